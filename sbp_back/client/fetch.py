@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, TypeVarTuple
 
 from sbp_back.errors import ConnectionLost, ErrorCode, Lost, Reclaimed, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
-from sbp_back.wire.model import (
-    OK,
-    Entry,
-    FetchRequest,
-    FetchResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    RangeInfo,
-)
+from sbp_back.wire import model as m
 from sbp_back.wire.room import Room
 
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
 
-FetchDone = Callable[[list[Entry] | SbpError], None]
+FetchDone = Callable[[list[m.Entry] | SbpError], None]
 
 Ts = TypeVarTuple("Ts")
 
@@ -84,9 +76,9 @@ class Fetch:
         self._limit = limit
         self._min_bytes = min_bytes
         self._max_wait_ms = max_wait_ms
-        self._entries: list[Entry] | None = None
+        self._entries: list[m.Entry] | None = None
         self._fresh = False
-        self._range: RangeInfo | None = None
+        self._range: m.RangeInfo | None = None
         self._ranges_read = 0
         self._server = 0
         self._deadline = 0.0
@@ -104,7 +96,7 @@ class Fetch:
             self._client.barrier.caught("fetch", error)
             self._fail(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log")
 
-    def _tell(self, answer: list[Entry] | SbpError) -> None:
+    def _tell(self, answer: list[m.Entry] | SbpError) -> None:
         done, self._done = self._done, None
         if done is not None:
             try:
@@ -158,13 +150,13 @@ class Fetch:
             return
         self._ask(carrier, wanted, limit)
 
-    def _ask(self, carrier: Carrier, wanted: RangeInfo, limit: int) -> None:
+    def _ask(self, carrier: Carrier, wanted: m.RangeInfo, limit: int) -> None:
         wait = self._wait_ms()
         if limit < 0:
             self._client.tell(self._stream_id)
             wait = min(wait, int(self._client.poll_seconds * 1000))
         self._polled = 0.0 if not wait else asyncio.get_running_loop().time() + wait / 1000
-        request = FetchRequest(wanted, self._offset, limit, wait, self._min_bytes, self._left, self.room)
+        request = m.FetchRequest(wanted, self._offset, limit, wait, self._min_bytes, self._left, self.room)
         timeout = None if self.room is not None else self._client.fetch_timeout + wait / 1000
         carrier.submit(request, self._answered, timeout)
 
@@ -184,7 +176,7 @@ class Fetch:
             self._other_server(answer)
             return
         code = answer.status.code
-        if code == OK and isinstance(answer, FetchResponse):
+        if code == m.OK and isinstance(answer, m.FetchResponse):
             self._received(answer.entries)
         elif code == ErrorCode.NO_NEW_RECORD:
             self._nothing_new()
@@ -197,7 +189,7 @@ class Fetch:
         else:
             self._other_server(SbpError(code, answer.status.message))
 
-    def _received(self, entries: list[Entry]) -> None:
+    def _received(self, entries: list[m.Entry]) -> None:
         wanted = self._range
         assert wanted is not None
         if not entries:
@@ -246,7 +238,7 @@ class Fetch:
         assert wanted is not None
 
         def answered(answer: Answer) -> None:
-            if isinstance(answer, ListRangeResponse):
+            if isinstance(answer, m.ListRangeResponse):
                 for known in answer.ranges:
                     if known.index == wanted.index:
                         self._compare(wanted, known, message)
@@ -254,23 +246,18 @@ class Fetch:
             self._fail(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
 
         carrier = self._client.channel(wanted.servers[self._server]).carrier
-        request = ListRangeRequest(stream_id=self._stream_id)
+        request = m.ListRangeRequest(stream_id=self._stream_id)
         carrier.submit(request, lambda answer: self._guard(answered, answer), self._client.fetch_timeout)
 
-    def _compare(self, wanted: RangeInfo, known: RangeInfo, message: str) -> None:
+    def _compare(self, wanted: m.RangeInfo, known: m.RangeInfo, message: str) -> None:
         """``wanted`` as the placement driver has it, ``known`` as its server does."""
         offset = self._offset
         if offset < known.start:
             self._end(Reclaimed(offset, f"{message}: the range server gave it up"))
         elif 0 <= known.end <= offset < wanted.end:
-            self._end(
-                Lost(
-                    known.end,
-                    wanted.end,
-                    f"offsets {known.end} to {wanted.end - 1} of stream {self._stream_id} are lost: range "
-                    f"{wanted.index} ends at {wanted.end}, and its server has nothing from {known.end} on",
-                )
-            )
+            lost = f"offsets {known.end} to {wanted.end - 1} of stream {self._stream_id} are lost: range {wanted.index}"
+            why = f"{lost} ends at {wanted.end}, and its server has nothing from {known.end} on"
+            self._end(Lost(known.end, wanted.end, why))
         elif known.end < 0 <= wanted.end:
             self._fail(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"{message}: it has not heard yet that the range has ended")
         elif known.end == offset:
@@ -324,5 +311,5 @@ class Fetch:
         # What was read from earlier ranges is good; the next fetch meets the error again.
         self._tell(error if self._entries is None else self._entries)
 
-    def _finish(self, entries: list[Entry]) -> None:
+    def _finish(self, entries: list[m.Entry]) -> None:
         self._tell(entries if self._entries is None else self._entries + entries)

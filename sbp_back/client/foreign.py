@@ -265,10 +265,8 @@ class ForeignClient(Client):
     async def _refuse_ranges(self, stream_id: int) -> None:
         ranges = await list_ranges(self._pd, stream_id, self._options.control)
         if ranges:
-            raise SbpError(
-                ErrorCode.UNSUPPORTED_OPERATION,
-                f"stream {stream_id} has ranges ({len(ranges)}), which this placement driver cannot delete",
-            )
+            message = f"stream {stream_id} has ranges ({len(ranges)}), which this placement driver cannot delete"
+            raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, message)
 
     async def restore_stream(self, stream: m.StreamInfo) -> None:
         """Makes a stream known again that the placement driver has forgotten. Raises ``SbpError``."""
@@ -359,14 +357,10 @@ class ForeignClient(Client):
                 at = (floor + nothing) // 2
         if gone < reached:
             return reached
-        logger.warning(
-            "what range %d of stream %d held is reclaimed, its end unknown: it goes on at an offset that was surely "
-            "never given, %d",
-            last.index,
-            last.stream_id,
-            gone + _LARGEST_COUNT,
-        )
-        return gone + _LARGEST_COUNT
+        end = gone + _LARGEST_COUNT
+        what = f"what range {last.index} of stream {last.stream_id} held is reclaimed, its end unknown"
+        logger.warning("%s: it goes on at an offset that was surely never given, %d", what, end)
+        return end
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

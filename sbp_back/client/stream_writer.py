@@ -419,11 +419,7 @@ class StreamWriter:
         self._since = monotonic()
         pending = self._pending
         while pending and pending[0][0].end_offset <= end:
-            done = pending.popleft()[1]
-            try:
-                done(None)
-            except Exception as error:  # noqa: BLE001 - logged and counted there
-                self._barrier.caught("append answer", error)
+            self._barrier.call("append answer", pending.popleft()[1], None)
         if pending and pending[0][0].base_offset < end:
             message = f"range {self._index - 1} of stream {self.stream_id} ends at {end}, within a batch"
             self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
@@ -436,13 +432,5 @@ class StreamWriter:
 
 
 def _moved(entry: m.Entry, range_index: int) -> m.Entry:
-    return pack_entry(
-        entry.stream_id,
-        range_index,
-        entry.flags,
-        entry.base_offset,
-        entry.count,
-        entry.timestamp,
-        entry.payload,
-        entry.confirmed,
-    )
+    place = entry.stream_id, range_index, entry.flags, entry.base_offset
+    return pack_entry(*place, entry.count, entry.timestamp, entry.payload, entry.confirmed)

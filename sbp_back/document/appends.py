@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 
 from sbp_back.barrier import Barrier
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
@@ -115,19 +116,24 @@ class Appends:
                 continue
             owner = self._lanes.owner_of(item.stream_id)
             if owner is not None:
-                _append_to(owner, item, count, _Owned(call, position), self.barrier)
+                _append_to(owner, item, count, partial(call.owned, position), self.barrier)
                 continue
             index, offset = upcoming.get(item.stream_id) or self._lanes.position(item.stream_id)
             if index < 0:
-                self._lanes.when_ready(item.stream_id, _Delayed(self, call, position, count))
+                self._lanes.when_ready(item.stream_id, partial(self._append_late, call, position, count))
                 continue
             upcoming[item.stream_id] = (index, offset + count)
             positions.append(position)
             entries.append(_entry(item, index, offset, count))
         submit()
 
-    def append_one(self, call: _Call, position: int, item: AppendItem, count: int) -> None:
-        """The lane was found: append what had to wait for it."""
+    def _append_late(self, call: _Call, position: int, count: int, error: SbpError | None) -> None:
+        """The lane was found, or is not to be: append what had to wait for it."""
+        item = call.item(position)
+        if error is not None or item is None:
+            # Too late: it is valid no longer, and its bytes are its sender's again.
+            call.refuse(position, error or SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "too late"))
+            return
         index, offset = self._lanes.position(item.stream_id)
         if index < 0:  # lost again, to an append before this one that found the range sealed
             call.refuse(position, SbpError(ErrorCode.RANGE_ALREADY_SEALED, "the range was sealed a moment ago"))
@@ -154,7 +160,9 @@ class Appends:
         self._lanes.to_range_server.submit(AppendRequest(0, entries), answered)
 
 
-def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned, barrier: Barrier) -> None:
+def _append_to(
+    owner: StreamOwner, item: AppendItem, count: int, done: Callable[[int, SbpError | None], None], barrier: Barrier
+) -> None:
     try:
         owner.append(bytearray(item.batch), count, FORMAT_FLAG, done)
     except SbpError as error:
@@ -162,7 +170,7 @@ def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned, b
     except Exception as error:  # noqa: BLE001 - logged and counted there
         # A defect of the owner's must not take the other batches of the request along.
         barrier.caught("owner of a stream", error)
-        done(-1, SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log"))
+        done(-1, SbpError(DEFECT.code, DEFECT.message))
 
 
 def _counting(item: AppendItem) -> Generator[None, None, int]:
@@ -187,42 +195,6 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class _Delayed:
-    """An append that waits for its lane."""
-
-    __slots__ = ("_appends", "_call", "_count", "_position")
-
-    def __init__(self, appends: Appends, call: _Call, position: int, count: int) -> None:
-        self._appends = appends
-        self._call = call
-        self._position = position
-        self._count = count
-
-    def __call__(self, error: SbpError | None) -> None:
-        item = self._call.item(self._position)
-        if error is not None or item is None:
-            # Too late: it is valid no longer, and its bytes are its sender's again.
-            self._call.refuse(self._position, error or SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "too late"))
-        else:
-            self._appends.append_one(self._call, self._position, item, self._count)
-
-
-class _Owned:
-    """An append that somebody else in this process carries out."""
-
-    __slots__ = ("_call", "_position")
-
-    def __init__(self, call: _Call, position: int) -> None:
-        self._call = call
-        self._position = position
-
-    def __call__(self, base_offset: int, error: SbpError | None) -> None:
-        if error is not None:
-            self._call.refuse(self._position, error)
-        else:
-            self._call.add(self._position, base_offset, _now_ms(), Status())
-
-
 class _Call(Parts[AppendItemResult]):
     """One request; its items are known by their positions. When the time is up those that are not stored are answered
     as unknown, and what becomes of them later is of interest for the count of ``Appends.late_bytes`` only."""
@@ -244,6 +216,13 @@ class _Call(Parts[AppendItemResult]):
         # A writer gives up after a failure, but not for want of room: it must be able to tell them apart.
         detail = NO_SPACE_DETAIL if isinstance(error, NoSpace) else b""
         self.add(position, -1, 0, Status(error.code, error.message, detail))
+
+    def owned(self, position: int, base_offset: int, error: SbpError | None) -> None:
+        """Somebody else in this process has appended an item, or has not."""
+        if error is not None:
+            self.refuse(position, error)
+        else:
+            self.add(position, base_offset, _now_ms(), Status())
 
     def refuse_all(self, error: SbpError) -> None:
         for position in list(self._waiting):

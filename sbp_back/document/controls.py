@@ -11,28 +11,14 @@ from sbp_back.document import messages as m
 from sbp_back.document import pd_rules as rules
 from sbp_back.document.lanes import Lanes
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.wire.model import (
-    CreateRangeRequest,
-    DocumentRequest,
-    DocumentResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    RangeInfo,
-    RangeResponse,
-    RangeServerInfo,
-    SealKind,
-    SealRangeRequest,
-    Status,
-    StreamResponse,
-    UpdateStreamRequest,
-)
+from sbp_back.wire import model as w
 
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
 
 I = TypeVar("I")  # noqa: E741 - an item, as O is its outcome
 O = TypeVar("O")  # noqa: E741
-A = TypeVar("A", bound=DocumentResponse)
+A = TypeVar("A", bound=w.DocumentResponse)
 
 _OPTIONS = ControlOptions()
 _SIDE_BY_SIDE = 64
@@ -40,7 +26,7 @@ _MAX_LISTED = 100_000
 """Ranges in one answer; about what a frame holds."""
 
 
-async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, Status], O]) -> list[O]:
+async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, w.Status], O]) -> list[O]:
     """``work`` for all items, a bounded number side by side; one that raises ``SbpError`` becomes what ``failed`` makes
     of it."""
     results: list[O | None] = [None] * len(items)
@@ -51,7 +37,7 @@ async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Ca
             try:
                 results[position] = await work(item)
             except SbpError as error:
-                results[position] = failed(item, Status(error.code, error.message))
+                results[position] = failed(item, w.Status(error.code, error.message))
 
     await asyncio.gather(*(some() for _ in range(min(_SIDE_BY_SIDE, len(items)))))
     return cast("list[O]", results)
@@ -61,7 +47,7 @@ async def _all(
     request: m.ControlRequest[A],
     items: Sequence[I],
     work: Callable[[I], Awaitable[O]],
-    failed: Callable[[I, Status], O],
+    failed: Callable[[I, w.Status], O],
 ) -> A:
     """The answer to ``request``: the outcome of :func:`each` for the elements of its batch."""
     make: Callable[..., Any] = request.answer
@@ -77,7 +63,7 @@ class Controls:
         self._client = client
         self._address = address
 
-    async def handle(self, request: DocumentRequest) -> DocumentResponse:
+    async def handle(self, request: w.DocumentRequest) -> w.DocumentResponse:
         """Raises ``SbpError`` when the request as a whole is refused."""
         match request:
             case m.CreateStreamsRequest():
@@ -102,7 +88,7 @@ class Controls:
                 try:
                     return await self._next_range(request)
                 except SbpError as error:
-                    return m.NextRangeResponse(Status(error.code, error.message))
+                    return m.NextRangeResponse(w.Status(error.code, error.message))
             case _:
                 raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is not served")
 
@@ -143,8 +129,8 @@ class Controls:
 
     async def _update_stream(self, wanted: m.DocumentStream) -> m.StreamItemResult:
         self._check_replicas(wanted)
-        request = UpdateStreamRequest(wanted.as_info())
-        response = await ask_repeatedly(self._client.pd, request, StreamResponse, _OPTIONS)
+        request = w.UpdateStreamRequest(wanted.as_info())
+        response = await ask_repeatedly(self._client.pd, request, w.StreamResponse, _OPTIONS)
         return m.StreamItemResult(None if response.stream is None else m.DocumentStream.of(response.stream))
 
     async def _describe_stream(self, stream_id: int) -> m.StreamItemResult:
@@ -190,8 +176,8 @@ class Controls:
                 ranges = [one for one in ranges if server.server_id in _server_ids(one)]
             return m.ListItemResult(owner, ranges)
         assert server is not None
-        request = ListRangeRequest(server_id=server.server_id)
-        response = await ask_repeatedly(self._client.pd, request, ListRangeResponse, _OPTIONS)
+        request = w.ListRangeRequest(server_id=server.server_id)
+        response = await ask_repeatedly(self._client.pd, request, w.ListRangeResponse, _OPTIONS)
         ranges = []
         for position, known in enumerate(response.ranges[: _MAX_LISTED + 1]):
             ranges.append(self._told(known))
@@ -226,13 +212,12 @@ class Controls:
                 await self._create_here(info)
         return m.SyncItemResult(item.stream_id, [self._told(known[wanted.index]) for wanted in item.ranges])
 
-    async def _create_here(self, info: RangeInfo) -> None:
-        opened = RangeInfo(info.stream_id, info.epoch, info.index, info.start)
-        await ask_repeatedly(self._lanes.to_range_server, CreateRangeRequest(opened), RangeResponse, _OPTIONS)
+    async def _create_here(self, info: w.RangeInfo) -> None:
+        opened = w.RangeInfo(info.stream_id, info.epoch, info.index, info.start)
+        await ask_repeatedly(self._lanes.to_range_server, w.CreateRangeRequest(opened), w.RangeResponse, _OPTIONS)
         if info.end >= 0:
-            await ask_repeatedly(
-                self._lanes.to_range_server, SealRangeRequest(info, SealKind.PLACEMENT_DRIVER), RangeResponse, _OPTIONS
-            )
+            sealed = w.SealRangeRequest.decided(info)
+            await ask_repeatedly(self._lanes.to_range_server, sealed, w.RangeResponse, _OPTIONS)
 
     async def _ranges(self, stream_id: int) -> list[m.DocumentRange]:
         return [self._told(known) for known in await self._client.list_ranges(stream_id)]
@@ -243,7 +228,7 @@ class Controls:
                 return self._told(known)
         raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
 
-    def _told(self, known: RangeInfo) -> m.DocumentRange:
+    def _told(self, known: w.RangeInfo) -> m.DocumentRange:
         """A range as clients of this listener are told of it."""
         following = known.end
         if following < 0:
@@ -252,7 +237,7 @@ class Controls:
         own = self._lanes.server_id
         servers = [
             m.Replica(
-                RangeServerInfo(server.server_id, self._address()) if server.server_id == own else server,
+                w.RangeServerInfo(server.server_id, self._address()) if server.server_id == own else server,
                 position == 0,
             )
             for position, server in enumerate(known.servers)
@@ -264,13 +249,13 @@ def _server_ids(told: m.DocumentRange) -> set[int]:
     return {replica.server.server_id for replica in told.servers if replica.server is not None}
 
 
-def _stream_failed(_item: object, status: Status) -> m.StreamItemResult:
+def _stream_failed(_item: object, status: w.Status) -> m.StreamItemResult:
     return m.StreamItemResult(status=status)
 
 
-def _sync_failed(item: m.StreamRanges, status: Status) -> m.SyncItemResult:
+def _sync_failed(item: m.StreamRanges, status: w.Status) -> m.SyncItemResult:
     return m.SyncItemResult(item.stream_id, [], status)
 
 
-def _range_failed(item: m.RangeId, status: Status) -> m.RangeItemResult:
+def _range_failed(item: m.RangeId, status: w.Status) -> m.RangeItemResult:
     return m.RangeItemResult(item.stream_id, None, status)

@@ -26,6 +26,7 @@ from sbp_back.barrier import Barrier
 from sbp_back.document import pd_rules as rules
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.placement_driver.state import RangeRow
+from sbp_back.transport.handler import DEFECT
 from sbp_back.wire.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ class Lanes:
             self._found(stream_id, refused)
         except Exception as failure:  # noqa: BLE001 - logged and counted there
             self.barrier.caught("looking for a range", failure, stream_id=stream_id)
-            error = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
-            self._found(stream_id, error)
+            self._found(stream_id, SbpError(DEFECT.code, DEFECT.message))
         else:
             self._found(stream_id, None)
 
@@ -147,11 +147,9 @@ class Lanes:
                     raise error_of(made)
                 last = made
             elif not last.document:
-                raise SbpError(
-                    ErrorCode.PRECONDITION_FAILED,
-                    f"range {last.index} of stream {stream_id} is written by a writer of sbp-0.2 in epoch {last.epoch}:"
-                    " SEAL_RANGES takes the stream from it",
-                )
+                message = f"range {last.index} of stream {stream_id} is written by a writer of sbp-0.2"
+                message += f" in epoch {last.epoch}: SEAL_RANGES takes the stream from it"
+                raise SbpError(ErrorCode.PRECONDITION_FAILED, message)
             await self._adopt(last)
             return
         raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
@@ -169,17 +167,14 @@ class Lanes:
     async def _adopt(self, row: RangeRow) -> None:
         """Make the open range of ``row`` the lane; the range server learns of it if it has not yet."""
         if self.server_id not in row.server_ids:
-            raise SbpError(
-                ErrorCode.UNSUPPORTED_OPERATION, f"range {row.index} of stream {row.stream_id} is on another server"
-            )
+            message = f"range {row.index} of stream {row.stream_id} is on another server"
+            raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, message)
         known = self.range_server.state_of(row.stream_id, row.index)
         if known is None:
             await self._ask(CreateRangeRequest(RangeInfo(row.stream_id, row.epoch, row.index, row.start)))
         if self.range_server.next_offset(row.stream_id, row.index) < 0:
-            raise SbpError(
-                ErrorCode.RANGE_ALREADY_SEALED,
-                f"range {row.index} of stream {row.stream_id} is sealed on its server: SEAL_RANGES opens the next one",
-            )
+            message = f"range {row.index} of stream {row.stream_id} is sealed on its server"
+            raise SbpError(ErrorCode.RANGE_ALREADY_SEALED, f"{message}: SEAL_RANGES opens the next one")
         self._open[row.stream_id] = row.index
 
     async def _ask(self, request: CreateRangeRequest | SealRangeRequest) -> RangeInfo:

@@ -14,20 +14,9 @@ from struct import Struct
 from sbp_back.document import messages as m
 from sbp_back.document.v01_tables import AppendHeader, AppendInfo, FetchHeader, FetchInfo, Shapes, flat_report
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
+from sbp_back.wire import model as w
 from sbp_back.wire.base import Manners
 from sbp_back.wire.frame import FLAG_END, FLAG_RESPONSE, FLAG_SYSTEM_ERROR, RESPONSE_FLAGS, SYSTEM_ERROR_FLAGS
-from sbp_back.wire.model import (
-    Buffer,
-    DocumentResponse,
-    GoAway,
-    Opcode,
-    PingRequest,
-    PingResponse,
-    ReportMetricsRequest,
-    Request,
-    Response,
-    SystemErrorResponse,
-)
 from sbp_back.wire.record_batch import split_batches
 
 MAX_REQUEST_HEADER = 1024 * 1024
@@ -37,17 +26,17 @@ MAX_REQUEST_HEADER = 1024 * 1024
 # the document's. (CREATE_RANGE and REPORT_METRICS are told apart otherwise, the rest is the same in all dialects.)
 _BATCHES = frozenset(
     {
-        Opcode.APPEND,
-        Opcode.FETCH,
-        Opcode.LIST_RANGE,
-        Opcode.SEAL_RANGE,
-        Opcode.SYNC_RANGE,
-        Opcode.DESCRIBE_RANGE,
-        Opcode.CREATE_STREAM,
-        Opcode.DELETE_STREAM,
-        Opcode.UPDATE_STREAM,
-        Opcode.DESCRIBE_STREAM,
-        Opcode.TRIM_STREAM,
+        w.Opcode.APPEND,
+        w.Opcode.FETCH,
+        w.Opcode.LIST_RANGE,
+        w.Opcode.SEAL_RANGE,
+        w.Opcode.SYNC_RANGE,
+        w.Opcode.DESCRIBE_RANGE,
+        w.Opcode.CREATE_STREAM,
+        w.Opcode.DELETE_STREAM,
+        w.Opcode.UPDATE_STREAM,
+        w.Opcode.DESCRIBE_STREAM,
+        w.Opcode.TRIM_STREAM,
     }
 )
 
@@ -67,66 +56,66 @@ class DialectV01:
         self.shapes = Shapes(april=april)
         self._april = april
         # The document's section has DESCRIBE_RANGES under CREATE_RANGE's number (section 1.4, row 1).
-        describe = frozenset() if april else frozenset({(int(Opcode.DESCRIBE_RANGE), int(Opcode.CREATE_RANGE))})
+        describe = frozenset() if april else frozenset({(int(w.Opcode.DESCRIBE_RANGE), int(w.Opcode.CREATE_RANGE))})
         self.manners = Manners(
             several_frames=True,
             ignores_unknown=True,
             skips_foreign_magic=True,
             signed_stream_ids=True,
             malformed=ErrorCode.UNSUPPORTED_VERSION,
-            opcodes=frozenset({int(Opcode.PING), int(Opcode.GOAWAY), *self.shapes.requests}),
+            opcodes=frozenset({int(w.Opcode.PING), int(w.Opcode.GOAWAY), *self.shapes.requests}),
             answers_as=describe,
         )
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def encode_request(self, request: Request) -> tuple[int, bytes, Sequence[Buffer]]:
-        if isinstance(request, PingRequest):
-            return Opcode.PING, request.header, (request.payload,) if request.payload else ()
-        if isinstance(request, GoAway):
-            return Opcode.GOAWAY, b"", ()
+    def encode_request(self, request: w.Request) -> tuple[int, bytes, Sequence[w.Buffer]]:
+        if isinstance(request, w.PingRequest):
+            return w.Opcode.PING, request.header, (request.payload,) if request.payload else ()
+        if isinstance(request, w.GoAway):
+            return w.Opcode.GOAWAY, b"", ()
         opcode = self.shapes.opcodes.get(type(request))
         if opcode is None:
             raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is unknown to {self.name}")
         if isinstance(request, m.AppendBatchRequest):
             infos = [AppendInfo(item.stream_id, item.request_index, len(item.batch)) for item in request.items]
-            header = self.shapes.requests[Opcode.APPEND].write(AppendHeader(request.timeout_ms, infos))
+            header = self.shapes.requests[w.Opcode.APPEND].write(AppendHeader(request.timeout_ms, infos))
             return opcode, header, [item.batch for item in request.items]
-        if isinstance(request, ReportMetricsRequest):
-            return opcode, self.shapes.requests[Opcode.REPORT_METRICS].write(flat_report(request)), ()
+        if isinstance(request, w.ReportMetricsRequest):
+            return opcode, self.shapes.requests[w.Opcode.REPORT_METRICS].write(flat_report(request)), ()
         return opcode, self.shapes.requests[opcode].write(request), ()
 
-    def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
-        if opcode == Opcode.PING:
-            return PingRequest(bytes(header), bytes(payload))
-        if opcode == Opcode.GOAWAY:
-            return GoAway()
+    def decode_request(self, opcode: int, header: w.Buffer, payload: w.Buffer, crc: int = -1) -> w.Request:
+        if opcode == w.Opcode.PING:
+            return w.PingRequest(bytes(header), bytes(payload))
+        if opcode == w.Opcode.GOAWAY:
+            return w.GoAway()
         if opcode not in self.shapes.requests:
             raise SbpError(ErrorCode.UNKNOWN_OPERATION, f"opcode {opcode:#06x} is unknown to {self.name}")
         if len(header) > MAX_REQUEST_HEADER:
             raise DecodeError(f"request header of {len(header)} bytes exceeds {MAX_REQUEST_HEADER}")
         data = bytes(header)
-        if opcode == Opcode.CREATE_RANGE and not self._april and _is_batch(data):
-            opcode = Opcode.DESCRIBE_RANGE  # the section of the document against its table (section 1.4, row 1)
-        if opcode in _BATCHES or (self._april and opcode == Opcode.CREATE_RANGE):
+        if opcode == w.Opcode.CREATE_RANGE and not self._april and _is_batch(data):
+            opcode = w.Opcode.DESCRIBE_RANGE  # the section of the document against its table (section 1.4, row 1)
+        if opcode in _BATCHES or (self._april and opcode == w.Opcode.CREATE_RANGE):
             _check_batch(data)
-        elif opcode == Opcode.CREATE_RANGE:
+        elif opcode == w.Opcode.CREATE_RANGE:
             _check_disjoint(data, _slot(data, _root(data), 1), (8, 4, 8, 8, 8, 4))
         message = self.shapes.requests[opcode].read(data)
         if isinstance(message, AppendHeader):
             return _append_request(message, payload)
-        request: Request = message
+        request: w.Request = message
         return request
 
     # --- responses --------------------------------------------------------------------------------------------------
 
-    def encode_response(self, opcode: int, response: Response) -> tuple[int, bytes, Sequence[Buffer]]:
-        if isinstance(response, SystemErrorResponse):
+    def encode_response(self, opcode: int, response: w.Response) -> tuple[int, bytes, Sequence[w.Buffer]]:
+        if isinstance(response, w.SystemErrorResponse):
             return SYSTEM_ERROR_FLAGS, self.shapes.system_error.write(response), ()
-        if isinstance(response, PingResponse):
+        if isinstance(response, w.PingResponse):
             return RESPONSE_FLAGS, response.header, (response.payload,) if response.payload else ()
         flags = RESPONSE_FLAGS
-        if isinstance(response, DocumentResponse) and not response.last:
+        if isinstance(response, w.DocumentResponse) and not response.last:
             flags = FLAG_RESPONSE
         if isinstance(response, m.FetchBatchResponse):
             infos = [
@@ -138,33 +127,35 @@ class DialectV01:
                 )
                 for result in response.results
             ]
-            header = self.shapes.responses[Opcode.FETCH].write(
+            header = self.shapes.responses[w.Opcode.FETCH].write(
                 FetchHeader(response.status, response.throttle_ms, infos)
             )
             return flags, header, [part for result in response.results for part in result.parts]
         return flags, self.shapes.writes[type(response)].write(response), ()
 
-    def decode_response(self, opcode: int, flags: int, header: Buffer, payload: Buffer, crc: int = -1) -> Response:
+    def decode_response(
+        self, opcode: int, flags: int, header: w.Buffer, payload: w.Buffer, crc: int = -1
+    ) -> w.Response:
         data = bytes(header)
         if flags & FLAG_SYSTEM_ERROR:
-            failure: SystemErrorResponse = self.shapes.system_error.read(data)
+            failure: w.SystemErrorResponse = self.shapes.system_error.read(data)
             return failure
-        if opcode == Opcode.PING:
-            return PingResponse(data, bytes(payload))
-        if opcode == Opcode.CREATE_RANGE and not self._april and _is_batch(data):
-            opcode = Opcode.DESCRIBE_RANGE
+        if opcode == w.Opcode.PING:
+            return w.PingResponse(data, bytes(payload))
+        if opcode == w.Opcode.CREATE_RANGE and not self._april and _is_batch(data):
+            opcode = w.Opcode.DESCRIBE_RANGE
         table = self.shapes.responses.get(opcode)
         if table is None:
             raise DecodeError(f"response of unknown opcode {opcode:#06x}")
         message = table.read(data)
         if isinstance(message, FetchHeader):
             message = self._fetch_response(message, payload)
-        response: Response = message
-        if isinstance(response, DocumentResponse):
+        response: w.Response = message
+        if isinstance(response, w.DocumentResponse):
             response.last = bool(flags & FLAG_END)
         return response
 
-    def _fetch_response(self, header: FetchHeader, payload: Buffer) -> m.FetchBatchResponse:
+    def _fetch_response(self, header: FetchHeader, payload: w.Buffer) -> m.FetchBatchResponse:
         view = memoryview(payload)
         batches = split_batches(view) if self._april else []
         results = []
@@ -179,18 +170,18 @@ class DialectV01:
                 taken += count
             if not 0 <= length <= len(view) - at:
                 raise DecodeError(f"{length} bytes of record batches of {len(view) - at}")
-            parts: list[Buffer] = [view[at : at + length]] if length else []
+            parts: list[w.Buffer] = [view[at : at + length]] if length else []
             results.append(m.FetchItemResult(info.stream_id, info.request_index, info.status, parts, count))
             at += length
         if at != len(view):
             raise DecodeError(f"{len(view) - at} bytes of record batches are nobody's")
         return m.FetchBatchResponse(header.status, header.throttle_ms, results=results)
 
-    def payload_crc(self, message: Request | Response) -> int:
+    def payload_crc(self, message: w.Request | w.Response) -> int:
         return -1
 
 
-def _append_request(header: AppendHeader, payload: Buffer) -> m.AppendBatchRequest:
+def _append_request(header: AppendHeader, payload: w.Buffer) -> m.AppendBatchRequest:
     view = memoryview(payload)
     items = []
     at = 0

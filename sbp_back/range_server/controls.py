@@ -18,17 +18,7 @@ from sbp_back.range_server.fetches import Fetches
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.window import OFFSET_LIMIT
 from sbp_back.transport.handler import DEFECT
-from sbp_back.wire.model import (
-    CreateRangeRequest,
-    DeleteStreamRequest,
-    RangeResponse,
-    SealKind,
-    SealRangeRequest,
-    Status,
-    StreamInfo,
-    StreamResponse,
-    TrimStreamRequest,
-)
+from sbp_back.wire import model as m
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
@@ -70,7 +60,7 @@ class _Turn(Generic[R]):
     __slots__ = ("_queues", "_refused", "_reply", "_stream_id")
 
     def __init__(
-        self, queues: _Queues, stream_id: int, reply: Callable[[R], None], refused: Callable[[Status], R]
+        self, queues: _Queues, stream_id: int, reply: Callable[[R], None], refused: Callable[[m.Status], R]
     ) -> None:
         self._queues = queues
         self._stream_id = stream_id
@@ -118,30 +108,30 @@ class Controls:
         self._on_error = on_error
         self._queues = _Queues(loop, barrier)
 
-    def create_range(self, request: CreateRangeRequest, reply: Callable[[RangeResponse], None]) -> None:
-        turn = _Turn(self._queues, request.range.stream_id, reply, RangeResponse)
+    def create_range(self, request: m.CreateRangeRequest, reply: Callable[[m.RangeResponse], None]) -> None:
+        turn = _Turn(self._queues, request.range.stream_id, reply, m.RangeResponse)
         turn.take(lambda: self._create(request, turn))
 
-    def seal_range(self, request: SealRangeRequest, reply: Callable[[RangeResponse], None]) -> None:
-        turn = _Turn(self._queues, request.range.stream_id, reply, RangeResponse)
+    def seal_range(self, request: m.SealRangeRequest, reply: Callable[[m.RangeResponse], None]) -> None:
+        turn = _Turn(self._queues, request.range.stream_id, reply, m.RangeResponse)
         turn.take(lambda: self._seal(request, turn))
 
-    def trim_stream(self, request: TrimStreamRequest, reply: Callable[[StreamResponse], None]) -> None:
-        turn = _Turn(self._queues, request.stream_id, reply, StreamResponse)
+    def trim_stream(self, request: m.TrimStreamRequest, reply: Callable[[m.StreamResponse], None]) -> None:
+        turn = _Turn(self._queues, request.stream_id, reply, m.StreamResponse)
         turn.take(lambda: self._trim(request, turn))
 
-    def delete_stream(self, request: DeleteStreamRequest, reply: Callable[[StreamResponse], None]) -> None:
-        turn = _Turn(self._queues, request.stream_id, reply, StreamResponse)
+    def delete_stream(self, request: m.DeleteStreamRequest, reply: Callable[[m.StreamResponse], None]) -> None:
+        turn = _Turn(self._queues, request.stream_id, reply, m.StreamResponse)
         turn.take(lambda: self._delete(request, turn))
 
-    def _failure(self, error: StoreError) -> Status:
+    def _failure(self, error: StoreError) -> m.Status:
         if isinstance(error, StoreFailed):
             self._on_error(error)
-        return Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))
+        return m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))
 
     # --- create -----------------------------------------------------------------------------------------------------
 
-    def _create(self, request: CreateRangeRequest, answer: _Turn[RangeResponse]) -> None:
+    def _create(self, request: m.CreateRangeRequest, answer: _Turn[m.RangeResponse]) -> None:
         wanted = request.range
         if min(wanted.stream_id, wanted.index, wanted.start, wanted.epoch) < 0 or wanted.start > OFFSET_LIMIT:
             answer(_bad_range("a new range needs a stream, an index, an epoch and a start"))
@@ -166,8 +156,8 @@ class Controls:
         return state.writable and state.window.next == state.stored.start
 
     @staticmethod
-    def _answer_range(state: RangeState, answer: _Turn[RangeResponse]) -> None:
-        answer(RangeResponse(range=state.info()))
+    def _answer_range(state: RangeState, answer: _Turn[m.RangeResponse]) -> None:
+        answer(m.RangeResponse(range=state.info()))
 
     def _store_range(
         self,
@@ -175,12 +165,12 @@ class Controls:
         index: int,
         epoch: int,
         start: int,
-        answer: _Turn[RangeResponse],
-        then: Callable[[RangeState, _Turn[RangeResponse]], None],
+        answer: _Turn[m.RangeResponse],
+        then: Callable[[RangeState, _Turn[m.RangeResponse]], None],
     ) -> None:
         def stored(error: StoreError | None) -> None:
             if error is not None:
-                answer(RangeResponse(self._failure(error)))
+                answer(m.RangeResponse(self._failure(error)))
                 return
             state = self._table.by_key.get((stream_id, index))
             if state is None:
@@ -194,35 +184,35 @@ class Controls:
 
     # --- seal -------------------------------------------------------------------------------------------------------
 
-    def _seal(self, request: SealRangeRequest, answer: _Turn[RangeResponse]) -> None:
+    def _seal(self, request: m.SealRangeRequest, answer: _Turn[m.RangeResponse]) -> None:
         wanted = request.range
         state = self._table.by_key.get((wanted.stream_id, wanted.index))
         if state is None:
             if min(wanted.stream_id, wanted.index, wanted.start, wanted.epoch) < 0 or wanted.start > OFFSET_LIMIT:
                 message = f"no range {wanted.index} of stream {wanted.stream_id} here"
                 message += ", and too little said of it to create and seal it"
-                answer(RangeResponse(Status(ErrorCode.RANGE_NOT_FOUND, message)))
+                answer(m.RangeResponse(m.Status(ErrorCode.RANGE_NOT_FOUND, message)))
                 return
 
             # Its creation never arrived here. Were it merely unknown, a late one could still open it for a writer
             # that is meant to be shut out.
-            def seal_created(created: RangeState, answer_range: _Turn[RangeResponse]) -> None:
+            def seal_created(created: RangeState, answer_range: _Turn[m.RangeResponse]) -> None:
                 self._seal_state(created, request, answer_range)
 
             self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, seal_created)
             return
         self._seal_state(state, request, answer)
 
-    def _seal_state(self, state: RangeState, request: SealRangeRequest, answer: _Turn[RangeResponse]) -> None:
+    def _seal_state(self, state: RangeState, request: m.SealRangeRequest, answer: _Turn[m.RangeResponse]) -> None:
         epoch, wanted_end = request.range.epoch, request.range.end
         stored_range = state.stored
         # With an end and of this kind it is the placement driver's decision, which no epoch overrules.
-        decision = request.kind == SealKind.PLACEMENT_DRIVER and wanted_end >= 0
+        decision = request.kind == m.SealKind.PLACEMENT_DRIVER and wanted_end >= 0
         if decision:
             epoch = max(epoch, stored_range.epoch)
         if epoch < stored_range.epoch:
             message = f"epoch {epoch} is older than the range's {stored_range.epoch}"
-            answer(RangeResponse(Status(ErrorCode.EXPIRED_RANGE_EPOCH, message), state.info()))
+            answer(m.RangeResponse(m.Status(ErrorCode.EXPIRED_RANGE_EPOCH, message), state.info()))
             return
         if state.decided and state.sealed:
             self._answer_range(state, answer)
@@ -246,7 +236,7 @@ class Controls:
             if error is not None:
                 if not was_sealed:
                     self._reopen(state)
-                answer(RangeResponse(self._failure(error), state.info()))
+                answer(m.RangeResponse(self._failure(error), state.info()))
                 return
             if not was_sealed:
                 release(state.window.close(end))
@@ -269,9 +259,9 @@ class Controls:
 
     # --- trim and delete --------------------------------------------------------------------------------------------
 
-    def _trim(self, request: TrimStreamRequest, answer: _Turn[StreamResponse]) -> None:
+    def _trim(self, request: m.TrimStreamRequest, answer: _Turn[m.StreamResponse]) -> None:
         if request.min_offset < 0:
-            answer(StreamResponse(Status(ErrorCode.BAD_REQUEST, f"negative trim offset {request.min_offset}")))
+            answer(m.StreamResponse(m.Status(ErrorCode.BAD_REQUEST, f"negative trim offset {request.min_offset}")))
             return
         states = self._table.of_stream(request.stream_id)
         # What is not committed cannot be trimmed: its appends are still to be answered.
@@ -282,7 +272,7 @@ class Controls:
 
         def stored(error: StoreError | None) -> None:
             if error is not None:
-                answer(StreamResponse(self._failure(error)))
+                answer(m.StreamResponse(self._failure(error)))
                 return
             for state in states:
                 if state.stored.dropped:
@@ -292,15 +282,15 @@ class Controls:
 
         self._store.trim_stream(request.stream_id, min_offset, answer.then(stored))
 
-    def _trimmed(self, stream_id: int) -> StreamResponse:
+    def _trimmed(self, stream_id: int) -> m.StreamResponse:
         states = self._table.of_stream(stream_id)
-        return StreamResponse(stream=StreamInfo(stream_id), range=states[0].info() if states else None)
+        return m.StreamResponse(stream=m.StreamInfo(stream_id), range=states[0].info() if states else None)
 
-    def _delete(self, request: DeleteStreamRequest, answer: _Turn[StreamResponse]) -> None:
+    def _delete(self, request: m.DeleteStreamRequest, answer: _Turn[m.StreamResponse]) -> None:
         stream_id = request.stream_id
         states = self._table.of_stream(stream_id)
         if not states:
-            answer(StreamResponse(stream=StreamInfo(stream_id)))
+            answer(m.StreamResponse(stream=m.StreamInfo(stream_id)))
             return
         open_states = [state for state in states if state.writable]
         for state in open_states:
@@ -310,7 +300,7 @@ class Controls:
             if error is not None:
                 for state in open_states:
                     self._reopen(state)
-                answer(StreamResponse(self._failure(error)))
+                answer(m.StreamResponse(self._failure(error)))
                 return
             for state in states:
                 self._table.remove(state)
@@ -318,7 +308,7 @@ class Controls:
                 release(state.window.close())
             for state in states:
                 self._fetches.wake_all(state)
-            answer(StreamResponse(stream=StreamInfo(stream_id)))
+            answer(m.StreamResponse(stream=m.StreamInfo(stream_id)))
 
         try:
             self._store.delete_stream(stream_id, answer.then(stored))
@@ -328,5 +318,5 @@ class Controls:
             raise
 
 
-def _bad_range(message: str, state: RangeState | None = None) -> RangeResponse:
-    return RangeResponse(Status(ErrorCode.BAD_REQUEST, message), None if state is None else state.info())
+def _bad_range(message: str, state: RangeState | None = None) -> m.RangeResponse:
+    return m.RangeResponse(m.Status(ErrorCode.BAD_REQUEST, message), None if state is None else state.info())

@@ -7,6 +7,7 @@ timer of its own. Whatever happens to the range, it is then evaluated from the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -191,15 +192,15 @@ class Fetch:
 
     def evaluate(self) -> None:
         """Answer, wait, or have the store read, as the range is now. Never raises: others are looked at next."""
-        try:
-            self._evaluate()
-        except Exception as error:  # noqa: BLE001 - logged and counted there
-            self._defect(error)
+        self._guard(self._evaluate)
 
-    def _defect(self, error: Exception) -> None:
-        self._fetches.barrier.caught("fetch", error)
-        self._leave()
-        self.answer(DEFECT)
+    def _guard(self, step: Callable[..., None], *args: object) -> None:
+        try:
+            step(*args)
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._fetches.barrier.caught("fetch", error)
+            self._leave()
+            self.answer(DEFECT)
 
     def _abandoned(self) -> None:
         """Nobody waits for the answer any more."""
@@ -264,7 +265,8 @@ class Fetch:
             if not size:
                 room.wait(most, least, self.evaluate)
                 return
-        self._fetches._store.read(state.stream_id, state.index, offset, self._limit, size, self._read)
+        received = partial(self._guard, self._received)
+        self._fetches._store.read(state.stream_id, state.index, offset, self._limit, size, received)
 
     def _settle(self, used: int, entries: int = 0) -> None:
         """So many bytes of what was reserved are part of the answer."""
@@ -293,12 +295,6 @@ class Fetch:
         end = state.confirm_offset
         offset = max(end - 1, stored.min_offset)
 
-        def found(entries: list[Entry] | StoreError) -> None:
-            try:
-                learned(entries)
-            except Exception as error:  # noqa: BLE001 - logged and counted there
-                self._defect(error)
-
         def learned(entries: list[Entry] | StoreError) -> None:
             if isinstance(entries, StoreError):
                 self._read_failed(entries)
@@ -313,6 +309,7 @@ class Fetch:
             else:
                 self.evaluate()
 
+        found = partial(self._guard, learned)
         if offset >= end:
             found([])
         else:
@@ -321,12 +318,6 @@ class Fetch:
     def _max_bytes(self) -> int:
         wanted = self._request.max_bytes
         return min(wanted, MAX_FETCH_BYTES) if wanted > 0 else self._fetches._limits.default_bytes
-
-    def _read(self, result: list[Entry] | StoreError) -> None:
-        try:
-            self._received(result)
-        except Exception as error:  # noqa: BLE001 - logged and counted there
-            self._defect(error)
 
     def _received(self, result: list[Entry] | StoreError) -> None:
         state = self._state

@@ -8,14 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sbp_back.errors import ConnectionLost
-from sbp_back.wire.model import (
-    ClientRole,
-    HeartbeatRequest,
-    RangeServerInfo,
-    RangeServerMetrics,
-    ReportMetricsRequest,
-    Response,
-)
+from sbp_back.wire import model as m
 
 if TYPE_CHECKING:
     from sbp_back.transport.carrier import Carrier
@@ -32,8 +25,8 @@ class Reporter:
     def __init__(
         self,
         pd: Carrier,
-        info: RangeServerInfo,
-        metrics: Callable[[float], RangeServerMetrics],
+        info: m.RangeServerInfo,
+        metrics: Callable[[float], m.RangeServerMetrics],
         interval: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -64,20 +57,20 @@ class Reporter:
             self._timer.cancel()
             self._timer = None
 
-    def _heartbeat(self) -> HeartbeatRequest:
-        return HeartbeatRequest(f"range-server-{self._info.server_id}", ClientRole.RANGE_SERVER, self._info)
+    def _heartbeat(self) -> m.HeartbeatRequest:
+        return m.HeartbeatRequest(f"range-server-{self._info.server_id}", m.ClientRole.RANGE_SERVER, self._info)
 
-    def _report(self) -> ReportMetricsRequest:
+    def _report(self) -> m.ReportMetricsRequest:
         now = self._loop.time()
         seconds, self._reported = now - self._reported, now
-        return ReportMetricsRequest(self._info, self._metrics(seconds))
+        return m.ReportMetricsRequest(self._info, self._metrics(seconds))
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._interval, self._tick)
         self._pd.submit(self._heartbeat(), self._note, self._interval)
         self._pd.submit(self._report(), self._note, self._interval)
 
-    def _note(self, response: Response | ConnectionLost) -> None:
+    def _note(self, response: m.Response | ConnectionLost) -> None:
         """Log a change for the worse or the better once, not every few seconds."""
         failed = isinstance(response, ConnectionLost) or not response.status.ok
         if failed and not self._unheard:

@@ -16,22 +16,16 @@ from sbp_back.barrier import Barrier
 from sbp_back.deadlines import Alarm
 from sbp_back.errors import ConnectionLost
 from sbp_back.transport.handler import DEFECT, Handler
-from sbp_back.wire.model import (
-    DocumentResponse,
-    GoAway,
-    Request,
-    Response,
-    SystemErrorResponse,
-)
+from sbp_back.wire import model as m
 
-Answer = Response | ConnectionLost
+Answer = m.Response | ConnectionLost
 AnswerTo = Callable[[Answer], None]
 
 
 class Carrier(Protocol):
     """A way to one server."""
 
-    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+    def submit(self, request: m.Request, reply: AnswerTo, timeout: float | None = None) -> None:
         """Hands over ``request``. Requests are served in the order of submission.
 
         ``reply`` is called exactly once on the event loop, possibly before this returns, with the response or with
@@ -41,7 +35,7 @@ class Carrier(Protocol):
         and all but the final one are a ``DocumentResponse`` with ``last`` False.
         """
 
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
+    async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
         """The same for one request that somebody waits for. Raises ``ConnectionLost``."""
         ...
 
@@ -73,7 +67,7 @@ def time_out(calls: Iterable[TimedCall]) -> None:
         call.reply(ConnectionLost("no answer in time"))
 
 
-def _nobody(response: Response) -> None:
+def _nobody(response: m.Response) -> None:
     """Nobody waits for it."""
 
 
@@ -91,7 +85,7 @@ class InProcessCarrier:
         self._alarm: Alarm | None = None
         self._closed = False
 
-    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+    def submit(self, request: m.Request, reply: AnswerTo, timeout: float | None = None) -> None:
         if self._closed:
             self._barrier.call("reply", reply, ConnectionLost("the carrier is closed"))
             return
@@ -105,11 +99,11 @@ class InProcessCarrier:
             self._alarm.set(deadline)
         self._last = number = self._last + 1
         calls = self._calls
-        if not isinstance(request, GoAway):
+        if not isinstance(request, m.GoAway):
             calls[number] = TimedCall(reply, deadline, self._barrier)
 
-        def answered(response: Response) -> None:
-            partial = isinstance(response, DocumentResponse) and not response.last
+        def answered(response: m.Response) -> None:
+            partial = isinstance(response, m.DocumentResponse) and not response.last
             call = calls.get(number) if partial else calls.pop(number, None)
             if call is not None:
                 call.reply(response)
@@ -118,9 +112,9 @@ class InProcessCarrier:
             self._handler.handle(request, answered)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._barrier.caught(type(request).__name__, error)
-            answered(SystemErrorResponse(DEFECT))
+            answered(m.SystemErrorResponse(DEFECT))
 
-    def tell(self, request: Request) -> None:
+    def tell(self, request: m.Request) -> None:
         """Hands over a request whose answer nobody needs: what is in this process cannot be lost on its way."""
         if self._closed:
             return
@@ -129,7 +123,7 @@ class InProcessCarrier:
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._barrier.caught(type(request).__name__, error)
 
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
+    async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
         return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:

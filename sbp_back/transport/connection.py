@@ -34,6 +34,7 @@ from sbp_back.transport.outbox import Outbox
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.turn import ENTRY_WORK, FRAME_WORK, Turn
 from sbp_back.transport.untie import socket_transport, untie
+from sbp_back.wire import model as m
 from sbp_back.wire.frame import (
     FLAG_RESPONSE,
     FRAME_OVERHEAD,
@@ -43,20 +44,6 @@ from sbp_back.wire.frame import (
     Frame,
     FrameReader,
     encode_frame,
-)
-from sbp_back.wire.model import (
-    AppendRequest,
-    Buffer,
-    DocumentRequest,
-    DocumentResponse,
-    FetchRequest,
-    ListRangeRequest,
-    ListRangeResponse,
-    Opcode,
-    Request,
-    Response,
-    Status,
-    SystemErrorResponse,
 )
 
 logger = logging.getLogger(__name__)
@@ -144,7 +131,7 @@ class Asked:
         self.held = 0
         self.done = False
 
-    def __call__(self, response: Response) -> None:
+    def __call__(self, response: m.Response) -> None:
         self._connection.answer(self, response)
 
     @property
@@ -222,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._reading_request = False  # in a thread, and those behind it wait
         self._pumping = False
-        self._out: list[Buffer] = []
+        self._out: list[m.Buffer] = []
         self._out_bytes = 0
         self._flush_scheduled = False
         self._next_stream_id = 1
@@ -415,7 +402,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch(self, frame: Frame) -> None:
         opcode, stream_id = frame.opcode, frame.stream_id
         weight = _weight(frame)
-        if opcode == Opcode.GOAWAY:
+        if opcode == m.Opcode.GOAWAY:
             self._received.give(Kind.REQUESTS, weight)
             self._client_leaves(frame)
             return
@@ -431,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered_bytes += weight
         if stream_id >= _FIRST_NEGATIVE_ID and manners.signed_stream_ids:
             message = f"stream id {stream_id - (1 << 32)} is negative"
-            self.answer(asked, SystemErrorResponse.of(ErrorCode.BAD_REQUEST, message))
+            self.answer(asked, m.SystemErrorResponse.of(ErrorCode.BAD_REQUEST, message))
             return
         if len(frame.header) > _LONG_HEADER:
             self._reading_request = True
@@ -440,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._take(asked, self._read_request(frame))
 
-    def _read_request(self, frame: Frame) -> Request | SystemErrorResponse | None:
+    def _read_request(self, frame: Frame) -> m.Request | m.SystemErrorResponse | None:
         """The request in a frame, or why there is none; None when the frame is to be ignored. Never raises."""
         manners = self._dialect.manners
         try:
@@ -449,35 +436,35 @@ class Connection(asyncio.BufferedProtocol):
             )
         except DecodeError as error:
             message = f"this listener speaks {self._dialect.name}: {error}"
-            return SystemErrorResponse.of(manners.malformed, message)
+            return m.SystemErrorResponse.of(manners.malformed, message)
         except SbpError as error:
             if manners.ignores_unknown and error.code == ErrorCode.UNKNOWN_OPERATION:
                 return None
-            return SystemErrorResponse.of(error.code, error.message)
+            return m.SystemErrorResponse.of(error.code, error.message)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self.barrier.caught("reading a request", error)
-            return SystemErrorResponse(DEFECT)
+            return m.SystemErrorResponse(DEFECT)
 
-    def _was_read(self, asked: Asked, request: Request | SystemErrorResponse | None) -> None:
+    def _was_read(self, asked: Asked, request: m.Request | m.SystemErrorResponse | None) -> None:
         self._reading_request = False
         self._take(asked, None if self.is_lost else request)
         self._pump()
 
-    def _take(self, asked: Asked, request: Request | SystemErrorResponse | None) -> None:
+    def _take(self, asked: Asked, request: m.Request | m.SystemErrorResponse | None) -> None:
         if request is None:
             self._done(asked)
             return
-        if isinstance(request, SystemErrorResponse):
+        if isinstance(request, m.SystemErrorResponse):
             self.answer(asked, request)
             return
-        if type(request) is FetchRequest:
+        if type(request) is m.FetchRequest:
             request.room = asked
-        elif isinstance(request, DocumentRequest):
+        elif isinstance(request, m.DocumentRequest):
             request.room = asked
             self._add_weight(asked, request.working_bytes)
-        elif type(request) is AppendRequest:
+        elif type(request) is m.AppendRequest:
             self._turn.spend(len(request.entries) * ENTRY_WORK)
-        elif type(request) is ListRangeRequest:
+        elif type(request) is m.ListRangeRequest:
             self._add_weight(asked, _LIST_BYTES)
         self._hand_over(request, asked)
 
@@ -488,23 +475,23 @@ class Connection(asyncio.BufferedProtocol):
             self._unanswered_bytes += more
             self._received.take(Kind.REQUESTS, more)
 
-    def _hand_over(self, request: Request, asked: Asked) -> None:
+    def _hand_over(self, request: m.Request, asked: Asked) -> None:
         try:
             self._handler.handle(request, asked)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             # Handlers do not raise; should one have a defect, its request must still be answered.
             self.barrier.caught(type(request).__name__, error)
             if self._unanswered.get(asked.stream_id) is asked:
-                self.answer(asked, SystemErrorResponse(DEFECT))
+                self.answer(asked, m.SystemErrorResponse(DEFECT))
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def answer(self, asked: Asked, response: Response) -> None:
+    def answer(self, asked: Asked, response: m.Response) -> None:
         """A part of the answer to a request, or all of it."""
         if self._unanswered.get(asked.stream_id) is not asked:
             logger.error("request %d of opcode %#06x was answered twice", asked.stream_id, asked.opcode)
             return
-        last = not isinstance(response, DocumentResponse) or response.last
+        last = not isinstance(response, m.DocumentResponse) or response.last
         if self._transport is None:
             if last:
                 self._done(asked)
@@ -515,19 +502,19 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._send_answer(asked, self._parts(asked, response), last)
 
-    def _parts(self, asked: Asked, response: Response) -> list[Buffer]:
+    def _parts(self, asked: Asked, response: m.Response) -> list[m.Buffer]:
         """What is sent as the answer. Never raises."""
         try:
             return self._encode(asked.stream_id, asked.opcode, response)
         except SbpError as error:
-            status = Status(error.code, error.message)
+            status = m.Status(error.code, error.message)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             # As in _hand_over: an answer that cannot be written, a number too large for its field, is a defect of ours.
             self.barrier.caught(f"writing {type(response).__name__}", error)
             status = DEFECT
-        return self._encode(asked.stream_id, asked.opcode, SystemErrorResponse(status))
+        return self._encode(asked.stream_id, asked.opcode, m.SystemErrorResponse(status))
 
-    def _send_answer(self, asked: Asked, parts: list[Buffer], last: bool) -> None:
+    def _send_answer(self, asked: Asked, parts: list[m.Buffer], last: bool) -> None:
         if self._transport is None:
             self._done(asked)
             return
@@ -552,12 +539,12 @@ class Connection(asyncio.BufferedProtocol):
         if asked.held:
             self.room.give_back(asked, asked.held)
 
-    def _encode(self, stream_id: int, opcode: int, response: Response) -> list[Buffer]:
+    def _encode(self, stream_id: int, opcode: int, response: m.Response) -> list[m.Buffer]:
         flags, header, payload = self._dialect.encode_response(opcode, response)
         crc = self._dialect.payload_crc(response) if payload else -1
         return encode_frame(opcode, flags, stream_id, header, payload, crc)
 
-    def _write(self, parts: Sequence[Buffer]) -> int:
+    def _write(self, parts: Sequence[m.Buffer]) -> int:
         """Send ``parts`` with everything else of this turn; returns how many bytes they are."""
         self._out.extend(parts)
         size = 0
@@ -624,13 +611,13 @@ class Connection(asyncio.BufferedProtocol):
         self._said_goaway = True
         if self._options.goaway is GoAwayForm.PLACEMENT_DRIVER:
             # Its clients know no reasons: the lowest flag would make the frame a response.
-            self._write(encode_frame(Opcode.GOAWAY, GOAWAY_IDLE, self._next_stream_id))
+            self._write(encode_frame(m.Opcode.GOAWAY, GOAWAY_IDLE, self._next_stream_id))
         else:
-            self._write(encode_frame(Opcode.GOAWAY, reason, 0))
+            self._write(encode_frame(m.Opcode.GOAWAY, reason, 0))
 
     def _client_leaves(self, frame: Frame) -> None:
         if self._options.goaway is GoAwayForm.PLACEMENT_DRIVER and not self._said_goaway:
-            self._write(encode_frame(Opcode.GOAWAY, RESPONSE_FLAGS, frame.stream_id))
+            self._write(encode_frame(m.Opcode.GOAWAY, RESPONSE_FLAGS, frame.stream_id))
         self._said_goaway = True
         self._leave_when_done()
 
@@ -704,10 +691,10 @@ class Connection(asyncio.BufferedProtocol):
         return f"client {name[0]}:{name[1]}" if isinstance(name, tuple) else "a client"
 
 
-def _is_long(response: Response) -> bool:
-    if type(response) is ListRangeResponse:
+def _is_long(response: m.Response) -> bool:
+    if type(response) is m.ListRangeResponse:
         return len(response.ranges) > _LONG_ELEMENTS
-    if not isinstance(response, DocumentResponse):
+    if not isinstance(response, m.DocumentResponse):
         return False
     return response.elements > _LONG_ELEMENTS or response.payload_bytes > _LONG_PAYLOAD
 

@@ -20,6 +20,7 @@ from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.handler import DEFECT
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.untie import socket_transport, untie
+from sbp_back.wire import model as m
 from sbp_back.wire.frame import (
     FLAG_END,
     FLAG_RESPONSE,
@@ -31,16 +32,6 @@ from sbp_back.wire.frame import (
     encode_frame,
 )
 from sbp_back.wire.identity import RangeServerCheck
-from sbp_back.wire.model import (
-    Buffer,
-    GoAway,
-    HeartbeatRequest,
-    Opcode,
-    RangeServerInfo,
-    Request,
-    Response,
-    SystemErrorResponse,
-)
 
 
 class TcpOptions(Struct):
@@ -78,7 +69,7 @@ class _Call(TimedCall):
         deadline: float,
         opcode: int,
         header: bytes,
-        parts: Sequence[Buffer],
+        parts: Sequence[m.Buffer],
         crc: int,
         barrier: Barrier,
     ) -> None:
@@ -93,7 +84,7 @@ class _Call(TimedCall):
         self.size = size
 
 
-Introduce = Callable[[Callable[[Request], Awaitable[Response]]], Awaitable[str | None]]
+Introduce = Callable[[Callable[[m.Request], Awaitable[m.Response]]], Awaitable[str | None]]
 """Gets to know the server at the other end of a connection just made, by what it answers to requests; returns why the
 connection is not to be used, None if it is. What it is given to ask with raises ``ConnectionLost``; an ``SbpError``
 that it raises is a reason, too."""
@@ -111,7 +102,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic, whole=True)
         self._transport: asyncio.Transport | None = None
         self._socket: object = None
-        self._out: list[Buffer] = []
+        self._out: list[m.Buffer] = []
         self._last_id = 0
         self._paused = False
         self._lost = asyncio.get_running_loop().create_future()
@@ -146,12 +137,12 @@ class _Connection(asyncio.BufferedProtocol):
             return
         for frame in frames:
             self.heard = True
-            if frame.opcode == Opcode.GOAWAY:
+            if frame.opcode == m.Opcode.GOAWAY:
                 self.retire()
                 continue
-            if frame.opcode == Opcode.PING and not frame.flags & FLAG_RESPONSE:
+            if frame.opcode == m.Opcode.PING and not frame.flags & FLAG_RESPONSE:
                 # Either side may send one; its stream id is the server's and has nothing to do with ours.
-                self._write(encode_frame(Opcode.PING, RESPONSE_FLAGS, frame.stream_id, frame.header, [frame.payload]))
+                self._write(encode_frame(m.Opcode.PING, RESPONSE_FLAGS, frame.stream_id, frame.header, [frame.payload]))
                 continue
             call = self.calls.get(frame.stream_id)
             if call is None:
@@ -217,7 +208,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def send(self, call: _Call, now: float) -> None:
         self._last_id = stream_id = self._last_id + 1
-        if call.opcode != Opcode.GOAWAY:
+        if call.opcode != m.Opcode.GOAWAY:
             self.calls[stream_id] = call
             self.inflight_bytes += call.size
         self._write(encode_frame(call.opcode, 0, stream_id, call.header, call.parts, call.crc))
@@ -242,7 +233,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             await self._lost
 
-    def _write(self, parts: Sequence[Buffer]) -> None:
+    def _write(self, parts: Sequence[m.Buffer]) -> None:
         if not self._out:
             # Everything sent in one turn of the loop goes into one write.
             asyncio.get_running_loop().call_soon(self._flush)
@@ -295,7 +286,7 @@ class TcpCarrier:
         """Whether there is a connection that takes requests."""
         return self._connection is not None
 
-    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+    def submit(self, request: m.Request, reply: AnswerTo, timeout: float | None = None) -> None:
         if self._closed:
             self.barrier.call("reply", reply, ConnectionLost(f"the carrier to {self._host}:{self._port} is closed"))
             return
@@ -303,11 +294,11 @@ class TcpCarrier:
             opcode, header, parts = self._dialect.encode_request(request)
             crc = self._dialect.payload_crc(request)
         except SbpError as error:
-            self.barrier.call("reply", reply, SystemErrorResponse.of(error.code, error.message))
+            self.barrier.call("reply", reply, m.SystemErrorResponse.of(error.code, error.message))
             return
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self.barrier.caught(f"writing {type(request).__name__}", error)
-            self.barrier.call("reply", reply, SystemErrorResponse(DEFECT))
+            self.barrier.call("reply", reply, m.SystemErrorResponse(DEFECT))
             return
         loop = asyncio.get_running_loop()
         if self._alarm is None:
@@ -315,20 +306,20 @@ class TcpCarrier:
         now = loop.time()
         deadline = now + (self._options.request_timeout if timeout is None else timeout)
         call = _Call(reply, deadline, opcode, header, parts, crc, self.barrier)
-        if isinstance(request, GoAway):
+        if isinstance(request, m.GoAway):
             if self._connection is not None:
                 self._connection.send(call, now)
             return
         if call.size - 4 > MAX_FRAME_LENGTH:
             message = f"a frame of {call.size} bytes is too long"
-            call.reply(SystemErrorResponse.of(ErrorCode.PAYLOAD_TOO_LARGE, message))
+            call.reply(m.SystemErrorResponse.of(ErrorCode.PAYLOAD_TOO_LARGE, message))
             return
         connection = self._connection
         if connection is not None and not self._queue and connection.has_room(call.size):
             connection.send(call, now)
         elif self._queue and self._queued_bytes + call.size > self._options.max_queued_bytes:
             message = f"{self._queued_bytes} bytes of requests to {self._host}:{self._port} wait already"
-            call.reply(SystemErrorResponse.of(ErrorCode.TOO_MANY_REQUESTS, message))
+            call.reply(m.SystemErrorResponse.of(ErrorCode.TOO_MANY_REQUESTS, message))
             return
         else:
             self._queue.append(call)
@@ -336,7 +327,7 @@ class TcpCarrier:
             self.pump()
         self._alarm.set(deadline)
 
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
+    async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
         return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
@@ -450,12 +441,12 @@ class TcpCarrier:
         if self._introduce is None:
             return None
 
-        async def first(request: Request) -> Response:
+        async def first(request: m.Request) -> m.Response:
             opcode, header, parts = self._dialect.encode_request(request)
             if connection.closed:
                 raise ConnectionLost("the connection was closed at once")
 
-            def send(settle: Settle[Response]) -> None:
+            def send(settle: Settle[m.Response]) -> None:
                 call = _Call(settle, float("inf"), opcode, header, parts, -1, self.barrier)
                 connection.send(call, asyncio.get_running_loop().time())
 
@@ -543,7 +534,7 @@ class TcpCarrier:
                 connection.drop("nothing was heard, a heartbeat was not answered")
 
         deadline = now + self._options.heartbeat_timeout
-        opcode, header, parts = self._dialect.encode_request(HeartbeatRequest(self._options.client_id))
+        opcode, header, parts = self._dialect.encode_request(m.HeartbeatRequest(self._options.client_id))
         connection.asked_at = now
         connection.send(_Call(answered, deadline, opcode, header, parts, -1, self.barrier), now)
         return deadline
@@ -564,16 +555,16 @@ def tcp_connector(
     options: TcpOptions | None = None,
     check: RangeServerCheck | None = None,
     barrier: Barrier | None = None,
-) -> Callable[[RangeServerInfo], Carrier]:
+) -> Callable[[m.RangeServerInfo], Carrier]:
     """What a client needs to reach range servers at the addresses they advertise. Each new connection is asked which
     server it leads to (``check``; None: one that takes strangers), in the dialects that have range servers."""
     asked = check if check is not None else RangeServerCheck(strangers=True)
 
-    def connect(server: RangeServerInfo) -> Carrier:
+    def connect(server: m.RangeServerInfo) -> Carrier:
         host, port = parse_address(server.advertise_addr)
         return TcpCarrier(host, port, dialect, options, partial(asked.meet, server.server_id), barrier)
 
-    def connect_to_anybody(server: RangeServerInfo) -> Carrier:
+    def connect_to_anybody(server: m.RangeServerInfo) -> Carrier:
         host, port = parse_address(server.advertise_addr)
         return TcpCarrier(host, port, dialect, options, barrier=barrier)
 

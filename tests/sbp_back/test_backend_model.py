@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from sbp_back.awaited import awaited
 from sbp_back.client.client import Client, ClientOptions, StreamWriter
 from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import RetryOptions
@@ -35,7 +36,7 @@ from sbp_back.range_server.range_server_service import (
     start_range_server,
 )
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.transport.carrier import Answer, AnswerTo
+from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request, Response
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.dying import Place, copy_log
@@ -61,17 +62,7 @@ class Wire:
             self._place.submit(request, reply)
 
     async def call(self, request: Request, timeout: float | None = None) -> Response:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def reply(answer: Answer) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        self.submit(request, reply, timeout)
-        answer = await future
-        if isinstance(answer, ConnectionLost):
-            raise ConnectionLost(answer.message)
-        return answer
+        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True

@@ -23,16 +23,7 @@ from sbp_back.client.client import Client, StreamWriter
 from sbp_back.client.replica import TellOptions
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.range_server.fetches import FetchLimits
-from sbp_back.wire.model import (
-    AppendRequest,
-    FetchRequest,
-    FetchResponse,
-    HeartbeatRequest,
-    RangeInfo,
-    ReportMetricsRequest,
-    Request,
-    SealRangeRequest,
-)
+from sbp_back.wire import model as m
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.truth_lab import PD, Link, World
 
@@ -49,16 +40,16 @@ class Ways:
         self._then = then
         self._only = only
 
-    def __call__(self, request: Request) -> str:
-        if isinstance(request, (HeartbeatRequest, ReportMetricsRequest)):
+    def __call__(self, request: m.Request) -> str:
+        if isinstance(request, (m.HeartbeatRequest, m.ReportMetricsRequest)):
             return "arrives"  # how often they come depends on time
         if self._only and not isinstance(request, self._only):
             return "arrives"
         return self._fates.pop(0) if self._fates else self._then
 
 
-def cut_off_after_appending(request: Request) -> str:
-    return "answer lost" if isinstance(request, AppendRequest) else "request lost"
+def cut_off_after_appending(request: m.Request) -> str:
+    return "answer lost" if isinstance(request, m.AppendRequest) else "request lost"
 
 
 class ReadersMachine(RuleBasedStateMachine):
@@ -97,7 +88,7 @@ class ReadersMachine(RuleBasedStateMachine):
         where=st.integers(PD, SERVERS - 1),
         fates=st.lists(st.sampled_from(["arrives", "request lost", "answer lost"]), max_size=8),
         then=st.sampled_from(["arrives", "arrives", "request lost", "answer lost"]),
-        only=st.sampled_from([(), (AppendRequest,), (SealRangeRequest,)]),
+        only=st.sampled_from([(), (m.AppendRequest,), (m.SealRangeRequest,)]),
     )
     def lose(self, who: str, where: int, fates: list[str], then: str, only: tuple[type, ...]) -> None:
         self.world.fates[who, where] = Ways(fates, then, only)
@@ -171,7 +162,7 @@ class ReadersMachine(RuleBasedStateMachine):
             way = ("writer", number)
             self.world.fates.pop(way, None)
             if cut == "answers to appends":
-                self.world.fates[way] = Ways([], "answer lost", (AppendRequest,))
+                self.world.fates[way] = Ways([], "answer lost", (m.AppendRequest,))
             elif cut:
                 self.world.fates[way] = cut_off_after_appending
 
@@ -226,10 +217,10 @@ class ReadersMachine(RuleBasedStateMachine):
     async def _read_raw(self, number: int, index: int, offset: int) -> None:
         link = Link(self.world, "reader", number)
         try:
-            answer = await link.call(FetchRequest(RangeInfo(self.stream_id, 0, index, 0), offset, max_bytes=1000))
+            answer = await link.call(m.FetchRequest(m.RangeInfo(self.stream_id, 0, index, 0), offset, max_bytes=1000))
         except SbpError:
             return
-        if isinstance(answer, FetchResponse):
+        if isinstance(answer, m.FetchResponse):
             for entry in answer.entries:
                 self._saw(entry.base_offset, bytes(entry.payload))
 

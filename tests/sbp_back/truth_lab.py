@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from sbp_back.awaited import awaited
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import RetryOptions, TellOptions
@@ -24,7 +25,7 @@ from sbp_back.range_server.range_server_service import (
     start_range_server,
 )
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.transport.carrier import Answer, AnswerTo
+from sbp_back.transport.carrier import AnswerTo
 from sbp_back.transport.handler import Handler
 from sbp_back.wire.model import GoAway, RangeServerInfo, Request, Response
 
@@ -77,17 +78,7 @@ class Link:
         handler.handle(request, answered)
 
     async def call(self, request: Request, timeout: float | None = None) -> Response:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def reply(answer: Answer) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        self.submit(request, reply, timeout)
-        answer = await future
-        if isinstance(answer, ConnectionLost):
-            raise ConnectionLost(answer.message)
-        return answer
+        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True

@@ -23,17 +23,7 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import InProcessCarrier
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
-from sbp_back.wire.model import (
-    CreateRangeRequest,
-    DeleteStreamRequest,
-    FetchRequest,
-    RangeInfo,
-    RangeServerInfo,
-    Request,
-    StreamInfo,
-    TrimStreamRequest,
-    UpdateStreamRequest,
-)
+from sbp_back.wire import model as m
 from tests.sbp_back.client.foreign import ForeignCluster, ForeignPlacementDriver, Panic
 
 
@@ -41,7 +31,7 @@ class World(ForeignCluster):
     """A cluster reached in this process."""
 
     def client(self, *, foreign: bool = True) -> Client:
-        def connect(info: RangeServerInfo) -> InProcessCarrier:
+        def connect(info: m.RangeServerInfo) -> InProcessCarrier:
             return InProcessCarrier(self.servers[info.server_id])
 
         control = ControlOptions(delay_first=0.001)
@@ -51,7 +41,7 @@ class World(ForeignCluster):
         return kind(InProcessCarrier(self.handler), connect, options)
 
     @property
-    def fetches(self) -> list[FetchRequest]:
+    def fetches(self) -> list[m.FetchRequest]:
         return [request for server in self.servers for request in server.fetches]
 
 
@@ -344,10 +334,10 @@ async def test_no_stream_that_has_ranges_is_deleted_at_a_foreign_placement_drive
     with pytest.raises(SbpError, match="has ranges") as kept:
         await client.delete_stream(stream_id)
     assert kept.value.code == ErrorCode.UNSUPPORTED_OPERATION
-    assert world.pd.asked(DeleteStreamRequest) == 0
+    assert world.pd.asked(m.DeleteStreamRequest) == 0
     assert isinstance(writer.failed, SbpError), "nobody writes to it any more"
     await client.delete_stream(unused)
-    assert world.pd.asked(DeleteStreamRequest) == 1
+    assert world.pd.asked(m.DeleteStreamRequest) == 1
     with pytest.raises(SbpError) as gone:
         await client.delete_stream(unused)
     assert gone.value.code == ErrorCode.NOT_FOUND
@@ -360,16 +350,16 @@ async def test_a_range_made_while_its_stream_is_deleted_brings_the_stream_back(w
     client = world.client()
     stream = await client.create_stream(retention_ms=5)
 
-    def overtake(request: Request) -> None:
-        if isinstance(request, DeleteStreamRequest):
+    def overtake(request: m.Request) -> None:
+        if isinstance(request, m.DeleteStreamRequest):
             world.pd.before = lambda _: None
-            world.pd.serve(CreateRangeRequest(RangeInfo(stream.stream_id, 1, 0, 0)))
+            world.pd.serve(m.CreateRangeRequest(m.RangeInfo(stream.stream_id, 1, 0, 0)))
 
     world.pd.before = overtake
     with pytest.raises(SbpError, match="has ranges"):
         await client.delete_stream(stream.stream_id)
     assert world.pd.streams[stream.stream_id] == stream
-    assert world.pd.asked(UpdateStreamRequest) == 1
+    assert world.pd.asked(m.UpdateStreamRequest) == 1
     await world.start_again()
 
 
@@ -380,7 +370,7 @@ async def test_the_stand_in_panics_where_the_real_server_does(world: World) -> N
         await world.start_again()
     client = world.client()
     assert isinstance(client, ForeignClient)
-    await client.restore_stream(StreamInfo(stream_id))
+    await client.restore_stream(m.StreamInfo(stream_id))
     await world.start_again()
     assert (await client.fetch_entries(stream_id, 0, 1))[0].base_offset == 0
 
@@ -390,7 +380,7 @@ async def test_a_foreign_placement_driver_is_not_asked_to_trim(world: World) -> 
     with pytest.raises(SbpError) as refused:
         await world.client().trim(stream_id, 3)
     assert refused.value.code == ErrorCode.UNSUPPORTED_OPERATION
-    assert world.pd.asked(TrimStreamRequest) == 0
+    assert world.pd.asked(m.TrimStreamRequest) == 0
 
 
 async def test_a_placement_driver_of_ours_trims_and_deletes_before_foreign_range_servers(mixed: World) -> None:
@@ -418,7 +408,7 @@ async def test_range_servers_of_ours_serve_a_foreign_placement_driver(tmp_path: 
             stream_id = (await client.create_stream()).stream_id
         assert service.listener is not None
         host, port = service.listener.address
-        while pd.servers.get(0) != RangeServerInfo(0, f"{host}:{port}"):
+        while pd.servers.get(0) != m.RangeServerInfo(0, f"{host}:{port}"):
             await asyncio.sleep(0)
         writer = await client.open(stream_id, epoch)
         assert writer.next_offset == 5 * epoch
@@ -428,7 +418,7 @@ async def test_range_servers_of_ours_serve_a_foreign_placement_driver(tmp_path: 
             await client.trim(stream_id, 5)
         await client.close()
         await service.close()
-    assert pd.asked(TrimStreamRequest) == 0
+    assert pd.asked(m.TrimStreamRequest) == 0
 
 
 async def test_range_servers_of_ours_are_understood_where_elastic_streams_are_expected(tmp_path: Path) -> None:

@@ -13,15 +13,7 @@ from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener, ListenerOptions
-from sbp_back.wire.model import (
-    DescribeStreamRequest,
-    PdNode,
-    Request,
-    Status,
-    StreamInfo,
-    StreamResponse,
-    SystemErrorResponse,
-)
+from sbp_back.wire import model as m
 
 
 class Node:
@@ -33,12 +25,12 @@ class Node:
         self.served = 0
         self.dead = False
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: m.Request, reply: Reply) -> None:
         if self.cluster.leader == self.name:
             self.served += 1
-            reply(StreamResponse(stream=StreamInfo(7)))
+            reply(m.StreamResponse(stream=m.StreamInfo(7)))
         else:
-            reply(SystemErrorResponse(Status(ErrorCode.PD_NOT_LEADER, "follower", self.cluster.detail())))
+            reply(m.SystemErrorResponse(m.Status(ErrorCode.PD_NOT_LEADER, "follower", self.cluster.detail())))
 
 
 class Cluster:
@@ -49,7 +41,7 @@ class Cluster:
         self.connected: list[str] = []
 
     def detail(self) -> bytes:
-        return encode_cluster([PdNode(name, name, name == self.leader) for name in self.names])
+        return encode_cluster([m.PdNode(name, name, name == self.leader) for name in self.names])
 
     def connect(self, host: str, port: int) -> Carrier:
         address = f"{host}:{port}"
@@ -62,7 +54,7 @@ class Mortal(InProcessCarrier):
         super().__init__(node)
         self.node = node
 
-    def submit(self, request: Request, reply: Any, timeout: float | None = None) -> None:
+    def submit(self, request: m.Request, reply: Any, timeout: float | None = None) -> None:
         if self.node.dead:
             reply(ConnectionLost("dead"))
         else:
@@ -73,7 +65,7 @@ NAMES = ["a:1", "b:2", "c:3"]
 
 
 def test_the_detail_is_a_cluster_or_nothing() -> None:
-    nodes = [PdNode("one", "a:1"), PdNode("two", "b:2", True)]
+    nodes = [m.PdNode("one", "a:1"), m.PdNode("two", "b:2", True)]
     assert decode_cluster(encode_cluster(nodes)) == nodes
     for damaged in (b"", b"x", b"deleted", encode_cluster(nodes)[:-9], bytes(64), b"\xff" * 64):
         assert decode_cluster(damaged) == []
@@ -83,11 +75,11 @@ async def test_requests_go_to_the_leader_a_follower_names() -> None:
     cluster = Cluster(NAMES, "b:2")
     carrier = PdCarrier(["a:1"], cluster.connect)
     for _ in range(3):
-        assert isinstance(await carrier.call(DescribeStreamRequest(7)), StreamResponse)
+        assert isinstance(await carrier.call(m.DescribeStreamRequest(7)), m.StreamResponse)
     assert cluster.nodes["b:2"].served == 3
     assert cluster.connected == ["a:1", "b:2"]
     cluster.leader = "c:3"
-    assert isinstance(await carrier.call(DescribeStreamRequest(7)), StreamResponse)
+    assert isinstance(await carrier.call(m.DescribeStreamRequest(7)), m.StreamResponse)
     assert carrier.current == "c:3"
     await carrier.close()
 
@@ -97,16 +89,16 @@ async def test_a_dead_node_loses_its_turn() -> None:
     carrier = PdCarrier(["a:1", "b:2"], cluster.connect)
     cluster.nodes["a:1"].dead = True
     with pytest.raises(ConnectionLost):  # whether it was served is for the caller to think about
-        await carrier.call(DescribeStreamRequest(7))
-    assert isinstance(await carrier.call(DescribeStreamRequest(7)), StreamResponse)
+        await carrier.call(m.DescribeStreamRequest(7))
+    assert isinstance(await carrier.call(m.DescribeStreamRequest(7)), m.StreamResponse)
     # The leader dies; its successor is found through those that are left.
     cluster.nodes["c:3"].dead = True
     cluster.leader = "b:2"
     answers: list[Answer] = []
     for _ in range(3):
-        carrier.submit(DescribeStreamRequest(7), answers.append)
+        carrier.submit(m.DescribeStreamRequest(7), answers.append)
     answers.clear()
-    assert isinstance(await carrier.call(DescribeStreamRequest(7)), StreamResponse)
+    assert isinstance(await carrier.call(m.DescribeStreamRequest(7)), m.StreamResponse)
     await carrier.close()
 
 
@@ -114,27 +106,27 @@ async def test_without_a_leader_the_refusal_is_passed_on() -> None:
     cluster = Cluster(NAMES, "")
     carrier = PdCarrier(NAMES, cluster.connect)
     for _ in range(6):
-        response = await carrier.call(DescribeStreamRequest(7))
+        response = await carrier.call(m.DescribeStreamRequest(7))
         assert response.status.code == ErrorCode.PD_NOT_LEADER
     assert set(cluster.connected) == set(NAMES), "all of them are asked in turn"
     await carrier.close()
     with pytest.raises(ConnectionLost):
-        await carrier.call(DescribeStreamRequest(7))
+        await carrier.call(m.DescribeStreamRequest(7))
 
 
 async def test_nodes_that_point_at_each_other_end_in_a_refusal() -> None:
     cluster = Cluster(NAMES, "")
-    nodes = {name: [PdNode(name, other, True)] for name, other in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True)}
+    nodes = {name: [m.PdNode(name, other, True)] for name, other in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True)}
 
     class Confused:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def handle(self, request: Request, reply: Reply) -> None:
-            reply(SystemErrorResponse(Status(ErrorCode.PD_NOT_LEADER, "ask him", encode_cluster(nodes[self.name]))))
+        def handle(self, request: m.Request, reply: Reply) -> None:
+            reply(m.SystemErrorResponse(m.Status(ErrorCode.PD_NOT_LEADER, "ask him", encode_cluster(nodes[self.name]))))
 
     carrier = PdCarrier(NAMES, lambda host, port: InProcessCarrier(Confused(f"{host}:{port}")))
-    response = await carrier.call(DescribeStreamRequest(7))
+    response = await carrier.call(m.DescribeStreamRequest(7))
     assert response.status.code == ErrorCode.PD_NOT_LEADER
     await carrier.close()
     assert cluster.connected == []
@@ -159,8 +151,8 @@ async def test_over_tcp() -> None:
         listeners.append(listener)
     cluster.leader = cluster.names[1]
     carrier = pd_carrier(f" {cluster.names[0]}, ")
-    response = await carrier.call(DescribeStreamRequest(7), timeout=10)
-    assert isinstance(response, StreamResponse)
+    response = await carrier.call(m.DescribeStreamRequest(7), timeout=10)
+    assert isinstance(response, m.StreamResponse)
     assert carrier.current == cluster.names[1]
     closing = asyncio.gather(*(listener.close() for listener in listeners))
     await carrier.close()

@@ -23,28 +23,7 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
-from sbp_back.wire.model import (
-    AllocateIdRequest,
-    AllocateIdResponse,
-    ClientRole,
-    DescribePdRequest,
-    DescribePdResponse,
-    DocumentRequest,
-    DocumentResponse,
-    GoAway,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PingRequest,
-    PingResponse,
-    RangeInfo,
-    RangeServerInfo,
-    RangeServerMetrics,
-    ReportMetricsRequest,
-    ReportMetricsResponse,
-    Status,
-    StreamInfo,
-    SystemErrorResponse,
-)
+from sbp_back.wire import model as w
 from sbp_back.wire.record_batch import count_records, parse_batches
 from tests.sbp_back.document.document_lab import (
     appended,
@@ -110,8 +89,8 @@ def bodies(result: m.FetchItemResult) -> list[tuple[int, bytes]]:
 
 
 async def test_document_ping(lab: Lab) -> None:
-    answer = await lab.to.call(PingRequest(b"head", b"payload"))
-    assert isinstance(answer, PingResponse)
+    answer = await lab.to.call(w.PingRequest(b"head", b"payload"))
+    assert isinstance(answer, w.PingResponse)
     assert (answer.header, bytes(answer.payload)) == (b"head", b"payload")
 
 
@@ -120,32 +99,32 @@ async def test_document_goaway(lab: Lab) -> None:
     stream_id = await created(lab.to)
     answer = asyncio.ensure_future(appended(lab.to, stream_id, b"last words"))
     await asyncio.sleep(0)
-    lab.to.submit(GoAway(), lambda _: None)
-    assert (await answer).status == Status()
+    lab.to.submit(w.GoAway(), lambda _: None)
+    assert (await answer).status == w.Status()
 
 
 async def test_document_heartbeat(lab: Lab) -> None:
     for request in (
-        HeartbeatRequest("me", ClientRole.FRONTEND),
-        HeartbeatRequest("rs", ClientRole.RANGE_SERVER, RangeServerInfo(77, "elsewhere:1")),
+        w.HeartbeatRequest("me", w.ClientRole.FRONTEND),
+        w.HeartbeatRequest("rs", w.ClientRole.RANGE_SERVER, w.RangeServerInfo(77, "elsewhere:1")),
     ):
         answer = await lab.to.call(request)
-        assert isinstance(answer, HeartbeatResponse)
-        assert answer == HeartbeatResponse(request.client_id, request.role, request.range_server, Status())
+        assert isinstance(answer, w.HeartbeatResponse)
+        assert answer == w.HeartbeatResponse(request.client_id, request.role, request.range_server, w.Status())
 
 
 async def test_document_allocate_id(lab: Lab) -> None:
-    first, second = [await lab.to.call(AllocateIdRequest(1000, "host")) for _ in range(2)]
-    assert isinstance(first, AllocateIdResponse)
-    assert isinstance(second, AllocateIdResponse)
-    assert (first.status, second.status) == (Status(), Status())
+    first, second = [await lab.to.call(w.AllocateIdRequest(1000, "host")) for _ in range(2)]
+    assert isinstance(first, w.AllocateIdResponse)
+    assert isinstance(second, w.AllocateIdResponse)
+    assert (first.status, second.status) == (w.Status(), w.Status())
     assert second.id == first.id + 1
 
 
 async def test_document_report_metrics(lab: Lab) -> None:
-    server = RangeServerInfo(78, "elsewhere:1")
-    answer = await lab.to.call(ReportMetricsRequest(server, RangeServerMetrics(1, 2, 1 << 40)))
-    assert answer == ReportMetricsResponse(server, Status())
+    server = w.RangeServerInfo(78, "elsewhere:1")
+    answer = await lab.to.call(w.ReportMetricsRequest(server, w.RangeServerMetrics(1, 2, 1 << 40)))
+    assert answer == w.ReportMetricsResponse(server, w.Status())
     assert 78 in lab.embedded.placement_driver.alive_servers()
 
 
@@ -154,18 +133,18 @@ async def test_what_is_said_of_our_own_range_server_does_not_move_it(lab: Lab) -
     stream = await lab.embedded.client.create_stream()
     await write(await lab.embedded.client.open(stream.stream_id, 1), b"x")
     (before,) = await lab.embedded.client.list_ranges(stream.stream_id)
-    said = RangeServerInfo(before.servers[0].server_id, "listener-of-the-document:1")
-    heard = await lab.to.call(ReportMetricsRequest(said, RangeServerMetrics(1, 2, 1 << 40)))
-    assert heard == ReportMetricsResponse(said, Status())
-    heartbeat = await lab.to.call(HeartbeatRequest("rs", ClientRole.RANGE_SERVER, said))
-    assert heartbeat == HeartbeatResponse("rs", ClientRole.RANGE_SERVER, said, Status())
+    said = w.RangeServerInfo(before.servers[0].server_id, "listener-of-the-document:1")
+    heard = await lab.to.call(w.ReportMetricsRequest(said, w.RangeServerMetrics(1, 2, 1 << 40)))
+    assert heard == w.ReportMetricsResponse(said, w.Status())
+    heartbeat = await lab.to.call(w.HeartbeatRequest("rs", w.ClientRole.RANGE_SERVER, said))
+    assert heartbeat == w.HeartbeatResponse("rs", w.ClientRole.RANGE_SERVER, said, w.Status())
     (after,) = await lab.embedded.client.list_ranges(stream.stream_id)
     assert after.servers == before.servers
 
 
 async def test_document_describe_pd_cluster(lab: Lab) -> None:
-    answer = await lab.to.call(DescribePdRequest(RangeServerInfo(0, "me:1")))
-    assert isinstance(answer, DescribePdResponse)
+    answer = await lab.to.call(w.DescribePdRequest(w.RangeServerInfo(0, "me:1")))
+    assert isinstance(answer, w.DescribePdResponse)
     name = "sbp-v0.1-april" if lab.kind == "april" else "sbp-v0.1"
     (node,) = answer.nodes
     assert (node.advertise_addr, node.is_leader) == ("{}:{}".format(*lab.embedded.addresses[name]), True)
@@ -180,11 +159,11 @@ async def test_document_numbers_at_their_edges(lab: Lab, edge: int) -> None:
     small, tiny = max(-(1 << 31), min(edge, (1 << 31) - 1)), max(-128, min(edge, 127))
     stream_id = await created(lab.to)
     await appended(lab.to, stream_id, b"a")
-    server = RangeServerInfo(small, "edge:1")
+    server = w.RangeServerInfo(small, "edge:1")
     named = [m.DocumentStream(edge, 1, 0)]
     ids = [m.RangeId(stream_id, small), m.RangeId(edge, 0)]
     fetches = [m.FetchItem(stream_id, small, edge, small), m.FetchItem(edge, small, 0, 1)]
-    requests: list[DocumentRequest] = [
+    requests: list[w.DocumentRequest] = [
         m.AppendBatchRequest(small, [m.AppendItem(edge, small, batch(b"x"))]),
         m.FetchBatchRequest(0, small, fetches),
         m.ListRangesRequest(small, [m.RangeOwner(server, edge), m.RangeOwner(server), m.RangeOwner(None, edge)]),
@@ -202,18 +181,18 @@ async def test_document_numbers_at_their_edges(lab: Lab, edge: int) -> None:
             len(value) for name in request.__struct_fields__ if isinstance(value := getattr(request, name), list)
         )
         parts = await exchange(lab.to, request)
-        assert all(isinstance(part, DocumentResponse) and part.status == Status() for part in parts), parts
+        assert all(isinstance(part, w.DocumentResponse) and part.status == w.Status() for part in parts), parts
         results = [result for part in parts for result in getattr(part, "results", [])]
         assert len(results) == asked, request
         assert not any(result.status.code in BROKEN for result in results), results
     for own in (
-        HeartbeatRequest("edge", ClientRole.RANGE_SERVER, server),
-        ReportMetricsRequest(server, RangeServerMetrics(edge, edge, edge)),
-        AllocateIdRequest(small, "edge"),
-        DescribePdRequest(server, small),
+        w.HeartbeatRequest("edge", w.ClientRole.RANGE_SERVER, server),
+        w.ReportMetricsRequest(server, w.RangeServerMetrics(edge, edge, edge)),
+        w.AllocateIdRequest(small, "edge"),
+        w.DescribePdRequest(server, small),
     ):
         answer = await lab.to.call(own)
-        assert not isinstance(answer, SystemErrorResponse)
+        assert not isinstance(answer, w.SystemErrorResponse)
         assert answer.status.code not in BROKEN
     assert bodies(await fetched(lab.to, stream_id, 0)) == [(0, b"a")]
     assert (await appended(lab.to, stream_id, b"b")).base_offset == 1
@@ -231,7 +210,7 @@ async def test_document_create_streams(lab: Lab) -> None:
     assert good.stream is not None
     assert (good.stream.replica_nums, good.stream.retention_period_ms) == (1, 60_000)
     assert good.range == m.DocumentRange(
-        good.stream.stream_id, 0, 0, -1, 0, [m.Replica(RangeServerInfo(0, lab.address), True)]
+        good.stream.stream_id, 0, 0, -1, 0, [m.Replica(w.RangeServerInfo(0, lab.address), True)]
     )
     assert codes(bad) == [ErrorCode.BAD_REQUEST, ErrorCode.PD_NO_AVAILABLE_RS, ErrorCode.BAD_REQUEST]
     assert (await appended(lab.to, good.stream.stream_id, b"at once")).base_offset == 0
@@ -242,7 +221,7 @@ async def test_document_describe_streams(lab: Lab) -> None:
     request = m.DescribeStreamsRequest(stream_ids=[stream_id, 4711])
     answer = await ask(lab.to, request, m.DescribeStreamsResponse)
     known, unknown = answer.results
-    assert (known.stream, known.status) == (m.DocumentStream(stream_id, 1, 0), Status())
+    assert (known.stream, known.status) == (m.DocumentStream(stream_id, 1, 0), w.Status())
     assert (unknown.stream, unknown.status.code) == (None, ErrorCode.NOT_FOUND)
 
 
@@ -279,7 +258,7 @@ async def test_document_trim_streams(lab: Lab) -> None:
         request = m.TrimStreamsRequest(items=[m.TrimItem(stream_id, offset), m.TrimItem(4711, 0)])
         answer = await ask(lab.to, request, m.TrimStreamsResponse)
         trimmed, unknown = answer.results
-        assert (trimmed.stream, trimmed.status) == (m.DocumentStream(stream_id, 1, 0), Status())
+        assert (trimmed.stream, trimmed.status) == (m.DocumentStream(stream_id, 1, 0), w.Status())
         assert trimmed.range is not None
         assert (trimmed.range.index, trimmed.range.start, trimmed.range.end) == smallest
         assert unknown.status.code == ErrorCode.NOT_FOUND
@@ -314,7 +293,7 @@ async def test_document_list_ranges_of_streams(lab: Lab) -> None:
     owners = [m.RangeOwner(None, first), m.RangeOwner(None, second), m.RangeOwner(None, 4711), m.RangeOwner()]
     answer = await ask(lab.to, m.ListRangesRequest(owners=owners), m.ListRangesResponse)
     assert [result.owner for result in answer.results] == owners
-    told = [m.Replica(RangeServerInfo(0, lab.address), True)]
+    told = [m.Replica(w.RangeServerInfo(0, lab.address), True)]
     assert answer.results[0].ranges == [
         m.DocumentRange(first, 0, 0, 2, 2, told),
         m.DocumentRange(first, 1, 2, -1, 2, told),
@@ -325,8 +304,8 @@ async def test_document_list_ranges_of_streams(lab: Lab) -> None:
 
 async def test_document_list_ranges_of_a_server(lab: Lab) -> None:
     streams = [await created(lab.to) for _ in range(3)]
-    owners = [m.RangeOwner(RangeServerInfo(0, "")), m.RangeOwner(RangeServerInfo(5, ""))]
-    owners.append(m.RangeOwner(RangeServerInfo(0, ""), streams[1]))
+    owners = [m.RangeOwner(w.RangeServerInfo(0, "")), m.RangeOwner(w.RangeServerInfo(5, ""))]
+    owners.append(m.RangeOwner(w.RangeServerInfo(0, ""), streams[1]))
     answer = await ask(lab.to, m.ListRangesRequest(owners=owners), m.ListRangesResponse)
     assert [[one.stream_id for one in result.ranges] for result in answer.results] == [streams, [], [streams[1]]]
 
@@ -371,7 +350,7 @@ async def test_document_seal_ranges_on_the_range_server(document_lab: Lab) -> No
     sealed = answer.results[0].range
     assert sealed is not None
     assert (sealed.index, sealed.start, sealed.end, sealed.next) == (0, 0, 2, 2)
-    assert sealed.servers == [m.Replica(RangeServerInfo(0, lab.address), True)]
+    assert sealed.servers == [m.Replica(w.RangeServerInfo(0, lab.address), True)]
     assert answer.results[1].status.code == ErrorCode.RANGE_NOT_FOUND
     assert (await appended(side, stream_id, b"c")).status.code == ErrorCode.RANGE_ALREADY_SEALED
     assert bodies(await fetched(side, stream_id, 0)) == [(0, b"a"), (1, b"b")]
@@ -390,7 +369,7 @@ async def test_document_sync_ranges(lab: Lab) -> None:
     items.append(m.StreamRanges(4711, [known]))
     answer = await ask(lab.to, m.SyncRangesRequest(items=items), m.SyncRangesResponse)
     good, absent, unknown = answer.results
-    assert (good.stream_id, good.status) == (stream_id, Status())
+    assert (good.stream_id, good.status) == (stream_id, w.Status())
     assert [(one.index, one.start, one.end, one.next) for one in good.ranges] == [(0, 0, -1, 1)]
     assert [absent.status.code, unknown.status.code] == [ErrorCode.RANGE_NOT_FOUND, ErrorCode.NOT_FOUND]
 
@@ -398,12 +377,12 @@ async def test_document_sync_ranges(lab: Lab) -> None:
 async def test_document_sync_tells_the_range_server(lab: Lab) -> None:
     """Ranges that the placement driver has given the server and it has not heard of, an open one and a sealed one."""
     run = lab.embedded.placement_driver.run
-    _, first = await run(lambda tx: rules.create_stream(tx, StreamInfo(-1, 1, 1, 0), 0))
+    _, first = await run(lambda tx: rules.create_stream(tx, w.StreamInfo(-1, 1, 1, 0), 0))
     assert first is not None
     stream_id = first.stream_id
-    sealed = RangeInfo(stream_id, first.epoch, 0, 0, 0)
+    sealed = w.RangeInfo(stream_id, first.epoch, 0, 0, 0)
     assert isinstance(await run(lambda tx: rules.seal_and_next(tx, sealed, 0)), RangeRow)
-    _, elsewhere = await run(lambda tx: rules.create_stream(tx, StreamInfo(-1, 1, 1, 0), 5))
+    _, elsewhere = await run(lambda tx: rules.create_stream(tx, w.StreamInfo(-1, 1, 1, 0), 5))
     assert elsewhere is not None
     held = lab.embedded.store.ranges
     assert not [key for key in held if key[0] in (stream_id, elsewhere.stream_id)]
@@ -413,7 +392,7 @@ async def test_document_sync_tells_the_range_server(lab: Lab) -> None:
     items.append(m.StreamRanges(elsewhere.stream_id, [m.DocumentRange(elsewhere.stream_id, 0)]))
     answer = await ask(lab.to, m.SyncRangesRequest(items=items), m.SyncRangesResponse)
     good, refused = answer.results
-    assert good.status == Status()
+    assert good.status == w.Status()
     assert [(one.index, one.start, one.end, one.next) for one in good.ranges] == [(0, 0, 0, 0), (1, 0, -1, 0)]
     assert refused.status.code == ErrorCode.PRECONDITION_FAILED
     assert {key: (one.start, one.end) for key, one in held.items()} == {(stream_id, 0): (0, 0), (stream_id, 1): (0, -1)}
@@ -471,7 +450,7 @@ async def test_document_append_to_many_streams(lab: Lab) -> None:
         14: first,
         15: second,
     }
-    assert {index: one.base_offset for index, one in by_index.items() if one.status == Status()} == {
+    assert {index: one.base_offset for index, one in by_index.items() if one.status == w.Status()} == {
         10: 0,
         11: 0,
         14: 2,
@@ -479,7 +458,7 @@ async def test_document_append_to_many_streams(lab: Lab) -> None:
     }
     assert by_index[12].status.code == ErrorCode.BAD_REQUEST
     assert by_index[13].status.code == ErrorCode.NOT_FOUND
-    assert all(one.append_time_ms > 1_700_000_000_000 for one in results if one.status == Status())
+    assert all(one.append_time_ms > 1_700_000_000_000 for one in results if one.status == w.Status())
     assert bodies(await fetched(lab.to, first, 0)) == [(0, b"a"), (1, b"b"), (2, b"c")]
     assert bodies(await fetched(lab.to, second, 0)) == [(0, b"x"), (1, b"y"), (2, b"z")]
 
@@ -511,7 +490,7 @@ async def test_document_concurrent_appenders(lab: Lab) -> None:
     async def append_all(number: int, to: Carrier) -> list[int]:
         async def one(k: int) -> int:
             result = await appended(to, stream_id, b"%d/%d/0" % (number, k), b"%d/%d/1" % (number, k))
-            assert result.status == Status()
+            assert result.status == w.Status()
             for delta in range(2):
                 given[result.base_offset + delta] = b"%d/%d/%d" % (number, k, delta)
             return result.base_offset
@@ -659,7 +638,7 @@ async def test_document_fetch_of_more_than_a_frame(lab: Lab) -> None:
         batches = [m.AppendItem(stream_id, k, batch(body)) for k in range(30)]
         for part in await exchange(lab.to, m.AppendBatchRequest(0, batches)):
             assert isinstance(part, m.AppendBatchResponse)
-            assert all(result.status == Status() for result in part.results)
+            assert all(result.status == w.Status() for result in part.results)
     items = [m.FetchItem(stream_id, k, 0, 8 << 20) for k, stream_id in enumerate(streams)]
     parts = await exchange(lab.to, m.FetchBatchRequest(0, 0, items))
     assert len(parts) > 1

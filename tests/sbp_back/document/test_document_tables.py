@@ -6,13 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import flatbuffers
 import pytest
-from flatbuffers import number_types as N
-from flatbuffers.table import Table as FbTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,36 +20,11 @@ from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model
 from sbp_back.wire.model import Opcode, Status
 from tests.depth import examples
+from tests.sbp_back.wire.tables_oracle import Slot, TablesOracle, Tree, slots
 
 DOC = DialectV01("sbp-v0.1")
 APRIL = DialectV01("sbp-v0.1-april", april=True)
 DIALECT_OF = {"doc": DOC, "april": APRIL}
-
-SCALARS: dict[str, tuple[Any, int, int]] = {
-    "i8": (N.Int8Flags, -(2**7), 2**7 - 1),
-    "i16": (N.Int16Flags, -(2**15), 2**15 - 1),
-    "i32": (N.Int32Flags, -(2**31), 2**31 - 1),
-    "i64": (N.Int64Flags, -(2**63), 2**63 - 1),
-    "bool": (N.BoolFlags, 0, 1),
-}
-
-
-@dataclass
-class Slot:
-    number: int
-    name: str
-    kind: str
-    default: int
-
-
-def slots(text: str) -> list[Slot]:
-    result = []
-    for number, word in enumerate(text.split()):
-        name, kind = word.split(":")
-        kind, _, default = kind.partition("=")
-        result.append(Slot(number, name, kind, int(default or 0)))
-    return result
-
 
 FIGURES = (
     "disk_in_rate:i64 disk_out_rate:i64 disk_free_space:i64 disk_unindexed_data_size:i64 memory_used:i64 "
@@ -137,132 +108,24 @@ OPCODES: dict[str, int] = {"SYSTEM": 0} | {opcode.name: int(opcode) for opcode i
 MESSAGES = sorted(name for name in COMMON if name.rstrip("?").isupper())
 REQUESTS = [name for name in MESSAGES if name.endswith("?")]
 RESPONSES = [name for name in MESSAGES if not name.endswith("?")]
-Tree = dict[str, Any]
 
 
-class Oracle:
-    """The ``flatbuffers`` package, told one variant's schema."""
+class Oracle(TablesOracle):
+    """Of one variant."""
 
     def __init__(self, variant: str) -> None:
+        super().__init__(SCHEMAS[variant])
         self.variant = variant
-        self.schema = SCHEMAS[variant]
         self.dialect = DIALECT_OF[variant]
 
-    def trees(self, name: str, *, full: bool = False) -> st.SearchStrategy[Tree]:
-        fields: dict[str, st.SearchStrategy[Any]] = {}
-        needed: dict[str, st.SearchStrategy[Any]] = {}
-        for slot in self.schema[name]:
-            inner = slot.kind.strip("[]")
-            value: st.SearchStrategy[Any]
-            if slot.kind == "bool":
-                value = st.booleans()
-            elif slot.kind in SCALARS:
-                value = st.integers(SCALARS[slot.kind][1], SCALARS[slot.kind][2])
-                if slot.name == "code":
-                    value = value.filter(lambda code: code != ErrorCode.NO_NEW_RECORD)  # leaves as NONE
-            elif slot.kind == "str":
-                value = st.text(max_size=12)
-            elif slot.kind == "bytes":
-                value = st.binary(max_size=12)
-            elif slot.kind == "[i64]":
-                value = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5)
-            elif slot.kind.startswith("["):
-                value = st.lists(self.trees(inner, full=full), max_size=3)
-            else:
-                value = self.trees(inner, full=full)
-            # The batch itself is needed, as is the range of CREATE_RANGE: without it there is no request.
-            batch = name.endswith("?") and (slot.kind.startswith("[") or slot.kind == "Range")
-            (needed if batch or full else fields)[slot.name] = value
-        return st.fixed_dictionaries(needed, optional=fields)
+    def needed(self, name: str, slot: Slot) -> bool:
+        # The batch itself is needed, as is the range of CREATE_RANGE: without it there is no request.
+        return name.endswith("?") and (slot.kind.startswith("[") or slot.kind == "Range")
 
-    def build(self, builder: Any, name: str, tree: Tree) -> int:
-        children: dict[str, int] = {}
-        for slot in self.schema[name]:
-            value = tree.get(slot.name)
-            if value is None or slot.kind in SCALARS:
-                continue
-            if slot.kind == "str":
-                children[slot.name] = builder.CreateString(value)
-            elif slot.kind == "bytes":
-                children[slot.name] = builder.CreateByteVector(value)
-            elif slot.kind == "[i64]":
-                builder.StartVector(8, len(value), 8)
-                for item in reversed(value):
-                    builder.PrependInt64(item)
-                children[slot.name] = builder.EndVector()
-            elif slot.kind.startswith("["):
-                items = [self.build(builder, slot.kind.strip("[]"), item) for item in value]
-                builder.StartVector(4, len(items), 4)
-                for item in reversed(items):
-                    builder.PrependUOffsetTRelative(item)
-                children[slot.name] = builder.EndVector()
-            else:
-                children[slot.name] = self.build(builder, slot.kind, value)
-        builder.StartObject(len(self.schema[name]))
-        for slot in self.schema[name]:
-            if slot.name in children:
-                builder.PrependUOffsetTRelativeSlot(slot.number, children[slot.name], 0)
-            elif slot.name in tree:
-                builder.PrependSlot(SCALARS[slot.kind][0], slot.number, tree[slot.name], slot.default)
-        return int(builder.EndObject())
-
-    def write(self, name: str, tree: Tree, *, force_defaults: bool = False) -> bytes:
-        builder = flatbuffers.Builder(64)
-        builder.ForceDefaults(force_defaults)
-        builder.Finish(self.build(builder, name, tree))
-        return bytes(builder.Output())
-
-    def read(self, name: str, data: bytes) -> Tree:
-        return self._read(name, FbTable(data, int.from_bytes(data[:4], "little")))
-
-    def _read(self, name: str, table: Any) -> Tree:
-        tree: Tree = {}
-        for slot in self.schema[name]:
-            offset = table.Offset(4 + 2 * slot.number)
-            at = table.Pos + offset
-            if slot.kind in SCALARS:
-                tree[slot.name] = table.Get(SCALARS[slot.kind][0], at) if offset else slot.default
-            elif slot.kind == "str":
-                tree[slot.name] = table.String(at).decode() if offset else ""
-            elif slot.kind == "bytes":
-                start, length = (table.Vector(offset), table.VectorLen(offset)) if offset else (0, 0)
-                tree[slot.name] = bytes(table.Bytes[start : start + length])
-            elif slot.kind == "[i64]":
-                length = table.VectorLen(offset) if offset else 0
-                assert not length or table.Vector(offset) % 8 == 0, "elements are aligned"
-                tree[slot.name] = [table.Get(N.Int64Flags, table.Vector(offset) + 8 * k) for k in range(length)]
-            elif slot.kind.startswith("["):
-                length = table.VectorLen(offset) if offset else 0
-                tree[slot.name] = [
-                    self._read(
-                        slot.kind.strip("[]"), FbTable(table.Bytes, table.Indirect(table.Vector(offset) + 4 * k))
-                    )
-                    for k in range(length)
-                ]
-            else:
-                tree[slot.name] = self._read(slot.kind, FbTable(table.Bytes, table.Indirect(at))) if offset else None
-        return tree
-
-    def filled(self, name: str, tree: Tree | None) -> Tree | None:
-        """What a reader must see: defaults where fields are left out."""
-        if tree is None:
-            return None
-        result: Tree = {}
-        for slot in self.schema[name]:
-            value = tree.get(slot.name)
-            if slot.kind in SCALARS:
-                result[slot.name] = slot.default if value is None else value
-            elif slot.kind == "str":
-                result[slot.name] = value or ""
-            elif slot.kind == "bytes":
-                result[slot.name] = value or b""
-            elif slot.kind == "[i64]":
-                result[slot.name] = value or []
-            elif slot.kind.startswith("["):
-                result[slot.name] = [self.filled(slot.kind.strip("[]"), item) for item in value or []]
-            else:
-                result[slot.name] = self.filled(slot.kind, value)
-        return result
+    def values(self, name: str, slot: Slot, full: bool) -> st.SearchStrategy[Any]:
+        value = super().values(name, slot, full)
+        # NO_NEW_RECORD leaves as NONE
+        return value.filter(lambda code: code != ErrorCode.NO_NEW_RECORD) if slot.name == "code" else value
 
     # --- our side ---------------------------------------------------------------------------------------------------
 

@@ -26,16 +26,7 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
-from sbp_back.wire.model import (
-    AllocateIdRequest,
-    AllocateIdResponse,
-    AppendResponse,
-    Buffer,
-    DocumentResponse,
-    Request,
-    Response,
-    Status,
-)
+from sbp_back.wire import model as w
 from sbp_back.wire.record_batch import parse_batches
 from sbp_back.wire.wrapped import unwrap
 from tests.sbp_back.document.document_lab import (
@@ -65,7 +56,7 @@ class SlowDisk(FaultyFiles):
         self._free = threading.Event()
         self._free.set()
 
-    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+    def write(self, fd: int, parts: Sequence[w.Buffer], offset: int, durable: bool) -> int:
         self._free.wait()
         return super().write(fd, parts, offset, durable)
 
@@ -121,7 +112,7 @@ async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[L
         yield lab
 
 
-def results_of(parts: list[Response]) -> dict[int, tuple[int, int]]:
+def results_of(parts: list[w.Response]) -> dict[int, tuple[int, int]]:
     """Code and base offset by request index."""
     assert [getattr(part, "last", None) for part in parts] == [False] * (len(parts) - 1) + [True]
     results = [one for part in parts if isinstance(part, m.AppendBatchResponse) for one in part.results]
@@ -216,7 +207,7 @@ async def test_document_late_appends_are_bounded(lab: Lab, monkeypatch: pytest.M
             assert results == {0: (ErrorCode.TOO_MANY_REQUESTS, -1), 1: (ErrorCode.TOO_MANY_REQUESTS, -1)}
 
     async def accepted() -> bool:
-        return (await appended(lab.to, stream_id, b"again")).status == Status()
+        return (await appended(lab.to, stream_id, b"again")).status == w.Status()
 
     async with asyncio.timeout(30):
         while not await accepted():
@@ -251,7 +242,7 @@ async def test_document_requests_to_the_placement_driver_are_answered_in_time(la
     streams = [await created(lab.to) for _ in range(4)]
     sealed, trimmed, deleted, updated = streams
     await appended(lab.to, trimmed, b"a")
-    requests: list[tuple[m.ControlRequest, type[DocumentResponse]]] = [
+    requests: list[tuple[m.ControlRequest, type[w.DocumentResponse]]] = [
         (m.CreateStreamsRequest(20, [m.DocumentStream(-1, 1, 77)]), m.CreateStreamsResponse),
         (m.DeleteStreamsRequest(20, [m.DocumentStream(deleted)]), m.DeleteStreamsResponse),
         (m.UpdateStreamsRequest(20, [m.DocumentStream(updated, 1, 55)]), m.UpdateStreamsResponse),
@@ -268,10 +259,10 @@ async def test_document_requests_to_the_placement_driver_are_answered_in_time(la
         answers = await asyncio.gather(*(exchange(lab.to, request) for request, _ in requests))
         for (_, kind), (answer,) in zip(requests, answers, strict=True):
             assert isinstance(answer, kind)
-            assert answer.status == Status(UNKNOWN, "not done in 20 ms, the outcome is unknown")
+            assert answer.status == w.Status(UNKNOWN, "not done in 20 ms, the outcome is unknown")
             assert not getattr(answer, "results", [])
-        allocated = await lab.to.call(AllocateIdRequest(20, "host"))
-        assert isinstance(allocated, AllocateIdResponse)
+        allocated = await lab.to.call(w.AllocateIdRequest(20, "host"))
+        assert isinstance(allocated, w.AllocateIdResponse)
         assert allocated.status.code == UNKNOWN
 
     async def ended() -> bool:
@@ -310,13 +301,13 @@ class Watched:
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
-        self.seen: list[tuple[Request, float | None]] = []
+        self.seen: list[tuple[w.Request, float | None]] = []
 
-    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+    def submit(self, request: w.Request, reply: AnswerTo, timeout: float | None = None) -> None:
         self.seen.append((request, timeout))
         self._carrier.submit(request, reply, timeout)
 
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
+    async def call(self, request: w.Request, timeout: float | None = None) -> w.Response:
         self.seen.append((request, timeout))
         return await self._carrier.call(request, timeout)
 
@@ -374,13 +365,13 @@ async def test_a_late_append_is_not_taken_for_one_that_was_not_stored(tmp_path: 
 
         def __init__(self, carrier: Carrier) -> None:
             super().__init__(carrier)
-            self.late: list[Response | ConnectionLost] = []
+            self.late: list[w.Response | ConnectionLost] = []
 
-        def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+        def submit(self, request: w.Request, reply: AnswerTo, timeout: float | None = None) -> None:
             if isinstance(request, m.AppendBatchRequest) and not self.late:
                 request.timeout_ms = 30
 
-                def noted(answer: Response | ConnectionLost) -> None:
+                def noted(answer: w.Response | ConnectionLost) -> None:
                     self.late.append(answer)
                     reply(answer)
 
@@ -426,9 +417,9 @@ async def test_document_requests_are_answered_when_the_server_stops_before_it_be
         describing = asyncio.ensure_future(exchange(lab.to, m.DescribeStreamsRequest(60_000, [stream_id])))
         stopping = [asyncio.ensure_future(document.lanes.close()), asyncio.ensure_future(document.server.close())]
         async with asyncio.timeout(30):
-            assert (await appending).status == Status(UNKNOWN, "the server is shutting down")
+            assert (await appending).status == w.Status(UNKNOWN, "the server is shutting down")
             (described,) = await describing
-            assert described.status == Status(UNKNOWN, "the server is shutting down")
+            assert described.status == w.Status(UNKNOWN, "the server is shutting down")
             await asyncio.gather(*stopping)
             assert (await appended(lab.to, stream_id, b"b")).status.code == UNKNOWN
 
@@ -457,7 +448,7 @@ async def test_document_no_append_overtakes_those_that_wait_for_the_range(
         adopt = lanes._adopt
         second: list[int] = []
 
-        def reply(answer: Response | ConnectionLost) -> None:
+        def reply(answer: w.Response | ConnectionLost) -> None:
             assert isinstance(answer, m.AppendBatchResponse)
             second.extend(one.base_offset for one in answer.results)
 
@@ -482,10 +473,10 @@ async def test_document_no_append_overtakes_those_that_wait_for_the_range(
         assert second == [1]
 
 
-@pytest.mark.parametrize("answer", [AppendResponse(), m.FetchBatchResponse()])
-async def test_document_an_answer_that_does_not_fit_is_no_success(tmp_path: Path, answer: Response) -> None:
+@pytest.mark.parametrize("answer", [w.AppendResponse(), m.FetchBatchResponse()])
+async def test_document_an_answer_that_does_not_fit_is_no_success(tmp_path: Path, answer: w.Response) -> None:
     class Confused:
-        def handle(self, request: Request, reply: Reply) -> None:
+        def handle(self, request: w.Request, reply: Reply) -> None:
             reply(answer)
 
     async with lab_of(tmp_path, "in-process") as lab:

@@ -35,24 +35,8 @@ from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import Introduce, TcpCarrier, TcpOptions
+from sbp_back.wire import model as m
 from sbp_back.wire.identity import ask_identity, identity_of, new_identity, pd_name
-from sbp_back.wire.model import (
-    CreateRangeRequest,
-    CreateStreamRequest,
-    DeleteStreamRequest,
-    DescribePdRequest,
-    DescribePdResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PdNode,
-    PingRequest,
-    PingResponse,
-    RangeInfo,
-    RangeServerInfo,
-    Request,
-    Response,
-    StreamInfo,
-)
 from tests.sbp_back.document.document_lab import running
 
 STORE = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
@@ -69,9 +53,9 @@ def test_identities_are_told_in_names() -> None:
     for identity in made:
         assert len(identity) == 22
         assert not identity.startswith("-")
-        assert identity_of([PdNode(pd_name(identity), "a:1", True)]) == identity
-    node = PdNode(pd_name(made[0]), "a:1")
-    assert identity_of([PdNode("other", "b:1"), node]) == made[0]
+        assert identity_of([m.PdNode(pd_name(identity), "a:1", True)]) == identity
+    node = m.PdNode(pd_name(made[0]), "a:1")
+    assert identity_of([m.PdNode("other", "b:1"), node]) == made[0]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +63,7 @@ def test_identities_are_told_in_names() -> None:
     ["", "anabranch", "pd-0", "anabranch-", "anabranch-" + "x" * 21, "anabranch-" + "x" * 23, "anabranch-" + "/" * 22],
 )
 def test_other_names_tell_nothing(name: str) -> None:
-    assert identity_of([PdNode(name, "a:1", True)]) == ""
+    assert identity_of([m.PdNode(name, "a:1", True)]) == ""
     assert identity_of([]) == ""
 
 
@@ -107,7 +91,7 @@ async def test_a_state_of_an_older_format_gets_an_identity(tmp_path: Path, versi
     path = tmp_path / "pd.sqlite"
     state = SqliteState(path, asyncio.get_running_loop())
     pd = InProcessCarrier(PlacementDriver(state))
-    assert (await pd.call(CreateStreamRequest(StreamInfo()))).status.ok
+    assert (await pd.call(m.CreateStreamRequest(m.StreamInfo()))).status.ok
     await state.close()
     with sqlite3.connect(path) as db:
         if version < 3:
@@ -125,7 +109,7 @@ async def test_a_state_of_an_older_format_gets_an_identity(tmp_path: Path, versi
     assert (identity == state.identity) == (version >= 3)
     assert await state_identity(path) == identity
     again = SqliteState(path, asyncio.get_running_loop())
-    created = await InProcessCarrier(PlacementDriver(again)).call(CreateStreamRequest(StreamInfo()))
+    created = await InProcessCarrier(PlacementDriver(again)).call(m.CreateStreamRequest(m.StreamInfo()))
     assert getattr(created, "stream").stream_id == 1, "what was there is still there"  # noqa: B009
     await again.close()
 
@@ -154,16 +138,16 @@ async def test_document_and_sbp_02_tell_the_same_identity(tmp_path: Path) -> Non
             ("sbp-v0.1-april", "sbp-v0.1-april"),
         ):
             carrier = TcpCarrier(*embedded.addresses[listener], DIALECTS[dialect])
-            response = await carrier.call(DescribePdRequest(RangeServerInfo(0, "me:1")))
-            assert isinstance(response, DescribePdResponse)
+            response = await carrier.call(m.DescribePdRequest(m.RangeServerInfo(0, "me:1")))
+            assert isinstance(response, m.DescribePdResponse)
             assert [node.name for node in response.nodes] == [f"anabranch-{identity}"]
             assert await ask_identity(carrier.call) == identity
             await carrier.close()
 
 
 async def test_who_does_not_answer_properly_has_no_identity() -> None:
-    async def wrong(_: Request) -> Response:
-        return HeartbeatResponse()
+    async def wrong(_: m.Request) -> m.Response:
+        return m.HeartbeatResponse()
 
     with pytest.raises(SbpError, match="HeartbeatResponse is no answer"):
         await ask_identity(wrong)
@@ -177,18 +161,18 @@ class Named:
 
     def __init__(self, name: str = "somebody") -> None:
         self.name = name
-        self.seen: list[type[Request]] = []
+        self.seen: list[type[m.Request]] = []
         self.mute = False
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: m.Request, reply: Reply) -> None:
         self.seen.append(type(request))
-        if isinstance(request, DescribePdRequest):
+        if isinstance(request, m.DescribePdRequest):
             if not self.mute:
-                reply(DescribePdResponse(nodes=[PdNode(self.name, "", True)]))
-        elif isinstance(request, PingRequest):
-            reply(PingResponse(request.header, request.payload))
-        elif isinstance(request, HeartbeatRequest):
-            reply(HeartbeatResponse(request.client_id, request.role))
+                reply(m.DescribePdResponse(nodes=[m.PdNode(self.name, "", True)]))
+        elif isinstance(request, m.PingRequest):
+            reply(m.PingResponse(request.header, request.payload))
+        elif isinstance(request, m.HeartbeatRequest):
+            reply(m.HeartbeatResponse(request.client_id, request.role))
 
 
 @asynccontextmanager
@@ -204,9 +188,9 @@ async def reaching(
 
 
 def wanting(name: str) -> Introduce:
-    async def introduce(call: Callable[[Request], Awaitable[Response]]) -> str | None:
-        response = await call(DescribePdRequest())
-        assert isinstance(response, DescribePdResponse)
+    async def introduce(call: Callable[[m.Request], Awaitable[m.Response]]) -> str | None:
+        response = await call(m.DescribePdRequest())
+        assert isinstance(response, m.DescribePdResponse)
         found = response.nodes[0].name
         return None if found == name else f"it is {found}, not {name}"
 
@@ -216,10 +200,10 @@ def wanting(name: str) -> Introduce:
 async def test_a_connection_is_introduced_before_it_is_used() -> None:
     handler = Named()
     async with reaching(handler, wanting("somebody")) as (_, carrier):
-        pings = [carrier.call(PingRequest(b"%d" % n)) for n in range(3)]
-        assert await asyncio.gather(*pings) == [PingResponse(b"%d" % n) for n in range(3)]
-        assert await carrier.call(PingRequest(b"last")) == PingResponse(b"last")
-    assert handler.seen == [DescribePdRequest] + 4 * [PingRequest]
+        pings = [carrier.call(m.PingRequest(b"%d" % n)) for n in range(3)]
+        assert await asyncio.gather(*pings) == [m.PingResponse(b"%d" % n) for n in range(3)]
+        assert await carrier.call(m.PingRequest(b"last")) == m.PingResponse(b"last")
+    assert handler.seen == [m.DescribePdRequest] + 4 * [m.PingRequest]
 
 
 async def test_a_refused_connection_carries_nothing_and_the_next_may_be_right() -> None:
@@ -227,17 +211,17 @@ async def test_a_refused_connection_carries_nothing_and_the_next_may_be_right() 
     async with reaching(handler, wanting("somebody")) as (_, carrier):
         for _ in range(2):
             with pytest.raises(ConnectionLost, match=r"127.0.0.1:\d+: it is another, not somebody"):
-                await carrier.call(PingRequest())
-        assert set(handler.seen) == {DescribePdRequest}
+                await carrier.call(m.PingRequest())
+        assert set(handler.seen) == {m.DescribePdRequest}
         assert not carrier.connected
         handler.name = "somebody"
-        assert await carrier.call(PingRequest(b"now")) == PingResponse(b"now")
+        assert await carrier.call(m.PingRequest(b"now")) == m.PingResponse(b"now")
 
 
 async def test_every_connection_is_introduced() -> None:
     handler = Named()
     async with reaching(handler, wanting("somebody")) as (listener, carrier):
-        await carrier.call(PingRequest())
+        await carrier.call(m.PingRequest())
         address = listener.address
         await listener.close()
         # Meanwhile nothing was asked of it: only the connection knows that another one has the address now.
@@ -247,11 +231,11 @@ async def test_every_connection_is_introduced() -> None:
         async with asyncio.timeout(20):
             while True:
                 try:
-                    await carrier.call(PingRequest())
+                    await carrier.call(m.PingRequest())
                 except ConnectionLost as error:
                     if "it is another" in error.message:
                         break
-        assert PingRequest not in other.seen
+        assert m.PingRequest not in other.seen
         await successor.close()
 
 
@@ -261,8 +245,8 @@ async def test_whoever_does_not_say_who_it_is_in_time_is_refused() -> None:
     options = TcpOptions(backoff_first=0.001, backoff_limit=0.01, connect_timeout=0.05)
     async with reaching(handler, wanting("somebody"), options) as (_, carrier):
         with pytest.raises(ConnectionLost, match="did not say in time who it is"):
-            await carrier.call(PingRequest())
-        assert handler.seen == [DescribePdRequest]
+            await carrier.call(m.PingRequest())
+        assert handler.seen == [m.DescribePdRequest]
 
 
 async def test_a_server_that_hangs_up_before_it_says_who_it_is() -> None:
@@ -275,7 +259,7 @@ async def test_a_server_that_hangs_up_before_it_says_who_it_is() -> None:
     carrier = TcpCarrier(host, port, options=OPTIONS, introduce=wanting("somebody"))
     for _ in range(2):
         with pytest.raises(ConnectionLost, match=r"closed|broke"):
-            await carrier.call(PingRequest())
+            await carrier.call(m.PingRequest())
     await carrier.close()
     server.close()
     await server.wait_closed()
@@ -285,7 +269,7 @@ async def test_a_carrier_closed_while_a_server_is_asked_who_it_is() -> None:
     handler = Named()
     handler.mute = True
     async with reaching(handler, wanting("somebody")) as (_, carrier):
-        waiting = asyncio.ensure_future(carrier.call(PingRequest()))
+        waiting = asyncio.ensure_future(carrier.call(m.PingRequest()))
         while not handler.seen:
             await asyncio.sleep(0.001)
         await carrier.close()
@@ -301,9 +285,9 @@ async def test_of_several_addresses_the_right_one_is_used() -> None:
     addresses = ",".join("{}:{}".format(*listener.address) for listener in listeners)
     carrier = pd_carrier(addresses, options=OPTIONS, introduce=wanting("somebody"))
     with pytest.raises(ConnectionLost, match="it is another"):
-        await carrier.call(PingRequest())
-    assert await carrier.call(PingRequest(b"x")) == PingResponse(b"x")
-    assert PingRequest not in wrong.seen
+        await carrier.call(m.PingRequest())
+    assert await carrier.call(m.PingRequest(b"x")) == m.PingResponse(b"x")
+    assert m.PingRequest not in wrong.seen
     await carrier.close()
     for listener in listeners:
         await listener.close()
@@ -314,7 +298,7 @@ async def test_of_several_addresses_the_right_one_is_used() -> None:
 
 @asynccontextmanager
 async def placement_driver(path: Path) -> AsyncIterator[PlacementDriverService]:
-    def nowhere(_: RangeServerInfo) -> Carrier:
+    def nowhere(_: m.RangeServerInfo) -> Carrier:
         raise ValueError("no range server is to be told anything")
 
     pd = await start_placement_driver(path, PlacementDriverSetup(listen=ListenAt(LOCAL)), nowhere)
@@ -343,16 +327,16 @@ async def with_data(path: Path, pd: PlacementDriverService) -> None:
     """A range server in ``path`` that keeps range 0 of stream 0."""
     to_pd = InProcessCarrier(pd.driver)
     async with range_server(path, to_pd) as service:
-        assert (await to_pd.call(CreateStreamRequest(StreamInfo()))).status.ok
-        assert (await to_pd.call(CreateRangeRequest(RangeInfo(0, 1, 0, 0)))).status.ok
+        assert (await to_pd.call(m.CreateStreamRequest(m.StreamInfo()))).status.ok
+        assert (await to_pd.call(m.CreateRangeRequest(m.RangeInfo(0, 1, 0, 0)))).status.ok
         to_server = InProcessCarrier(service.server)
-        assert (await to_server.call(CreateRangeRequest(RangeInfo(0, 1, 0, 0)))).status.ok
+        assert (await to_server.call(m.CreateRangeRequest(m.RangeInfo(0, 1, 0, 0)))).status.ok
 
 
 async def delete_stream_0(pd: Carrier) -> None:
     """A stream of that number is made and deleted there."""
-    assert (await pd.call(CreateStreamRequest(StreamInfo()))).status.ok
-    assert (await pd.call(DeleteStreamRequest(0))).status.ok
+    assert (await pd.call(m.CreateStreamRequest(m.StreamInfo()))).status.ok
+    assert (await pd.call(m.DeleteStreamRequest(0))).status.ok
 
 
 def lock_of(path: Path) -> dict[str, object]:
@@ -396,7 +380,7 @@ async def test_another_placement_driver_met_later_is_refused_as_well(tmp_path: P
             while home.refusal is None:
                 await asyncio.sleep(0.005)
         with pytest.raises(ConnectionLost, match="but what this range server keeps belongs to"):
-            await carrier.call(HeartbeatRequest("rs"))
+            await carrier.call(m.HeartbeatRequest("rs"))
         assert other.driver.alive_servers() == []
         assert (0, 0) in store.ranges
         await service.close()
@@ -452,9 +436,9 @@ async def test_an_embedded_store_beside_a_new_placement_driver_is_left_alone(tmp
     async with running(tmp_path) as embedded:
         stream_id = (await embedded.client.create_stream()).stream_id
         assert stream_id == 0
-        assert (await embedded.client.pd.call(CreateRangeRequest(RangeInfo(0, 1, 0, 0)))).status.ok
+        assert (await embedded.client.pd.call(m.CreateRangeRequest(m.RangeInfo(0, 1, 0, 0)))).status.ok
         to_server = InProcessCarrier(embedded.range_server)
-        assert (await to_server.call(CreateRangeRequest(RangeInfo(0, 1, 0, 0)))).status.ok
+        assert (await to_server.call(m.CreateRangeRequest(m.RangeInfo(0, 1, 0, 0)))).status.ok
     for file in tmp_path.glob("pd.sqlite*"):
         file.unlink()
     async with running(tmp_path) as embedded:

@@ -25,23 +25,13 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import InProcessCarrier
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
+from sbp_back.wire import model as m
 from sbp_back.wire.identity import RangeServerCheck, ask_who, range_server_name
-from sbp_back.wire.model import (
-    DescribePdRequest,
-    DescribePdResponse,
-    ListRangeResponse,
-    PdNode,
-    RangeServerInfo,
-    Request,
-    Response,
-    Status,
-    SystemErrorResponse,
-)
 from tests.sbp_back.document.document_lab import write
 
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0)
 TCP = TcpOptions(backoff_first=0.001, backoff_limit=0.01)
-UNSERVED = SystemErrorResponse(Status(ErrorCode.UNSUPPORTED_OPERATION))
+UNSERVED = m.SystemErrorResponse(m.Status(ErrorCode.UNSUPPORTED_OPERATION))
 
 
 class Backend:
@@ -149,14 +139,14 @@ async def test_a_deletion_is_not_told_to_whoever_is_at_the_address(tmp_path: Pat
 async def test_a_connection_to_another_server_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async with backend(tmp_path) as both:
         address = "{}:{}".format(*both.address(0))
-        wrong = tcp_connector(options=TCP)(RangeServerInfo(1, address))
+        wrong = tcp_connector(options=TCP)(m.RangeServerInfo(1, address))
         with pytest.raises(ConnectionLost, match="this is range server 0, not 1"):
-            await wrong.call(DescribePdRequest())
+            await wrong.call(m.DescribePdRequest())
         await wrong.close()
         strange = RangeServerCheck(strangers=True, identity=lambda: "x" * 22)
-        other = tcp_connector(options=TCP, check=strange)(RangeServerInfo(0, address))
+        other = tcp_connector(options=TCP, check=strange)(m.RangeServerInfo(0, address))
         with pytest.raises(ConnectionLost, match=f"belongs to placement driver {both.pd.driver.identity}"):
-            await other.call(DescribePdRequest())
+            await other.call(m.DescribePdRequest())
         await other.close()
         plain = TcpCarrier(*both.address(0), options=TCP)
         with pytest.raises(SbpError, match="this is a range server"):
@@ -164,10 +154,10 @@ async def test_a_connection_to_another_server_is_refused_with_a_sentence(tmp_pat
         await plain.close()
 
 
-def answering(*answers: Response) -> object:
+def answering(*answers: m.Response) -> object:
     left = list(answers)
 
-    async def call(request: Request) -> Response:
+    async def call(request: m.Request) -> m.Response:
         return left.pop(0)
 
     return call
@@ -177,14 +167,14 @@ def answering(*answers: Response) -> object:
 @pytest.mark.parametrize(
     ("answers", "refused"),
     [
-        ([DescribePdResponse(nodes=[PdNode(range_server_name(3, ""), "", False)])], None),
-        ([DescribePdResponse(nodes=[PdNode(range_server_name(3, "p" * 22), "", False)])], None),
-        ([DescribePdResponse(nodes=[PdNode(range_server_name(4, "p" * 22), "", False)])], "range server 4, not 3"),
-        ([DescribePdResponse(nodes=[PdNode(range_server_name(3, "q" * 22), "", False)])], "belongs to"),
-        ([UNSERVED, ListRangeResponse()], None),  # ours, of an older release
+        ([m.DescribePdResponse(nodes=[m.PdNode(range_server_name(3, ""), "", False)])], None),
+        ([m.DescribePdResponse(nodes=[m.PdNode(range_server_name(3, "p" * 22), "", False)])], None),
+        ([m.DescribePdResponse(nodes=[m.PdNode(range_server_name(4, "p" * 22), "", False)])], "range server 4, not 3"),
+        ([m.DescribePdResponse(nodes=[m.PdNode(range_server_name(3, "q" * 22), "", False)])], "belongs to"),
+        ([UNSERVED, m.ListRangeResponse()], None),  # ours, of an older release
     ],
 )
-async def test_who_is_taken_for_range_server_3(strangers: bool, answers: list[Response], refused: str | None) -> None:
+async def test_who_is_taken_for_range_server_3(strangers: bool, answers: list[m.Response], refused: str | None) -> None:
     check = RangeServerCheck(strangers=strangers, identity=lambda: "p" * 22)
     reason = await check.meet(3, answering(*answers))  # type: ignore[arg-type]
     assert (reason is None) == (refused is None)

@@ -18,22 +18,8 @@ from sbp_back.errors import ErrorCode, StoreError
 from sbp_back.files import Files
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.wire import model as m
 from sbp_back.wire.entry import pack_entry
-from sbp_back.wire.model import (
-    AppendRequest,
-    Buffer,
-    CreateRangeRequest,
-    DeleteStreamRequest,
-    Entry,
-    FetchRequest,
-    ListRangeRequest,
-    PingRequest,
-    RangeInfo,
-    Request,
-    Response,
-    SealRangeRequest,
-    TrimStreamRequest,
-)
 
 OK = ErrorCode.OK
 SEGMENT = 256 * 1024
@@ -68,30 +54,30 @@ class Bench:
         await self.stop()
         await self.start()
 
-    def ask(self, request: Request) -> asyncio.Future[Any]:
+    def ask(self, request: m.Request) -> asyncio.Future[Any]:
         """Handed over at once, so that the order of calls is the order of requests."""
-        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[m.Response] = asyncio.get_running_loop().create_future()
         self.server.handle(request, future.set_result)
         return future
 
     def create(self, epoch: int = 1, index: int = 0, start: int = 0, stream_id: int = 1) -> asyncio.Future[Any]:
-        return self.ask(CreateRangeRequest(RangeInfo(stream_id, epoch, index, start)))
+        return self.ask(m.CreateRangeRequest(m.RangeInfo(stream_id, epoch, index, start)))
 
     def seal(self, epoch: int, index: int = 0, end: int = -1, stream_id: int = 1) -> asyncio.Future[Any]:
-        return self.ask(SealRangeRequest(RangeInfo(stream_id, epoch, index, 0, end)))
+        return self.ask(m.SealRangeRequest(m.RangeInfo(stream_id, epoch, index, 0, end)))
 
     def append(
         self, base: int, count: int = 1, payload: bytes = b"payload", index: int = 0, stream_id: int = 1
     ) -> asyncio.Future[Any]:
         entry = pack_entry(stream_id, index, 3, base, count, 1_700_000_000_000, payload)
-        return self.ask(AppendRequest(entries=[entry]))
+        return self.ask(m.AppendRequest(entries=[entry]))
 
     def fetch(self, offset: int, index: int = 0, stream_id: int = 1, **options: int) -> asyncio.Future[Any]:
-        return self.ask(FetchRequest(RangeInfo(stream_id, 1, index, 0), offset, **options))
+        return self.ask(m.FetchRequest(m.RangeInfo(stream_id, 1, index, 0), offset, **options))
 
-    async def all_entries(self, offset: int = 0, index: int = 0, stream_id: int = 1) -> list[Entry]:
+    async def all_entries(self, offset: int = 0, index: int = 0, stream_id: int = 1) -> list[m.Entry]:
         """Everything that can be read from ``offset`` on, in order."""
-        entries: list[Entry] = []
+        entries: list[m.Entry] = []
         while True:
             response = await self.fetch(offset, index, stream_id, max_bytes=100_000)
             if response.status.code in (ErrorCode.NO_NEW_RECORD, ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS):
@@ -195,7 +181,7 @@ async def test_the_next_range_continues_after_a_restart(bench: Bench) -> None:
     await bench.append(3, 2, index=1)
     await bench.restart()
     assert await code(bench.append(5, index=1)) == OK
-    listed = await bench.ask(ListRangeRequest(stream_id=1))
+    listed = await bench.ask(m.ListRangeRequest(stream_id=1))
     assert [(r.index, r.start, r.end) for r in listed.ranges] == [(0, 0, 3), (1, 3, -1)]
 
 
@@ -213,7 +199,7 @@ async def test_trim_in_the_middle_of_a_batch(bench: Bench) -> None:
     await bench.create()
     for base in range(0, 50, 5):
         await bench.append(base, 5)
-    trimmed = await bench.ask(TrimStreamRequest(1, 12))
+    trimmed = await bench.ask(m.TrimStreamRequest(1, 12))
     assert trimmed.range.start == 12
     for _ in range(2):
         assert await code(bench.fetch(11)) == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS
@@ -229,7 +215,7 @@ async def test_trimming_everything_frees_the_disk_and_writing_goes_on(bench: Ben
         base += 1
     full = disk_usage(bench.path)
     assert full > 4 * SEGMENT
-    assert (await bench.ask(TrimStreamRequest(1, 10_000))).range.start == base
+    assert (await bench.ask(m.TrimStreamRequest(1, 10_000))).range.start == base
     await bench.restart()
     assert await code(bench.append(base)) == OK
     assert [e.base_offset for e in await bench.all_entries(base)] == [base]
@@ -243,7 +229,7 @@ async def test_deleting_a_stream_frees_the_disk_and_leaves_its_neighbour(bench: 
     await bench.append(0, payload=b"neighbour", stream_id=2)
     for base in range(30):
         assert await code(bench.append(base, payload=bytes(50_000))) == OK
-    assert await code(bench.ask(DeleteStreamRequest(1))) == OK
+    assert await code(bench.ask(m.DeleteStreamRequest(1))) == OK
     await bench.restart()
     assert await code(bench.fetch(0)) == ErrorCode.RANGE_NOT_FOUND
     assert [bytes(e.payload) for e in await bench.all_entries(stream_id=2)] == [b"neighbour"]
@@ -267,7 +253,7 @@ class BrokenFiles(Files):
         self.write_error: int | None = None
         self.free: int | None = None
 
-    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+    def write(self, fd: int, parts: Sequence[m.Buffer], offset: int, durable: bool) -> int:
         if self.write_error is not None:
             raise OSError(self.write_error, "told to")
         return super().write(fd, parts, offset, durable)
@@ -285,7 +271,7 @@ async def test_an_error_of_the_disk_stops_everything(tmp_path: Path) -> None:
     files.write_error = errno.EIO
     first, second = bench.append(1), bench.append(2)
     assert await code(first) == await code(second) == ErrorCode.RS_INTERNAL_SERVER_ERROR
-    for request in (PingRequest(), FetchRequest(RangeInfo(1, 1, 0, 0), 0), AppendRequest()):
+    for request in (m.PingRequest(), m.FetchRequest(m.RangeInfo(1, 1, 0, 0), 0), m.AppendRequest()):
         assert await code(bench.ask(request)) == ErrorCode.RS_INTERNAL_SERVER_ERROR
     assert len(bench.failures) == 1
     files.write_error = None
@@ -309,7 +295,7 @@ async def test_a_full_disk_refuses_appends_and_nothing_else(tmp_path: Path) -> N
     assert status.code == ErrorCode.RS_INTERNAL_SERVER_ERROR
     assert status.message
     assert [e.base_offset for e in await bench.all_entries()] == [0]
-    assert await code(bench.ask(TrimStreamRequest(1, 1))) == OK
+    assert await code(bench.ask(m.TrimStreamRequest(1, 1))) == OK
     assert bench.server.metrics(1.0).disk_free_space == 0, "the placement driver must stop choosing this server"
     assert bench.failures == []
     files.free = None
@@ -388,10 +374,10 @@ async def test_any_history_reads_back(tmp_path_factory: pytest.TempPathFactory, 
             is_open = False
         elif action == "trim" and model.ranges:
             model.trimmed = max(model.trimmed, min(a, model.next_offset))
-            assert await code(bench.ask(TrimStreamRequest(1, a))) == OK
+            assert await code(bench.ask(m.TrimStreamRequest(1, a))) == OK
         elif action == "restart":
             await bench.restart()
-    listed = (await bench.ask(ListRangeRequest(stream_id=1))).ranges
+    listed = (await bench.ask(m.ListRangeRequest(stream_id=1))).ranges
     kept = [n for n, (_, end, _) in enumerate(model.ranges) if end < 0 or end > model.trimmed]
     # A range with nothing left stays while it is the last one, and may then stay until the next trim.
     assert [r.index for r in listed if r.end < 0 or r.start < r.end] == kept

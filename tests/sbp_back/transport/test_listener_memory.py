@@ -21,28 +21,9 @@ from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions
+from sbp_back.wire import model as w
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import FrameReader, encode_frame, receive_buffer
-from sbp_back.wire.model import (
-    AppendRequest,
-    AppendResponse,
-    AppendResult,
-    CreateRangeRequest,
-    FetchRequest,
-    FetchResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    PingRequest,
-    PingResponse,
-    RangeInfo,
-    RangeServerInfo,
-    Request,
-    Response,
-    Status,
-    SystemErrorResponse,
-)
 from sbp_back.wire.record_batch import RECORDS_IN_A_TURN
 from sbp_back.wire.v02 import MAX_APPEND_ENTRIES
 from tests.sbp_back.document.document_lab import appended, ask, batch, carrier, created, running, write
@@ -70,19 +51,19 @@ class Stalled:
     """A handler that answers appends when the test says so, pings at once."""
 
     def __init__(self) -> None:
-        self.appends: list[tuple[AppendRequest, Reply]] = []
+        self.appends: list[tuple[w.AppendRequest, Reply]] = []
         self.pings = 0
         self.heartbeats = 0
 
-    def handle(self, request: Request, reply: Reply) -> None:
-        if isinstance(request, AppendRequest):
+    def handle(self, request: w.Request, reply: Reply) -> None:
+        if isinstance(request, w.AppendRequest):
             self.appends.append((request, reply))
-        elif isinstance(request, PingRequest):
+        elif isinstance(request, w.PingRequest):
             self.pings += 1
-            reply(PingResponse(request.header, request.payload))
-        elif isinstance(request, HeartbeatRequest):
+            reply(w.PingResponse(request.header, request.payload))
+        elif isinstance(request, w.HeartbeatRequest):
             self.heartbeats += 1
-            reply(HeartbeatResponse(request.client_id, request.role))
+            reply(w.HeartbeatResponse(request.client_id, request.role))
 
     @property
     def held(self) -> int:
@@ -91,7 +72,7 @@ class Stalled:
     def answer(self) -> None:
         appends, self.appends = self.appends, []
         for request, reply in appends:
-            reply(AppendResponse(results=[AppendResult(Status(), 1) for _ in request.entries]))
+            reply(w.AppendResponse(results=[w.AppendResult(w.Status(), 1) for _ in request.entries]))
 
 
 class Client:
@@ -102,15 +83,15 @@ class Client:
         self.reader = reader
         self.writer = writer
         self._frames = FrameReader()
-        self._received: list[tuple[int, Response]] = []
+        self._received: list[tuple[int, w.Response]] = []
         self._last = 0
 
-    def send(self, request: Request) -> None:
+    def send(self, request: w.Request) -> None:
         self._last += 1
         opcode, header, payload = self.dialect.encode_request(request)
         self.writer.writelines(encode_frame(opcode, 0, self._last, header, payload))
 
-    async def response(self) -> tuple[int, Response]:
+    async def response(self) -> tuple[int, w.Response]:
         while not self._received:
             data = await self.reader.read(1 << 18)
             assert data, "the connection was cut"
@@ -156,8 +137,8 @@ def paused(listener: Listener) -> int:
     return sum(1 for one in listener._connections if one._read_paused)
 
 
-def append(size: int) -> AppendRequest:
-    return AppendRequest(0, [pack_entry(1, 0, 0, 0, 1, 5, bytes(size))])
+def append(size: int) -> w.AppendRequest:
+    return w.AppendRequest(0, [pack_entry(1, 0, 0, 0, 1, 5, bytes(size))])
 
 
 # --- what is received -----------------------------------------------------------------------------------------------
@@ -179,7 +160,7 @@ async def test_many_appending_connections_before_a_stalled_store_hold_no_more_th
             nonlocal answered
             for _ in range(4):
                 _, response = await client.response()
-                assert isinstance(response, AppendResponse)
+                assert isinstance(response, w.AppendResponse)
                 answered += 1
 
         reading = asyncio.gather(*(read(client) for client in clients))
@@ -233,7 +214,7 @@ async def test_heartbeats_are_heard_behind_a_store_that_stalls() -> None:
         while len(got) < 80:
             handler.answer()
             await asyncio.sleep(0)
-        assert all(isinstance(answer, AppendResponse) for answer in got)
+        assert all(isinstance(answer, w.AppendResponse) for answer in got)
         await to.close()
 
 
@@ -303,7 +284,7 @@ async def test_one_turn_of_the_loop_serves_a_bounded_number_of_frames() -> None:
     async with served(64 * MIB) as (listener, handler, _):
         client = await connect(listener.address)
         total = 6000
-        opcode, header, payload = DIALECT.encode_request(PingRequest())
+        opcode, header, payload = DIALECT.encode_request(w.PingRequest())
         client.writer.write(
             b"".join(bytes(p) for k in range(total) for p in encode_frame(opcode, 0, k + 1, header, payload))
         )
@@ -375,13 +356,13 @@ async def test_three_hundred_catch_up_fetches_of_cold_data_over_one_connection_a
         (wanted,) = await embedded.client.list_ranges(stream)
         client = await connect(embedded.addresses["sbp-range-server"])
         for k in range(300):
-            client.send(FetchRequest(wanted, k % 4, max_bytes=MIB, max_wait_ms=max_wait_ms))
+            client.send(w.FetchRequest(wanted, k % 4, max_bytes=MIB, max_wait_ms=max_wait_ms))
         await client.writer.drain()
         await until(lambda: shared.by_kind[Kind.RESPONSES] > MIB)
         seen = set()
         for _ in range(300):
             number, response = await client.response()
-            assert isinstance(response, FetchResponse)
+            assert isinstance(response, w.FetchResponse)
             assert [entry.base_offset for entry in response.entries] == [(number - 1) % 4]
             seen.add(number)
         assert len(seen) == 300
@@ -402,7 +383,7 @@ async def test_slow_readers_together_hold_no_more_than_the_budget(tmp_path: Path
         for client in clients:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for _ in range(40):
-                client.send(FetchRequest(wanted, 0, max_bytes=16 * 60_000, max_wait_ms=1000))
+                client.send(w.FetchRequest(wanted, 0, max_bytes=16 * 60_000, max_wait_ms=1000))
         await until(lambda: shared.waiting > 0)
         for client in clients:
             client.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -410,7 +391,7 @@ async def test_slow_readers_together_hold_no_more_than_the_budget(tmp_path: Path
         async def read(client: Client) -> None:
             for _ in range(40):
                 _, response = await client.response()
-                assert isinstance(response, FetchResponse)
+                assert isinstance(response, w.FetchResponse)
                 assert response.entries[0].base_offset == 0
 
         await asyncio.gather(*(read(client) for client in clients))
@@ -430,7 +411,7 @@ async def test_fetches_that_wait_for_data_hold_nothing_and_end_with_their_connec
         clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(2)]
         for client in clients:
             for _ in range(1000):
-                client.send(FetchRequest(wanted, 1, max_bytes=16 * MIB, max_wait_ms=300_000))
+                client.send(w.FetchRequest(wanted, 1, max_bytes=16 * MIB, max_wait_ms=300_000))
         await until(lambda: embedded.range_server.waiting_fetches == 2000)
         assert shared.held < MIB
         await clients[0].close()
@@ -438,7 +419,7 @@ async def test_fetches_that_wait_for_data_hold_nothing_and_end_with_their_connec
         await write(writer, b"second")
         for _ in range(1000):
             _, response = await clients[1].response()
-            assert isinstance(response, FetchResponse)
+            assert isinstance(response, w.FetchResponse)
             assert [bytes(entry.payload) for entry in response.entries] == [b"second"]
         await clients[1].close()
         await until(lambda: shared.held == 0)
@@ -458,11 +439,11 @@ async def test_what_is_asked_inside_the_process_waits_for_no_room(tmp_path: Path
         assert shared.held == 16 * MIB
         (wanted,) = await embedded.client.list_ranges(stream)
         client = await connect(embedded.addresses["sbp-range-server"])
-        client.send(FetchRequest(wanted, 0, max_bytes=1000))
+        client.send(w.FetchRequest(wanted, 0, max_bytes=1000))
         await until(lambda: shared.waiting == 1)
         front.give(Kind.REQUESTS, 16 * MIB)
         _, response = await client.response()
-        assert isinstance(response, FetchResponse)
+        assert isinstance(response, w.FetchResponse)
         assert len(response.entries) == 1
         await client.close()
         await until(lambda: shared.held == 0)
@@ -478,11 +459,11 @@ async def test_an_entry_longer_than_a_connections_part_is_fetched_when_it_is_its
         clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(6)]
 
         async def read(client: Client) -> None:
-            client.send(FetchRequest(wanted, 0, max_bytes=1000))
-            client.send(FetchRequest(wanted, 0, max_bytes=1000, max_wait_ms=1000))
+            client.send(w.FetchRequest(wanted, 0, max_bytes=1000))
+            client.send(w.FetchRequest(wanted, 0, max_bytes=1000, max_wait_ms=1000))
             for _ in range(2):
                 _, response = await client.response()
-                assert isinstance(response, FetchResponse)
+                assert isinstance(response, w.FetchResponse)
                 assert len(response.entries[0].payload) == 12 * MIB
 
         await asyncio.gather(*(read(client) for client in clients))
@@ -513,7 +494,7 @@ async def test_catch_up_fetches_of_the_document_are_all_answered_and_bounded(
             _, response = await client.response()
             assert isinstance(response, m.FetchBatchResponse)
             for result in response.results:
-                assert result.status == Status()
+                assert result.status == w.Status()
                 assert result.size > MIB // 2
                 results += 1
         assert shared.peak <= 28 * MIB, "a frame's worth of results more than its own part"
@@ -533,16 +514,16 @@ async def test_an_append_of_more_entries_than_a_turn_should_cost_is_refused_and_
     async with served(64 * MIB) as (listener, handler, _):
         client = await connect(listener.address)
         entries = [pack_entry(1, 0, 0, k, 1, 5, b"") for k in range(MAX_APPEND_ENTRIES + 1)]
-        client.send(AppendRequest(0, entries))
+        client.send(w.AppendRequest(0, entries))
         _, response = await client.response()
-        assert isinstance(response, SystemErrorResponse)
+        assert isinstance(response, w.SystemErrorResponse)
         assert response.status.code == ErrorCode.PAYLOAD_TOO_LARGE
-        client.send(AppendRequest(0, entries[:-1]))
+        client.send(w.AppendRequest(0, entries[:-1]))
         await until(lambda: len(handler.appends) == 1)
         assert len(handler.appends[0][0].entries) == MAX_APPEND_ENTRIES
         handler.answer()
         _, response = await client.response()
-        assert isinstance(response, AppendResponse)
+        assert isinstance(response, w.AppendResponse)
         await client.close()
 
 
@@ -560,22 +541,22 @@ async def test_a_read_returns_a_bounded_number_of_small_entries(tmp_path: Path) 
 
 async def test_a_long_listing_is_made_and_written_beside_the_loop() -> None:
     """Others are answered meanwhile."""
-    ranges = [RangeInfo(k, 1, 0, 0, -1, [RangeServerInfo(1, "host:1")], 1, 1) for k in range(20_000)]
+    ranges = [w.RangeInfo(k, 1, 0, 0, -1, [w.RangeServerInfo(1, "host:1")], 1, 1) for k in range(20_000)]
     writing = threading.Event()
     loop_thread = threading.get_ident()
     threads = set()
 
     class Recorded(type(DIALECT)):  # type: ignore[misc]
         def encode_response(self, opcode, response):  # type: ignore[no-untyped-def]
-            if isinstance(response, ListRangeResponse):
+            if isinstance(response, w.ListRangeResponse):
                 threads.add(threading.get_ident())
                 assert writing.wait(30)
             return super().encode_response(opcode, response)
 
     class Listing(Stalled):
-        def handle(self, request: Request, reply: Reply) -> None:
-            if isinstance(request, ListRangeRequest):
-                reply(ListRangeResponse(ranges=ranges))
+        def handle(self, request: w.Request, reply: Reply) -> None:
+            if isinstance(request, w.ListRangeRequest):
+                reply(w.ListRangeResponse(ranges=ranges))
             else:
                 super().handle(request, reply)
 
@@ -583,13 +564,13 @@ async def test_a_long_listing_is_made_and_written_beside_the_loop() -> None:
     listener = Listener(Listing(), Recorded(), "127.0.0.1", 0, None, shared)
     await listener.start()
     client = await connect(listener.address)
-    client.send(ListRangeRequest(server_id=1))
-    client.send(PingRequest(b"", b"meanwhile"))
-    assert await client.response() == (2, PingResponse(b"", b"meanwhile"))
+    client.send(w.ListRangeRequest(server_id=1))
+    client.send(w.PingRequest(b"", b"meanwhile"))
+    assert await client.response() == (2, w.PingResponse(b"", b"meanwhile"))
     writing.set()
     number, response = await client.response()
     assert number == 1
-    assert isinstance(response, ListRangeResponse)
+    assert isinstance(response, w.ListRangeResponse)
     assert len(response.ranges) == 20_000
     assert threads
     assert loop_thread not in threads
@@ -602,12 +583,12 @@ async def test_a_servers_listing_is_collected_in_several_turns(tmp_path: Path) -
     async with running(tmp_path, store=STORE) as embedded:
         server = embedded.range_server
         for k in range(1200):
-            await embedded.client.channel(server.info).carrier.call(CreateRangeRequest(RangeInfo(k, 1, 0, 0)))
-        got: list[Response] = []
-        server.handle(ListRangeRequest(server_id=server.info.server_id), got.append)
+            await embedded.client.channel(server.info).carrier.call(w.CreateRangeRequest(w.RangeInfo(k, 1, 0, 0)))
+        got: list[w.Response] = []
+        server.handle(w.ListRangeRequest(server_id=server.info.server_id), got.append)
         assert not got, "not in one go"
         await until(lambda: bool(got))
-        assert isinstance(got[0], ListRangeResponse)
+        assert isinstance(got[0], w.ListRangeResponse)
         assert sorted(known.stream_id for known in got[0].ranges) == list(range(1200))
 
 
@@ -617,7 +598,7 @@ async def test_the_documents_listings_share_what_a_frame_holds(tmp_path: Path, m
         to = carrier(embedded, "in-process")
         for _ in range(15):
             await created(to)
-        server = RangeServerInfo(embedded.range_server.info.server_id)
+        server = w.RangeServerInfo(embedded.range_server.info.server_id)
         request = m.ListRangesRequest(0, [m.RangeOwner(server) for _ in range(1000)])
         response = await ask(to, request, m.ListRangesResponse)
         assert [len(result.ranges) for result in response.results] == [15, *[0] * 999]
@@ -631,7 +612,7 @@ async def test_a_fetch_of_many_streams_begins_in_several_turns(tmp_path: Path) -
         await appended(to, stream, b"body")
         assert len(await embedded.client.fetch_entries(stream, 0, 1)) == 1, "its ranges are known"
         server = embedded.document.server
-        got: list[Response] = []
+        got: list[w.Response] = []
         items = [m.FetchItem(stream, k, 0, 1) for k in range(1000)]
         server.handle(m.FetchBatchRequest(0, 0, items), got.append)
         assert not got, "not in one go"
@@ -657,7 +638,7 @@ async def test_appends_of_many_batches_or_records_take_several_turns_and_keep_th
         got: dict[str, list[m.AppendItemResult]] = {"records": [], "batches": [], "last": []}
 
         def collect(name: str) -> Reply:
-            def reply(part: Response) -> None:
+            def reply(part: w.Response) -> None:
                 assert isinstance(part, m.AppendBatchResponse)
                 got[name] += part.results
 
@@ -683,12 +664,12 @@ async def test_a_request_of_thousands_of_elements_is_read_beside_the_loop_and_in
     async with running(tmp_path, store=STORE) as embedded:
         client = await connect(embedded.addresses["sbp-v0.1"], "sbp-v0.1")
         client.send(m.DescribeStreamsRequest(0, list(range(20_000))))
-        client.send(PingRequest(b"", b"behind it"))
+        client.send(w.PingRequest(b"", b"behind it"))
         answered = {}
         for _ in range(2):
             number, response = await client.response()
             answered[number] = response
-        assert answered[2] == PingResponse(b"", b"behind it")
+        assert answered[2] == w.PingResponse(b"", b"behind it")
         described = answered[1]
         assert isinstance(described, m.DescribeStreamsResponse)
         assert len(described.results) == 20_000
@@ -698,7 +679,7 @@ async def test_a_request_of_thousands_of_elements_is_read_beside_the_loop_and_in
 async def test_connections_that_are_ready_at_once_share_one_turn_of_the_loop() -> None:
     async with served(64 * MIB) as (listener, handler, _):
         clients = [await connect(listener.address) for _ in range(20)]
-        opcode, header, payload = DIALECT.encode_request(PingRequest())
+        opcode, header, payload = DIALECT.encode_request(w.PingRequest())
         frames = b"".join(bytes(p) for k in range(500) for p in encode_frame(opcode, 0, k + 1, header, payload))
         for client in clients:
             client.writer.write(frames)
@@ -723,7 +704,7 @@ async def test_what_many_readers_have_read_in_one_turn_is_bounded(tmp_path: Path
         clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(20)]
         for client in clients:
             for _ in range(10):
-                client.send(FetchRequest(wanted, 0, max_bytes=MIB, max_wait_ms=1000))
+                client.send(w.FetchRequest(wanted, 0, max_bytes=MIB, max_wait_ms=1000))
         stats = embedded.store.stats
         most, before = 0, stats.read_bytes
         reading = asyncio.gather(*(client.response() for client in clients))
@@ -735,7 +716,7 @@ async def test_what_many_readers_have_read_in_one_turn_is_bounded(tmp_path: Path
         for client in clients:
             for _ in range(9):
                 _, response = await client.response()
-                assert isinstance(response, FetchResponse)
+                assert isinstance(response, w.FetchResponse)
                 assert len(response.entries) == 17
             await client.close()
         assert most <= 2 * 3 * MIB, "two turns, each a little more than its allowance"
@@ -752,11 +733,11 @@ class Moody(Stalled):
         self._rng = rng
         self._later: list[Callable[[], None]] = []
 
-    def handle(self, request: Request, reply: Reply) -> None:
-        if isinstance(request, FetchRequest):
+    def handle(self, request: w.Request, reply: Reply) -> None:
+        if isinstance(request, w.FetchRequest):
             self._fetch(request, reply)
-        elif isinstance(request, AppendRequest):
-            self.soon(lambda: reply(AppendResponse(results=[AppendResult(Status(), 1) for _ in request.entries])))
+        elif isinstance(request, w.AppendRequest):
+            self.soon(lambda: reply(w.AppendResponse(results=[w.AppendResult(w.Status(), 1) for _ in request.entries])))
         else:
             super().handle(request, reply)
 
@@ -771,11 +752,11 @@ class Moody(Stalled):
             self._later.pop(self._rng.randrange(len(self._later)))()
         return bool(self._later)
 
-    def _fetch(self, request: FetchRequest, reply: Reply) -> None:
+    def _fetch(self, request: w.FetchRequest, reply: Reply) -> None:
         room = request.room
         assert room is not None
         if room.gone:
-            reply(FetchResponse(Status(ErrorCode.NO_NEW_RECORD)))
+            reply(w.FetchResponse(w.Status(ErrorCode.NO_NEW_RECORD)))
             return
         least = self._rng.choice([100, 10_000, MIB])
         most = max(least, request.max_bytes)
@@ -787,7 +768,7 @@ class Moody(Stalled):
         def read() -> None:
             size = self._rng.choice([0, min(granted, 5000), granted])
             room.settle(granted, size, 1)
-            reply(FetchResponse(entries=[pack_entry(1, 0, 0, 0, 1, 5, bytes(size))] if size else []))
+            reply(w.FetchResponse(entries=[pack_entry(1, 0, 0, 0, 1, 5, bytes(size))] if size else []))
 
         self.soon(read)
 
@@ -813,9 +794,9 @@ async def test_whatever_clients_do_nothing_is_left_behind_and_nobody_waits_for_e
                     client.send(append(rng.choice([10, 5000, 70_000, MIB])))
                 elif kind == 1:
                     size = rng.choice([1000, 100_000, 2 * MIB])
-                    client.send(FetchRequest(RangeInfo(1, 1, 0, 0), 0, max_bytes=size, max_wait_ms=100))
+                    client.send(w.FetchRequest(w.RangeInfo(1, 1, 0, 0), 0, max_bytes=size, max_wait_ms=100))
                 else:
-                    client.send(PingRequest(b"", bytes(rng.choice([0, 3000, 200_000]))))
+                    client.send(w.PingRequest(b"", bytes(rng.choice([0, 3000, 200_000]))))
             leaves = rng.random() < 0.3
             for _ in range(rng.randrange(count) if leaves else count):
                 await client.response()

@@ -16,25 +16,9 @@ from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
+from sbp_back.wire import model as w
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
-from sbp_back.wire.model import (
-    AppendRequest,
-    AppendResponse,
-    AppendResult,
-    DescribeStreamRequest,
-    GoAway,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    Opcode,
-    PingRequest,
-    PingResponse,
-    RangeServerInfo,
-    Request,
-    Status,
-    StreamResponse,
-    SystemErrorResponse,
-)
 
 DIALECT = DIALECTS["sbp-0.2"]
 LOCAL = "127.0.0.1"
@@ -44,22 +28,22 @@ LOCAL = "127.0.0.1"
 class Scripted:
     """Echoes pings; keeps everything else until it is told to answer."""
 
-    kept: list[tuple[Request, Reply]] = field(default_factory=list)
-    seen: list[Request] = field(default_factory=list)
+    kept: list[tuple[w.Request, Reply]] = field(default_factory=list)
+    seen: list[w.Request] = field(default_factory=list)
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: w.Request, reply: Reply) -> None:
         self.seen.append(request)
-        if isinstance(request, PingRequest):
-            reply(PingResponse(request.header, request.payload))
-        elif isinstance(request, HeartbeatRequest):
-            reply(HeartbeatResponse(request.client_id, request.role))
-        elif not isinstance(request, GoAway):
+        if isinstance(request, w.PingRequest):
+            reply(w.PingResponse(request.header, request.payload))
+        elif isinstance(request, w.HeartbeatRequest):
+            reply(w.HeartbeatResponse(request.client_id, request.role))
+        elif not isinstance(request, w.GoAway):
             self.kept.append((request, reply))
 
     def answer(self, position: int = 0) -> None:
         request, reply = self.kept.pop(position)
-        assert isinstance(request, DescribeStreamRequest)
-        reply(StreamResponse(Status(ErrorCode.NOT_FOUND, str(request.stream_id))))
+        assert isinstance(request, w.DescribeStreamRequest)
+        reply(w.StreamResponse(w.Status(ErrorCode.NOT_FOUND, str(request.stream_id))))
 
 
 @asynccontextmanager
@@ -92,7 +76,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @both
 async def test_ping_comes_back(kind: str) -> None:
     async with reaching(kind, Scripted()) as carrier:
-        assert await carrier.call(PingRequest(b"head", b"body")) == PingResponse(b"head", b"body")
+        assert await carrier.call(w.PingRequest(b"head", b"body")) == w.PingResponse(b"head", b"body")
 
 
 @both
@@ -101,7 +85,7 @@ async def test_requests_arrive_in_order_and_answers_find_their_request(kind: str
     async with reaching(kind, handler) as carrier:
         got: list[tuple[int, Answer]] = []
         for k in range(100):
-            carrier.submit(DescribeStreamRequest(k), lambda answer, k=k: got.append((k, answer)))  # type: ignore[misc]
+            carrier.submit(w.DescribeStreamRequest(k), lambda answer, k=k: got.append((k, answer)))  # type: ignore[misc]
         await until(lambda: len(handler.kept) == 100)
         assert [request.stream_id for request, _ in handler.kept] == list(range(100))  # type: ignore[union-attr]
         while handler.kept:
@@ -109,25 +93,27 @@ async def test_requests_arrive_in_order_and_answers_find_their_request(kind: str
         await until(lambda: len(got) == 100)
         assert sorted(k for k, _ in got) == list(range(100))
         for k, answer in got:
-            assert answer == StreamResponse(Status(ErrorCode.NOT_FOUND, str(k)))
+            assert answer == w.StreamResponse(w.Status(ErrorCode.NOT_FOUND, str(k)))
 
 
 @both
 async def test_timeout_and_a_late_answer(kind: str) -> None:
     handler = Scripted()
     async with reaching(kind, handler) as carrier:
-        assert await carrier.call(PingRequest()) == PingResponse()  # connected: to connect may take longer than that
+        assert (
+            await carrier.call(w.PingRequest()) == w.PingResponse()
+        )  # connected: to connect may take longer than that
         got: list[Answer] = []
-        carrier.submit(DescribeStreamRequest(1), got.append, 0.02)
-        carrier.submit(DescribeStreamRequest(2), got.append, 60)
+        carrier.submit(w.DescribeStreamRequest(1), got.append, 0.02)
+        carrier.submit(w.DescribeStreamRequest(2), got.append, 60)
         await until(lambda: len(handler.kept) == 2)
         await until(lambda: len(got) == 1)
         assert isinstance(got[0], ConnectionLost)
         handler.answer()
         handler.answer()
         await until(lambda: len(got) == 2)
-        assert got[1] == StreamResponse(Status(ErrorCode.NOT_FOUND, "2"))
-        assert await carrier.call(PingRequest()) == PingResponse()
+        assert got[1] == w.StreamResponse(w.Status(ErrorCode.NOT_FOUND, "2"))
+        assert await carrier.call(w.PingRequest()) == w.PingResponse()
         assert len(got) == 2, "the late answer went nowhere"
 
 
@@ -136,10 +122,10 @@ async def test_earlier_deadline_after_a_later_one(kind: str) -> None:
     handler = Scripted()
     async with reaching(kind, handler) as carrier:
         got: list[int] = []
-        carrier.submit(DescribeStreamRequest(1), lambda _: got.append(1), 60)
-        carrier.submit(DescribeStreamRequest(2), lambda _: got.append(2), 0.02)
+        carrier.submit(w.DescribeStreamRequest(1), lambda _: got.append(1), 60)
+        carrier.submit(w.DescribeStreamRequest(2), lambda _: got.append(2), 0.02)
         await until(lambda: bool(got))
-        carrier.submit(DescribeStreamRequest(3), lambda _: got.append(3), 0.02)
+        carrier.submit(w.DescribeStreamRequest(3), lambda _: got.append(3), 0.02)
         await until(lambda: len(got) == 2)
         assert got == [2, 3], "the first one's time is not up yet"
 
@@ -150,14 +136,14 @@ async def test_close_answers_everything(kind: str) -> None:
     async with reaching(kind, handler) as carrier:
         got: list[Answer] = []
         for k in range(3):
-            carrier.submit(DescribeStreamRequest(k), got.append)
+            carrier.submit(w.DescribeStreamRequest(k), got.append)
         await until(lambda: len(handler.kept) == 3)
         await carrier.close()
         assert [type(answer) for answer in got] == [ConnectionLost] * 3
-        carrier.submit(PingRequest(), got.append)
+        carrier.submit(w.PingRequest(), got.append)
         assert isinstance(got[3], ConnectionLost)
         with pytest.raises(ConnectionLost):
-            await carrier.call(PingRequest())
+            await carrier.call(w.PingRequest())
         await carrier.close()
         handler.answer()
         assert len(got) == 4
@@ -168,9 +154,9 @@ async def test_goaway_is_not_answered(kind: str) -> None:
     handler = Scripted()
     async with reaching(kind, handler) as carrier:
         got: list[Answer] = []
-        await carrier.call(PingRequest())
-        carrier.submit(GoAway(), got.append)
-        await carrier.call(PingRequest())
+        await carrier.call(w.PingRequest())
+        carrier.submit(w.GoAway(), got.append)
+        await carrier.call(w.PingRequest())
         assert got == []
 
 
@@ -182,11 +168,11 @@ async def test_submitting_from_inside_a_reply(kind: str) -> None:
         def again(answer: Answer) -> None:
             got.append(answer)
             if len(got) < 50:
-                carrier.submit(PingRequest(b"", b"%d" % len(got)), again)
+                carrier.submit(w.PingRequest(b"", b"%d" % len(got)), again)
 
-        carrier.submit(PingRequest(b"", b"0"), again)
+        carrier.submit(w.PingRequest(b"", b"0"), again)
         await until(lambda: len(got) == 50)
-        assert got == [PingResponse(b"", b"%d" % k) for k in range(50)]
+        assert got == [w.PingResponse(b"", b"%d" % k) for k in range(50)]
 
 
 @both
@@ -196,18 +182,18 @@ async def test_entries_arrive_as_they_were_sent(kind: str) -> None:
         got: list[Answer] = []
         sizes = [0, 1, 1000, 70_000, 3_000_000]
         sent = [pack_entry(1, 2, 3, k, 1, 5, bytes([k]) * size) for k, size in enumerate(sizes)]
-        carrier.submit(AppendRequest(7, sent), got.append)
-        carrier.submit(AppendRequest(7, sent[4:]), got.append)
+        carrier.submit(w.AppendRequest(7, sent), got.append)
+        carrier.submit(w.AppendRequest(7, sent[4:]), got.append)
         await until(lambda: len(handler.kept) == 2)
         for entries, (request, reply) in zip([sent, sent[4:]], handler.kept, strict=True):
-            assert isinstance(request, AppendRequest)
+            assert isinstance(request, w.AppendRequest)
             assert request.timeout_ms == 7
             for expected, entry in zip(entries, request.entries, strict=True):
                 assert bytes(entry.prefix) == bytes(expected.prefix)
                 assert entry.payload == expected.payload
-            reply(AppendResponse(results=[AppendResult(Status(), k) for k in range(len(entries))]))
+            reply(w.AppendResponse(results=[w.AppendResult(w.Status(), k) for k in range(len(entries))]))
         await until(lambda: len(got) == 2)
-        assert isinstance(got[0], AppendResponse)
+        assert isinstance(got[0], w.AppendResponse)
         assert [result.timestamp_ms for result in got[0].results] == [0, 1, 2, 3, 4]
 
 
@@ -221,16 +207,16 @@ async def test_a_reply_that_raises_costs_nobody_else_an_answer(kind: str) -> Non
     async with reaching(kind, handler) as carrier:
         got: list[Answer] = []
         for reply in (got.append, raising, got.append):
-            carrier.submit(PingRequest(), reply)
+            carrier.submit(w.PingRequest(), reply)
         await until(lambda: len(got) == 2)
-        assert got == [PingResponse()] * 2, "whose answers come in one turn"
+        assert got == [w.PingResponse()] * 2, "whose answers come in one turn"
         for reply in (raising, got.append):
-            carrier.submit(DescribeStreamRequest(1), reply, 0.01)
+            carrier.submit(w.DescribeStreamRequest(1), reply, 0.01)
         await until(lambda: len(got) == 3)
         for reply in (raising, got.append):
-            carrier.submit(DescribeStreamRequest(1), reply)
+            carrier.submit(w.DescribeStreamRequest(1), reply)
         await until(lambda: len(handler.kept) == 4)
-        assert await carrier.call(PingRequest()) == PingResponse(), "the connection is the same"
+        assert await carrier.call(w.PingRequest()) == w.PingResponse(), "the connection is the same"
         await carrier.close()
         assert isinstance(got[3], ConnectionLost)
 
@@ -240,10 +226,10 @@ async def test_a_handler_that_raises_answers_its_request_all_the_same(kind: str)
     handler = Scripted()
     async with reaching(kind, handler) as carrier:
         handler.kept = None  # type: ignore[assignment]
-        answer = await carrier.call(DescribeStreamRequest(1))
-        assert isinstance(answer, SystemErrorResponse)
+        answer = await carrier.call(w.DescribeStreamRequest(1))
+        assert isinstance(answer, w.SystemErrorResponse)
         assert answer.status.code == ErrorCode.RS_INTERNAL_SERVER_ERROR
-        assert await carrier.call(PingRequest()) == PingResponse()
+        assert await carrier.call(w.PingRequest()) == w.PingResponse()
 
 
 # --- TCP ------------------------------------------------------------------------------------------------------------
@@ -311,7 +297,7 @@ async def peer_and_carrier(
 async def test_stream_ids_start_at_one_and_grow() -> None:
     async with peer_and_carrier() as (peer, carrier):
         for k in range(3):
-            carrier.submit(PingRequest(b"%d" % k), lambda _: None)
+            carrier.submit(w.PingRequest(b"%d" % k), lambda _: None)
         frames = [await peer.frames.get() for _ in range(3)]
         assert [(frame.stream_id, frame.header, frame.flags) for frame in frames] == [
             (1, b"0", 0),
@@ -325,17 +311,17 @@ async def test_death_of_the_connection_answers_what_is_in_flight() -> None:
     async with peer_and_carrier() as (peer, carrier):
         got: list[Answer] = []
         for _ in range(5):
-            carrier.submit(PingRequest(), got.append)
+            carrier.submit(w.PingRequest(), got.append)
         for _ in range(5):
             await peer.frames.get()
         peer.cut()
         await until(lambda: len(got) == 5)
         assert all(isinstance(answer, ConnectionLost) for answer in got)
-        again = asyncio.ensure_future(carrier.call(PingRequest(b"again")))
+        again = asyncio.ensure_future(carrier.call(w.PingRequest(b"again")))
         frame = await peer.frames.get()
         assert frame.stream_id == 1, "ids are per connection"
         peer.echo(1, frame)
-        assert await again == PingResponse(b"again")
+        assert await again == w.PingResponse(b"again")
 
 
 async def test_a_server_that_is_not_there_yet() -> None:
@@ -345,12 +331,12 @@ async def test_a_server_that_is_not_there_yet() -> None:
     carrier = TcpCarrier(LOCAL, port, options=TcpOptions(backoff_first=0.001, backoff_limit=0.01))
     for _ in range(3):
         with pytest.raises(ConnectionLost, match="cannot connect"):
-            await carrier.call(PingRequest())
+            await carrier.call(w.PingRequest())
     peer = Peer()
     await peer.start(port)
-    answer = asyncio.ensure_future(carrier.call(PingRequest(b"there")))
+    answer = asyncio.ensure_future(carrier.call(w.PingRequest(b"there")))
     peer.echo(0, await peer.frames.get())
-    assert await answer == PingResponse(b"there")
+    assert await answer == w.PingResponse(b"there")
     await carrier.close()
     await peer.stop()
 
@@ -358,27 +344,27 @@ async def test_a_server_that_is_not_there_yet() -> None:
 async def test_requests_wait_for_the_connection_no_longer_than_their_time() -> None:
     carrier = TcpCarrier(LOCAL, 9, options=TcpOptions(backoff_first=30, backoff_limit=30))
     with pytest.raises(ConnectionLost, match="cannot connect"):
-        await carrier.call(PingRequest())
+        await carrier.call(w.PingRequest())
     with pytest.raises(ConnectionLost, match="in time"):
-        await carrier.call(PingRequest(), 0.01)
+        await carrier.call(w.PingRequest(), 0.01)
     await carrier.close()
 
 
 @pytest.mark.parametrize("flags", [0, GOAWAY_MAINTENANCE])
 async def test_goaway_finishes_what_is_in_flight_and_connects_anew(flags: int) -> None:
     async with peer_and_carrier() as (peer, carrier):
-        old = asyncio.ensure_future(carrier.call(PingRequest(b"old")))
+        old = asyncio.ensure_future(carrier.call(w.PingRequest(b"old")))
         first = await peer.frames.get()
-        peer.send(0, *(bytes(part) for part in encode_frame(Opcode.GOAWAY, flags, 0)))
+        peer.send(0, *(bytes(part) for part in encode_frame(w.Opcode.GOAWAY, flags, 0)))
         await until(lambda: not carrier.connected)
-        new = asyncio.ensure_future(carrier.call(PingRequest(b"new")))
+        new = asyncio.ensure_future(carrier.call(w.PingRequest(b"new")))
         second = await peer.frames.get()
         assert peer.connections == 2
         peer.echo(1, second)
-        assert await new == PingResponse(b"new")
+        assert await new == w.PingResponse(b"new")
         assert not old.done()
         peer.echo(0, first)
-        assert await old == PingResponse(b"old")
+        assert await old == w.PingResponse(b"old")
         await until(lambda: peer.writers[0].is_closing())
 
 
@@ -388,13 +374,13 @@ async def test_goaway_of_a_draining_listener() -> None:
     await listener.start()
     carrier = TcpCarrier(*listener.address)
     got: list[Answer] = []
-    carrier.submit(DescribeStreamRequest(5), got.append)
+    carrier.submit(w.DescribeStreamRequest(5), got.append)
     await until(lambda: len(handler.kept) == 1)
     draining = asyncio.ensure_future(listener.drain())
     await until(lambda: not carrier.connected)
     handler.answer()
     await draining
-    assert got == [StreamResponse(Status(ErrorCode.NOT_FOUND, "5"))]
+    assert got == [w.StreamResponse(w.Status(ErrorCode.NOT_FOUND, "5"))]
     await carrier.close()
 
 
@@ -402,14 +388,14 @@ async def test_goaway_of_a_draining_listener() -> None:
     "reply",
     [
         b"this is not a frame at all, whatever one may think of it",
-        b"".join(bytes(p) for p in encode_frame(Opcode.DESCRIBE_STREAM, RESPONSE_FLAGS, 1, b"\xff" * 40)),
+        b"".join(bytes(p) for p in encode_frame(w.Opcode.DESCRIBE_STREAM, RESPONSE_FLAGS, 1, b"\xff" * 40)),
     ],
 )
 async def test_malformed_answers_cost_the_connection(reply: bytes) -> None:
     async with peer_and_carrier() as (peer, carrier):
         got: list[Answer] = []
-        carrier.submit(DescribeStreamRequest(1), got.append)
-        carrier.submit(DescribeStreamRequest(2), got.append)
+        carrier.submit(w.DescribeStreamRequest(1), got.append)
+        carrier.submit(w.DescribeStreamRequest(2), got.append)
         await peer.frames.get()
         peer.send(0, reply)
         await until(lambda: len(got) == 2)
@@ -420,32 +406,32 @@ async def test_malformed_answers_cost_the_connection(reply: bytes) -> None:
 DIALECT_NAMES = ["sbp-0.2", "sbp-v0.1", "sbp-v0.1-april"]
 
 
-@pytest.mark.parametrize("opcode", [Opcode.APPEND, Opcode.HEARTBEAT, Opcode.DESCRIBE_PD])
+@pytest.mark.parametrize("opcode", [w.Opcode.APPEND, w.Opcode.HEARTBEAT, w.Opcode.DESCRIBE_PD])
 @pytest.mark.parametrize("dialect", DIALECT_NAMES)
-async def test_an_answer_of_another_opcode_costs_the_connection(dialect: str, opcode: Opcode) -> None:
+async def test_an_answer_of_another_opcode_costs_the_connection(dialect: str, opcode: w.Opcode) -> None:
     """An empty header would pass for anybody's answer."""
     async with peer_and_carrier(dialect=dialect) as (peer, carrier):
         got: list[Answer] = []
-        carrier.submit(PingRequest(b"first"), got.append)
-        carrier.submit(PingRequest(b"second"), got.append)
+        carrier.submit(w.PingRequest(b"first"), got.append)
+        carrier.submit(w.PingRequest(b"second"), got.append)
         frames = [await peer.frames.get() for _ in range(2)]
         peer.send(0, *(bytes(p) for p in encode_frame(opcode, RESPONSE_FLAGS, frames[0].stream_id)))
         await until(lambda: len(got) == 2)
         assert all(isinstance(answer, ConnectionLost) and "malformed" in answer.message for answer in got)
         assert not carrier.connected
-        again = asyncio.ensure_future(carrier.call(PingRequest(b"again")))
+        again = asyncio.ensure_future(carrier.call(w.PingRequest(b"again")))
         peer.echo(1, await peer.frames.get())
-        assert await again == PingResponse(b"again")
+        assert await again == w.PingResponse(b"again")
 
 
-@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.APPEND, 0, 0x7777])
+@pytest.mark.parametrize("opcode", [w.Opcode.PING, w.Opcode.APPEND, 0, 0x7777])
 @pytest.mark.parametrize("dialect", DIALECT_NAMES)
 async def test_a_system_error_answers_under_any_opcode(dialect: str, opcode: int) -> None:
     async with peer_and_carrier(dialect=dialect) as (peer, carrier):
-        answer = asyncio.ensure_future(carrier.call(PingRequest()))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest()))
         frame = await peer.frames.get()
-        error = SystemErrorResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "broken"))
-        flags, header, _ = DIALECTS[dialect].encode_response(Opcode.PING, error)
+        error = w.SystemErrorResponse(w.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "broken"))
+        flags, header, _ = DIALECTS[dialect].encode_response(w.Opcode.PING, error)
         peer.send(0, *(bytes(p) for p in encode_frame(opcode, flags, frame.stream_id, header)))
         assert await answer == error
 
@@ -454,12 +440,12 @@ async def test_a_system_error_answers_under_any_opcode(dialect: str, opcode: int
 async def test_frames_of_an_unknown_opcode_are_discarded_by_the_documents_client(dialect: str) -> None:
     """The document: "Implementations MUST ignore and discard any frame with an unknown opcode"."""
     async with peer_and_carrier(dialect=dialect) as (peer, carrier):
-        answer = asyncio.ensure_future(carrier.call(PingRequest(b"ours")))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest(b"ours")))
         ours = await peer.frames.get()
         for opcode in (0, 0x5001, 0x7777):
             peer.send(0, *(bytes(p) for p in encode_frame(opcode, RESPONSE_FLAGS, ours.stream_id, b"theirs")))
         peer.echo(0, ours)
-        assert await answer == PingResponse(b"ours")
+        assert await answer == w.PingResponse(b"ours")
         assert peer.connections == 1
 
 
@@ -472,7 +458,7 @@ async def test_both_opcodes_of_describe_ranges_answer_it(opcode: int, good: bool
         frame = await peer.frames.get()
         assert frame.opcode == 0x2005
         response = m.DescribeRangesResponse(results=[m.RangeItemResult(1, m.DocumentRange(1, 2))])
-        _, header, _ = DIALECTS["sbp-v0.1"].encode_response(Opcode.DESCRIBE_RANGE, response)
+        _, header, _ = DIALECTS["sbp-v0.1"].encode_response(w.Opcode.DESCRIBE_RANGE, response)
         peer.send(0, *(bytes(p) for p in encode_frame(opcode, RESPONSE_FLAGS, frame.stream_id, header)))
         await until(lambda: len(got) == 1)
         assert (got == [response]) is good
@@ -492,61 +478,61 @@ async def test_an_introduction_that_fails_unexpectedly_fails_what_waits_and_is_t
     options = TcpOptions(backoff_first=0.001)
     carrier = TcpCarrier(LOCAL, await peer.start(), DIALECT, options, introduce)
     with pytest.raises(ConnectionLost, match="unexpected"):
-        await carrier.call(PingRequest())
-    answer = asyncio.ensure_future(carrier.call(PingRequest(b"again")))
+        await carrier.call(w.PingRequest())
+    answer = asyncio.ensure_future(carrier.call(w.PingRequest(b"again")))
     peer.echo(1, await peer.frames.get())
-    assert await answer == PingResponse(b"again")
+    assert await answer == w.PingResponse(b"again")
     await carrier.close()
     await peer.stop()
 
 
 async def test_answers_nobody_asked_for_are_ignored() -> None:
     async with peer_and_carrier() as (peer, carrier):
-        answer = asyncio.ensure_future(carrier.call(PingRequest()))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest()))
         frame = await peer.frames.get()
-        peer.send(0, *(bytes(p) for p in encode_frame(Opcode.PING, RESPONSE_FLAGS, 99)))
+        peer.send(0, *(bytes(p) for p in encode_frame(w.Opcode.PING, RESPONSE_FLAGS, 99)))
         peer.echo(0, frame)
-        assert await answer == PingResponse()
+        assert await answer == w.PingResponse()
 
 
 @pytest.mark.parametrize("dialect", ["sbp-0.2", "sbp-v0.1"])
 async def test_a_ping_of_the_server_is_answered(dialect: str) -> None:
     """PING frames can be sent from any endpoint; the server's stream ids are not ours."""
     async with peer_and_carrier(dialect=dialect) as (peer, carrier):
-        answer = asyncio.ensure_future(carrier.call(PingRequest(b"ours")))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest(b"ours")))
         ours = await peer.frames.get()
         for payload in (b"", b"and more"):
-            peer.send(0, *(bytes(p) for p in encode_frame(Opcode.PING, 0, ours.stream_id, b"theirs", [payload])))
+            peer.send(0, *(bytes(p) for p in encode_frame(w.Opcode.PING, 0, ours.stream_id, b"theirs", [payload])))
             pong = await peer.frames.get()
-            assert (pong.opcode, pong.flags, pong.stream_id) == (Opcode.PING, RESPONSE_FLAGS, ours.stream_id)
+            assert (pong.opcode, pong.flags, pong.stream_id) == (w.Opcode.PING, RESPONSE_FLAGS, ours.stream_id)
             assert (pong.header, bytes(pong.payload)) == (b"theirs", payload)
         assert not answer.done()
         peer.echo(0, ours)
-        assert await answer == PingResponse(b"ours")
+        assert await answer == w.PingResponse(b"ours")
 
 
 async def test_frames_of_another_magic_number_are_discarded_by_the_documents_client() -> None:
     async with peer_and_carrier(dialect="sbp-v0.1") as (peer, carrier):
-        answer = asyncio.ensure_future(carrier.call(PingRequest(b"ours")))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest(b"ours")))
         ours = await peer.frames.get()
-        foreign = bytearray(b"".join(bytes(p) for p in encode_frame(Opcode.PING, RESPONSE_FLAGS, ours.stream_id)))
+        foreign = bytearray(b"".join(bytes(p) for p in encode_frame(w.Opcode.PING, RESPONSE_FLAGS, ours.stream_id)))
         foreign[4] = 24
         peer.send(0, bytes(foreign))
         peer.echo(0, ours)
-        assert await answer == PingResponse(b"ours")
+        assert await answer == w.PingResponse(b"ours")
         assert peer.connections == 1
 
 
 async def test_idle_connections_send_heartbeats() -> None:
     options = TcpOptions(heartbeat_idle=0.02, heartbeat_timeout=30, client_id="me")
     async with peer_and_carrier(options) as (peer, carrier):
-        answer = asyncio.ensure_future(carrier.call(PingRequest()))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest()))
         peer.echo(0, await peer.frames.get())
         await answer
         for _ in range(3):
             frame = await peer.frames.get()
-            assert DIALECT.decode_request(frame.opcode, frame.header, frame.payload) == HeartbeatRequest("me")
-            header = DIALECT.encode_response(Opcode.HEARTBEAT, HeartbeatResponse("me"))[1]
+            assert DIALECT.decode_request(frame.opcode, frame.header, frame.payload) == w.HeartbeatRequest("me")
+            header = DIALECT.encode_response(w.Opcode.HEARTBEAT, w.HeartbeatResponse("me"))[1]
             peer.send(0, *(bytes(p) for p in encode_frame(frame.opcode, RESPONSE_FLAGS, frame.stream_id, header)))
         assert peer.connections == 1
 
@@ -554,9 +540,9 @@ async def test_idle_connections_send_heartbeats() -> None:
 async def test_an_unanswered_heartbeat_means_the_peer_is_gone() -> None:
     async with peer_and_carrier(TcpOptions(heartbeat_idle=0.02, heartbeat_timeout=0.02)) as (peer, carrier):
         got: list[Answer] = []
-        carrier.submit(PingRequest(), got.append)  # its own time is 30 s
-        assert (await peer.frames.get()).opcode == Opcode.PING
-        assert (await peer.frames.get()).opcode == Opcode.HEARTBEAT
+        carrier.submit(w.PingRequest(), got.append)  # its own time is 30 s
+        assert (await peer.frames.get()).opcode == w.Opcode.PING
+        assert (await peer.frames.get()).opcode == w.Opcode.HEARTBEAT
         await until(lambda: len(got) == 1)
         assert isinstance(got[0], ConnectionLost)
 
@@ -569,7 +555,7 @@ async def test_a_peer_that_is_never_heard_is_dropped_however_much_is_sent_to_it(
 
         def send() -> None:
             # More often than a heartbeat is due by what is sent, and with plenty of time.
-            carrier.submit(PingRequest(b"anybody there?"), got.append, 60)
+            carrier.submit(w.PingRequest(b"anybody there?"), got.append, 60)
             if not got:
                 loop.call_later(0.01, send)
 
@@ -577,23 +563,23 @@ async def test_a_peer_that_is_never_heard_is_dropped_however_much_is_sent_to_it(
         await until(lambda: len(got) > 1)
         assert all(isinstance(answer, ConnectionLost) for answer in got)
         assert "heard" in str(got[0])
-        answer = asyncio.ensure_future(carrier.call(PingRequest(b"again")))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest(b"again")))
         await until(lambda: peer.connections == 2)
         while (frame := await peer.frames.get()).header != b"again":
             pass
         peer.echo(1, frame)
-        assert await answer == PingResponse(b"again")
+        assert await answer == w.PingResponse(b"again")
 
 
 async def test_a_peer_that_is_heard_may_leave_a_heartbeat_unanswered() -> None:
     async with peer_and_carrier(TcpOptions(heartbeat_idle=0.05, heartbeat_timeout=0.02)) as (peer, carrier):
         got: list[Answer] = []
-        carrier.submit(DescribeStreamRequest(1), got.append, 60)
-        assert (await peer.frames.get()).opcode == Opcode.DESCRIBE_STREAM
+        carrier.submit(w.DescribeStreamRequest(1), got.append, 60)
+        assert (await peer.frames.get()).opcode == w.Opcode.DESCRIBE_STREAM
         for _ in range(5):
             # When one comes the time of the one before it was up.
-            assert (await peer.frames.get()).opcode == Opcode.HEARTBEAT
-            peer.send(0, *(bytes(p) for p in encode_frame(Opcode.PING, 0, 7, b"busy")))
+            assert (await peer.frames.get()).opcode == w.Opcode.HEARTBEAT
+            peer.send(0, *(bytes(p) for p in encode_frame(w.Opcode.PING, 0, 7, b"busy")))
             assert (await peer.frames.get()).flags == RESPONSE_FLAGS
         assert (peer.connections, got) == (1, [])
         await until(lambda: len(got) == 1)
@@ -608,16 +594,16 @@ async def test_a_heartbeat_asks_for_a_sign_of_life_though_requests_are_sent_all_
         heartbeats = 0
 
         def send() -> None:
-            carrier.submit(DescribeStreamRequest(1), got.append, 60)
+            carrier.submit(w.DescribeStreamRequest(1), got.append, 60)
             if heartbeats < 3:
                 loop.call_later(0.01, send)
 
         send()
         while heartbeats < 3:
             frame = await peer.frames.get()
-            if frame.opcode == Opcode.HEARTBEAT:
+            if frame.opcode == w.Opcode.HEARTBEAT:
                 heartbeats += 1
-                header = DIALECT.encode_response(Opcode.HEARTBEAT, HeartbeatResponse())[1]
+                header = DIALECT.encode_response(w.Opcode.HEARTBEAT, w.HeartbeatResponse())[1]
                 peer.send(0, *(bytes(p) for p in encode_frame(frame.opcode, RESPONSE_FLAGS, frame.stream_id, header)))
         assert (peer.connections, got) == (1, [])
 
@@ -627,13 +613,13 @@ async def test_in_flight_bytes_are_bounded() -> None:
     async with peer_and_carrier(options) as (peer, carrier):
         got: list[Answer] = []
         body = bytes(30_000)
-        await_connection = asyncio.ensure_future(carrier.call(PingRequest(b"first")))
+        await_connection = asyncio.ensure_future(carrier.call(w.PingRequest(b"first")))
         peer.echo(0, await peer.frames.get())
         await await_connection
         for k in range(6):
-            carrier.submit(PingRequest(b"%d" % k, body), got.append)
+            carrier.submit(w.PingRequest(b"%d" % k, body), got.append)
         assert got == [
-            SystemErrorResponse(Status(ErrorCode.TOO_MANY_REQUESTS, got[0].status.message))  # type: ignore[union-attr]
+            w.SystemErrorResponse(w.Status(ErrorCode.TOO_MANY_REQUESTS, got[0].status.message))  # type: ignore[union-attr]
             for _ in range(2)
         ]
         frames = [await peer.frames.get() for _ in range(3)]
@@ -649,15 +635,15 @@ async def test_in_flight_bytes_are_bounded() -> None:
 
 async def test_a_request_larger_than_the_bound_goes_alone() -> None:
     async with peer_and_carrier(TcpOptions(max_inflight_bytes=1000)) as (peer, carrier):
-        answer = asyncio.ensure_future(carrier.call(PingRequest(b"", bytes(100_000))))
+        answer = asyncio.ensure_future(carrier.call(w.PingRequest(b"", bytes(100_000))))
         peer.echo(0, await peer.frames.get())
-        assert await answer == PingResponse(b"", bytes(100_000))
+        assert await answer == w.PingResponse(b"", bytes(100_000))
 
 
 async def test_what_no_frame_can_carry_is_refused() -> None:
     async with peer_and_carrier() as (peer, carrier):
-        answer = await carrier.call(PingRequest(b"", bytes(16 * 1024 * 1024)))
-        assert isinstance(answer, SystemErrorResponse)
+        answer = await carrier.call(w.PingRequest(b"", bytes(16 * 1024 * 1024)))
+        assert isinstance(answer, w.SystemErrorResponse)
         assert answer.status.code == ErrorCode.PAYLOAD_TOO_LARGE
         assert peer.connections == 0
 
@@ -677,10 +663,10 @@ async def test_a_peer_that_does_not_read_stops_the_writing() -> None:
     submitted = 0
     async with asyncio.timeout(20):
         while not got:
-            carrier.submit(PingRequest(b"", bytes(1_000_000)), got.append)
+            carrier.submit(w.PingRequest(b"", bytes(1_000_000)), got.append)
             submitted += 1
             await asyncio.sleep(0)
-    assert isinstance(got[0], SystemErrorResponse)
+    assert isinstance(got[0], w.SystemErrorResponse)
     assert got[0].status.code == ErrorCode.TOO_MANY_REQUESTS
     await carrier.close()
     assert len(got) == submitted
@@ -696,6 +682,6 @@ def test_addresses() -> None:
         with pytest.raises(ValueError, match="is not host:port"):
             parse_address(bad)
         with pytest.raises(ValueError, match="is not host:port"):
-            tcp_connector()(RangeServerInfo(1, bad))
+            tcp_connector()(w.RangeServerInfo(1, bad))
     with pytest.raises(ValueError, match="outside"):
         TcpCarrier("host", 0)

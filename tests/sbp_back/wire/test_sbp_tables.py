@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
 import flatbuffers
 import pytest
-from flatbuffers import number_types as N
-from flatbuffers.table import Table as FbTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,40 +35,11 @@ from sbp_back.wire.v02 import (
     unpack_fetch_request,
 )
 from tests.depth import examples
+from tests.sbp_back.wire.tables_oracle import Slot, TablesOracle, Tree, slots
 
 DIALECT = DIALECTS["sbp-0.2"]
 
 # --- the wire format, restated --------------------------------------------------------------------------------------
-
-SCALARS: dict[str, tuple[Any, int, int]] = {
-    "i8": (N.Int8Flags, -(2**7), 2**7 - 1),
-    "i16": (N.Int16Flags, -(2**15), 2**15 - 1),
-    "i32": (N.Int32Flags, -(2**31), 2**31 - 1),
-    "i64": (N.Int64Flags, -(2**63), 2**63 - 1),
-    "bool": (N.BoolFlags, 0, 1),
-}
-
-
-@dataclass
-class Slot:
-    number: int
-    name: str
-    kind: str  # a scalar, "str", "bytes", "T" (table T) or "[T]" (vector of T)
-    default: int
-    required: bool
-
-
-def slots(text: str) -> list[Slot]:
-    """``name:type=default!`` separated by blanks; ``-`` leaves a slot out."""
-    result = []
-    for number, word in enumerate(text.split()):
-        if word == "-":
-            continue
-        name, kind = word.rstrip("!").split(":")
-        kind, _, default = kind.partition("=")
-        result.append(Slot(number, name, kind, int(default or 0), word.endswith("!")))
-    return result
-
 
 SCHEMA: dict[str, list[Slot]] = {
     name: slots(text)
@@ -176,117 +144,18 @@ OURS: dict[str, Table] = {
     "SystemError": SYSTEM_ERROR,
 }
 
-Tree = dict[str, Any]
+
+class Oracle(TablesOracle):
+    """Of dialect 0.2."""
+
+    def values(self, name: str, slot: Slot, full: bool) -> st.SearchStrategy[Any]:
+        if slot.name == "confirmed" and slot.kind == "bytes":
+            return st.lists(st.binary(min_size=20, max_size=20), max_size=3).map(b"".join)
+        return super().values(name, slot, full)
 
 
-def trees(name: str, *, full: bool = False) -> st.SearchStrategy[Tree]:
-    """Random values of a table; a field that is not there is not to be written (``full``: all are there)."""
-    always: dict[str, st.SearchStrategy[Any]] = {}
-    maybe: dict[str, st.SearchStrategy[Any]] = {}
-    for slot in SCHEMA[name]:
-        inner = slot.kind.strip("[]")
-        value: st.SearchStrategy[Any]
-        if slot.kind in SCALARS:
-            _, low, high = SCALARS[slot.kind]
-            value = st.booleans() if slot.kind == "bool" else st.integers(low, high)
-        elif slot.kind == "str":
-            value = st.text(max_size=12)
-        elif slot.name == "confirmed":
-            value = st.lists(st.binary(min_size=20, max_size=20), max_size=3).map(b"".join)
-        elif slot.kind == "bytes":
-            value = st.binary(max_size=12)
-        elif slot.kind.startswith("["):
-            value = st.lists(trees(inner, full=full), max_size=3)
-        else:
-            value = trees(inner, full=full)
-        (always if slot.required or full else maybe)[slot.name] = value
-    return st.fixed_dictionaries(always, optional=maybe)
-
-
-def build(builder: Any, name: str, tree: Tree) -> int:
-    """Writes ``tree`` with the oracle; children first, as the package wants it."""
-    children: dict[str, int] = {}
-    for slot in SCHEMA[name]:
-        value = tree.get(slot.name)
-        if value is None or slot.kind in SCALARS:
-            continue
-        if slot.kind == "str":
-            children[slot.name] = builder.CreateString(value)
-        elif slot.kind == "bytes":
-            children[slot.name] = builder.CreateByteVector(value)
-        elif slot.kind.startswith("["):
-            items = [build(builder, slot.kind.strip("[]"), item) for item in value]
-            builder.StartVector(4, len(items), 4)
-            for item in reversed(items):
-                builder.PrependUOffsetTRelative(item)
-            children[slot.name] = builder.EndVector()
-        else:
-            children[slot.name] = build(builder, slot.kind, value)
-    builder.StartObject(max((slot.number for slot in SCHEMA[name]), default=-1) + 1)
-    for slot in SCHEMA[name]:
-        if slot.name in children:
-            builder.PrependUOffsetTRelativeSlot(slot.number, children[slot.name], 0)
-        elif slot.name in tree:
-            builder.PrependSlot(SCALARS[slot.kind][0], slot.number, tree[slot.name], slot.default)
-    return int(builder.EndObject())
-
-
-def oracle_write(name: str, tree: Tree, *, force_defaults: bool = False) -> bytes:
-    builder = flatbuffers.Builder(64)
-    builder.ForceDefaults(force_defaults)
-    builder.Finish(build(builder, name, tree))
-    return bytes(builder.Output())
-
-
-def oracle_read(name: str, data: bytes) -> Tree:
-    return read(name, FbTable(data, int.from_bytes(data[:4], "little")))
-
-
-def read(name: str, table: Any) -> Tree:
-    """Every field with its default filled in; None for an absent table."""
-    tree: Tree = {}
-    for slot in SCHEMA[name]:
-        offset = table.Offset(4 + 2 * slot.number)
-        at = table.Pos + offset
-        if slot.kind in SCALARS:
-            tree[slot.name] = table.Get(SCALARS[slot.kind][0], at) if offset else slot.default
-        elif slot.required:
-            assert offset, f"{name}.{slot.name} is required and absent"
-        if slot.kind == "str":
-            tree[slot.name] = table.String(at).decode() if offset else ""
-        elif slot.kind == "bytes":
-            start, length = (table.Vector(offset), table.VectorLen(offset)) if offset else (0, 0)
-            tree[slot.name] = bytes(table.Bytes[start : start + length])
-        elif slot.kind.startswith("["):
-            items = []
-            for k in range(table.VectorLen(offset) if offset else 0):
-                items.append(
-                    read(slot.kind.strip("[]"), FbTable(table.Bytes, table.Indirect(table.Vector(offset) + 4 * k)))
-                )
-            tree[slot.name] = items
-        elif slot.kind not in SCALARS:
-            tree[slot.name] = read(slot.kind, FbTable(table.Bytes, table.Indirect(at))) if offset else None
-    return tree
-
-
-def filled(name: str, tree: Tree | None) -> Tree | None:
-    """``tree`` with defaults where fields are left out: what a reader must see."""
-    if tree is None:
-        return None
-    result: Tree = {}
-    for slot in SCHEMA[name]:
-        value = tree.get(slot.name)
-        if slot.kind in SCALARS:
-            result[slot.name] = slot.default if value is None else value
-        elif slot.kind == "str":
-            result[slot.name] = value or ""
-        elif slot.kind == "bytes":
-            result[slot.name] = value or b""
-        elif slot.kind.startswith("["):
-            result[slot.name] = [filled(slot.kind.strip("[]"), item) for item in value or []]
-        else:
-            result[slot.name] = filled(slot.kind, value)
-    return result
+ORACLE = Oracle(SCHEMA)
+trees, filled, oracle_write, oracle_read = ORACLE.trees, ORACLE.filled, ORACLE.write, ORACLE.read
 
 
 def message(name: str, tree: Tree) -> Any:
@@ -705,7 +574,7 @@ def shared_vector_bomb(copies: int) -> bytes:
     for _ in range(copies):
         builder.PrependUOffsetTRelative(shared)
     ranges = builder.EndVector()
-    status = build(builder, "Status", {"code": 1200})
+    status = ORACLE.build(builder, "Status", {"code": 1200})
     builder.StartObject(3)
     builder.PrependUOffsetTRelativeSlot(0, status, 0)
     builder.PrependUOffsetTRelativeSlot(2, ranges, 0)
