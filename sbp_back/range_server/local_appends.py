@@ -49,7 +49,7 @@ class LocalAppends:
         self._ranges = ranges
         self._store = store
         self._gather = cycle_of(loop).gather
-        self._call = self._new_call()
+        self._call = self.new_call()
         self._bytes = 0
         self._full: list[LocalCall] = []
         self.under_way: dict[LocalCall, float] = {}
@@ -71,10 +71,10 @@ class LocalAppends:
             self._bytes = size
         else:
             self._full.append(call)
-            self._call = self._new_call()
+            self._call = self.new_call()
             self._bytes = 0
 
-    def _new_call(self) -> LocalCall:
+    def new_call(self) -> LocalCall:
         entries: list[Entry] = []
         return LocalCall(self.appends, None, entries, entries, 0.0, local=self, replicas=[], places=[])
 
@@ -94,7 +94,7 @@ class LocalAppends:
 
     def _flush(self) -> None:
         """Give the store what was gathered; what is little it writes at once."""
-        call, self._call = self._call, self._new_call()
+        call, self._call = self._call, self.new_call()
         self._bytes = 0
         if self._full:
             full, self._full = self._full, []
@@ -105,6 +105,13 @@ class LocalAppends:
         self._store.write_gathered()
 
     def _append(self, call: LocalCall) -> None:
+        if self._store.behind:
+            for one in call.by_stream():
+                self._submit(one)
+        else:
+            self._submit(call)
+
+    def _submit(self, call: LocalCall) -> None:
         if self.refusal is not None:
             answered(call.items, SystemErrorResponse(self.refusal))
             return
@@ -154,6 +161,18 @@ class LocalCall(AppendCall, kw_only=True):
     @property
     def items(self) -> Items:
         return list(zip(self.replicas, self.asked, strict=True))
+
+    def by_stream(self) -> list[LocalCall]:
+        """Nothing has been done about it yet: the same as calls of a stream each, none of which waits for another."""
+        calls: dict[int, LocalCall] = {}
+        for replica, entry, place in zip(self.replicas, self.asked, self.places, strict=True):
+            call = calls.get(entry.stream_id)
+            if call is None:
+                call = calls[entry.stream_id] = self.local.new_call()
+            call.asked.append(entry)
+            call.replicas.append(replica)
+            call.places.append(place)
+        return list(calls.values())
 
     def remember(self) -> None:
         """The ranges are others than the replicas knew; perhaps others again, if one has let nothing in."""

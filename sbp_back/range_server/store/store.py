@@ -38,6 +38,8 @@ from sbp_back.wire.model import Entry
 
 logger = logging.getLogger(__name__)
 
+_MUCH_BYTES = 8 * 1024 * 1024
+
 T = TypeVar("T")
 ReadDone = Callable[[list[Entry] | StoreError], None]
 
@@ -246,6 +248,12 @@ class Store:
         stats.zeroed_bytes = self._preparer.zeroed_bytes
         return stats
 
+    @property
+    def behind(self) -> bool:
+        """So much waits to be written that streams take turns: who appends to several does well to ask for each by
+        itself."""
+        return self._log.stats.pending_bytes > _MUCH_BYTES
+
     # --- writing
 
     def append(self, entries: list[Entry], done: Done) -> None:
@@ -406,7 +414,7 @@ class Store:
             self._report(error)
 
     def _complete(self, group: Group) -> None:
-        """Bring the state up to what is durable now, then tell everybody, in the order of submission."""
+        """Bring the state up to what is durable now, then tell everybody, in the order in which it was written."""
         began = time.perf_counter() if self._durable else 0.0
         freed = False
         try:

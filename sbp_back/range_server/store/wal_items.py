@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from msgspec import Struct
 
 from sbp_back.errors import StoreError
-from sbp_back.range_server.store.format import RecordType
+from sbp_back.range_server.store.format import RECORD_BYTES, RecordType
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.wire.model import Entry
@@ -42,6 +43,7 @@ class Control:
     """A control record. ``base`` of a seal may be -1: the end as of now."""
 
     __slots__ = ("base", "created", "done", "epoch", "error", "index", "kind", "lsn", "stream_id", "written")
+    bytes: ClassVar[int] = 0
 
     def __init__(self, kind: RecordType, stream_id: int, index: int, epoch: int, base: int, done: Done) -> None:
         self.kind = kind
@@ -60,6 +62,7 @@ class Roll:
     """Go on in a new segment, so that the current one can be deleted; ``segment`` tells which one is meant."""
 
     __slots__ = ("done", "error", "segment")
+    bytes: ClassVar[int] = 0
 
     def __init__(self, segment: Segment, done: Done) -> None:
         self.segment = segment
@@ -71,6 +74,7 @@ class Flush:
     """Have everything submitted before on the disk, whatever the durability."""
 
     __slots__ = ("done", "error")
+    bytes: ClassVar[int] = 0
 
     def __init__(self, done: Done) -> None:
         self.done = done
@@ -78,6 +82,24 @@ class Flush:
 
 
 Item = Append | Copies | Control | Roll | Flush
+
+EVACUATION = -1
+"""What is copied counts as a stream of its own."""
+OTHERS = -2
+"""So does what concerns no stream."""
+
+
+def bytes_by_stream(item: Item) -> Mapping[int, int]:
+    """What an item takes of the log, for each of the streams that it concerns."""
+    if isinstance(item, Append):
+        sizes: dict[int, int] = {}
+        for entry in item.entries:
+            size = RECORD_BYTES + len(entry.prefix) + len(entry.payload)
+            sizes[entry.stream_id] = sizes.get(entry.stream_id, 0) + size
+        return sizes
+    if isinstance(item, Control):
+        return {item.stream_id: RECORD_BYTES}
+    return {EVACUATION: item.bytes} if isinstance(item, Copies) else {OTHERS: RECORD_BYTES}
 
 
 class Group:

@@ -9,6 +9,10 @@ small group itself with :meth:`WalWriter.write_here`. Both never touch the state
 only between taking an item from the queue and delivering the group with it, the loop only when every item it queued has
 come back.
 
+Where writers ask for more than the disk takes, a group holds what is written in :data:`GROUP_SECONDS`, and each stream
+has a fair turn in it (``fair_queue.py``): nobody waits long for the group under way, and who appends little goes with
+the next one, however much others have queued.
+
 Whoever asks for a seal keeps its answer elsewhere, on the disk (the placement driver does). So a group with a seal is
 flushed also without flushes, after all that was written before it: a loss of power must not leave a range that ends
 behind what is left of it.
@@ -26,6 +30,7 @@ from typing import cast
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
 from sbp_back.files import Files, is_disk_full
+from sbp_back.range_server.store.fair_queue import FairQueue
 from sbp_back.range_server.store.format import (
     BLOCK,
     FLAG_NOT_FLUSHED,
@@ -63,6 +68,11 @@ _LEAST_SHARE = 64
 """Records that a group takes whatever the loop's speed: below that the write's own cost counts more."""
 _LATELY = 1 / 8
 """Weight of the newest number among those before."""
+
+GROUP_SECONDS = 0.03
+"""What the disk writes in this time is enough for a group: whoever comes meanwhile waits for it."""
+_LEAST_BYTES = 1024 * 1024
+"""A group takes so much whatever the disk's speed, so that what a flush takes by itself does not count for much."""
 
 _APPEND = int(RecordType.APPEND)
 _RELOCATE = int(RecordType.RELOCATE)
@@ -125,6 +135,12 @@ class WalWriter:
         """What the loop takes for each record of a group that comes back, lately; told by the store."""
         self._flush_seconds = 0.0
         """What a flush takes, lately."""
+        self._large_bytes = self._large_seconds = 0.0
+        """Of large groups lately: what was written in which time."""
+        self._stopping = False
+        """The thread has been told to end, behind all that waits."""
+        self._waiting = FairQueue()
+        """The thread's: what it has taken out of ``queue`` and not begun with."""
         self._quick_from = 0.0
         """Before this time (of ``perf_counter``) the loop leaves the writing to the thread."""
 
@@ -220,20 +236,19 @@ class WalWriter:
     # --- the thread
 
     def _run(self) -> None:
-        queue = self.queue
-        limit_bytes = self._options.group_max_bytes
         item: object = None
         carried: object | None = None
         items: list[Item] = []
         try:
             while True:
-                item = queue.get() if carried is None else carried
+                item = self._next() if carried is None else carried
                 carried = None
                 if item is _STOP:
                     return
                 group = self._begin()
                 items = group.items
                 limit_records = self._share()
+                limit_bytes = self._most_bytes()
                 while True:
                     if not self._add(item):
                         carried = item
@@ -241,7 +256,7 @@ class WalWriter:
                     if self._body_bytes >= limit_bytes or len(self._records) >= limit_records:
                         break
                     try:
-                        item = queue.get_nowait()
+                        item = self._waiting.take() if self._waiting else self.queue.get_nowait()
                     except Empty:
                         break
                     if item is _STOP:
@@ -258,10 +273,31 @@ class WalWriter:
         for waiting in items:
             self._deliver(self._refused([waiting], failure))
         if item is None or item in items:
-            item = queue.get()
+            item = self._next()
         while item is not _STOP:
             self._deliver(self._refused([cast("Item", item)], failure))
-            item = queue.get()
+            item = self._next()
+
+    def _next(self) -> object:
+        """What a group begins with. Waits when there is nothing."""
+        waiting = self._waiting
+        queue = self.queue
+        if not waiting and (self._stopping or queue.qsize() < 2):
+            return _STOP if self._stopping else queue.get()
+        while not queue.empty():
+            item = queue.get_nowait()
+            if item is _STOP:
+                self._stopping = True
+                break
+            waiting.put(cast("Item", item))
+        return waiting.take()
+
+    def _most_bytes(self) -> int:
+        """Bytes after which a group takes no further item."""
+        most = self._options.group_max_bytes
+        if self._large_seconds <= 0:
+            return most
+        return min(most, max(_LEAST_BYTES, int(GROUP_SECONDS * self._large_bytes / self._large_seconds)))
 
     def _share(self) -> int:
         """Records after which a group takes no further item: as many as the event loop deals with while another one is
@@ -529,6 +565,9 @@ class WalWriter:
             return
         group.flush_seconds = time.perf_counter() - started
         self._flush_seconds += _LATELY * (group.flush_seconds - self._flush_seconds)
+        if size >= _LEAST_BYTES:
+            self._large_bytes += _LATELY * (size - self._large_bytes)
+            self._large_seconds += _LATELY * (group.flush_seconds - self._large_seconds)
         group.seq = self._seq
         group.body_at = self._position + GROUP_HEADER_BYTES + RECORD_BYTES * len(self._records)
         group.end = self._position = end

@@ -168,6 +168,12 @@ class _GatedQueue:
             self._held.clear()
             self._changed.notify()
 
+    def qsize(self) -> int:
+        return len(self._open)
+
+    def empty(self) -> bool:
+        return not self._open
+
     def get(self) -> object:
         with self._changed:
             self._changed.wait_for(lambda: bool(self._open))

@@ -1,0 +1,78 @@
+"""What waits to be written, in the order in which it is taken: each stream has a fair turn. Sans-IO.
+
+While little waits, the order is that of arrival. Once it is more than :data:`FEW_BYTES`, it is start-time fair queueing
+(Goyal, Vin, Cheng, SIGCOMM 1996): an item begins where the last one of its streams ends, on a scale of bytes, but not
+before what is being taken now, and whoever begins first is taken first. So of a stream that asks for little an item is
+taken next, however much others have queued; those who have much get as many bytes as each other; and of each stream
+items are taken in the order in which they came, also those of several streams.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from sbp_back.range_server.store.wal_items import Item, bytes_by_stream
+
+FEW_BYTES = 1024 * 1024
+"""Bytes that may wait in the order of arrival: writing them takes no time worth speaking of."""
+_SPARE = 1024
+"""Streams remembered before it is looked which of them may be forgotten."""
+
+
+class FairQueue:
+    """Belongs to one thread."""
+
+    __slots__ = ("_ends", "_few", "_few_bytes", "_many", "_most_ends", "_now", "_number")
+
+    def __init__(self) -> None:
+        self._few: deque[Item] = deque()
+        self._few_bytes = 0
+        # (where it begins, number, item): a heap, and empty while what waits is in ``_few``.
+        self._many: list[tuple[int, int, Item]] = []
+        self._number = 0
+        self._now = 0
+        """Where the item began that was taken last."""
+        self._ends: dict[int, int] = {}
+        """Where the last item of a stream ends."""
+        self._most_ends = _SPARE
+
+    def __len__(self) -> int:
+        return len(self._few) + len(self._many)
+
+    def put(self, item: Item) -> None:
+        if self._many:
+            self._place(item)
+            return
+        self._few.append(item)
+        self._few_bytes += item.bytes
+        if self._few_bytes > FEW_BYTES:
+            for waiting in self._few:
+                self._place(waiting)
+            self._few.clear()
+            self._few_bytes = 0
+
+    def take(self) -> Item | None:
+        """The next item; None when there is none."""
+        if self._few:
+            item = self._few.popleft()
+            self._few_bytes -= item.bytes
+            return item
+        if not self._many:
+            return None
+        self._now, _, item = heappop(self._many)
+        if not self._many:
+            self._ends.clear()  # nobody is left to whom anybody could owe a turn
+        return item
+
+    def _place(self, item: Item) -> None:
+        ends = self._ends
+        sizes = bytes_by_stream(item)
+        begin = max([self._now, *(ends.get(stream, 0) for stream in sizes)])
+        for stream, size in sizes.items():
+            ends[stream] = begin + size
+        self._number += 1
+        heappush(self._many, (begin, self._number, item))
+        if len(ends) > self._most_ends:
+            self._ends = {stream: end for stream, end in ends.items() if end > self._now}
+            self._most_ends = 2 * len(self._ends) + _SPARE
