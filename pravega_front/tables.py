@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 
+from bridges.catalog.sql import Connection
 
-def _first(connection: sqlite3.Connection) -> None:
+
+def _first(connection: Connection) -> None:
     for columns in (
         "scopes (name TEXT PRIMARY KEY)",
         # Of the streams that the controller made: what their makers said, as the controller's messages.
@@ -26,7 +27,7 @@ def _first(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX front_pravega_versions ON front_pravega_entries (segment, version)")
 
 
-def _transactions(connection: sqlite3.Connection) -> None:
+def _transactions(connection: Connection) -> None:
     # ``hidden`` is the topic that holds the transaction's segments: partition n is that of the nth of ``parents``.
     connection.execute(
         "CREATE TABLE front_pravega_transactions (topic TEXT, high INTEGER, low INTEGER, state INTEGER NOT NULL, "
@@ -35,7 +36,7 @@ def _transactions(connection: sqlite3.Connection) -> None:
     )
 
 
-def _key_value_tables(connection: sqlite3.Connection) -> None:
+def _key_value_tables(connection: Connection) -> None:
     # ``config`` is the controller's message; the table segments are those of ``tables``.
     connection.execute(
         "CREATE TABLE front_pravega_key_value_tables (scope TEXT, name TEXT, config BLOB NOT NULL, "
@@ -49,12 +50,12 @@ def _key_value_tables(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX front_pravega_removals ON front_pravega_removed (segment, version)")
 
 
-def _decisions(connection: sqlite3.Connection) -> None:
+def _decisions(connection: Connection) -> None:
     # The ends of transactions are carried out in the order in which they were decided.
     connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
 
 
-def _merges(connection: sqlite3.Connection) -> None:
+def _merges(connection: Connection) -> None:
     # Segments of no stream, by the topics that hold them, that are being appended to another one in pieces: its topic,
     # partition and stream, and the producer ids of the present attempt and of the one before.
     connection.execute(
@@ -63,7 +64,7 @@ def _merges(connection: sqlite3.Connection) -> None:
     )
 
 
-def _bounded_tables(connection: sqlite3.Connection) -> None:
+def _bounded_tables(connection: Connection) -> None:
     # ``stored`` is what ``entries`` and ``removed`` call the table: a new one of the same name has another. What lies
     # there under a name of ``dropped`` belongs to nobody any more, and is removed little by little.
     connection.execute("CREATE TABLE front_pravega_dropped (stored TEXT PRIMARY KEY) STRICT")
@@ -75,7 +76,7 @@ def _bounded_tables(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO front_pravega_table_count SELECT count(*) FROM front_pravega_tables")
 
 
-def _noted(connection: sqlite3.Connection) -> None:
+def _noted(connection: Connection) -> None:
     # What writers noted of time: positions by the ids of segments, as JSON, and the wall clock (ms) then.
     connection.execute(
         "CREATE TABLE front_pravega_noted (topic TEXT, writer TEXT, time INTEGER NOT NULL, position TEXT NOT NULL, "
@@ -83,17 +84,17 @@ def _noted(connection: sqlite3.Connection) -> None:
     )
 
 
-def _numbered_tables(connection: sqlite3.Connection) -> None:
+def _numbered_tables(connection: Connection) -> None:
     # The number of the table's first segment (bridges/catalog/former.py).
     connection.execute("ALTER TABLE front_pravega_key_value_tables ADD COLUMN first INTEGER NOT NULL DEFAULT 0")
 
 
-def _conditional_merges(connection: sqlite3.Connection) -> None:
+def _conditional_merges(connection: Connection) -> None:
     # Attributes of the target that were changed with the decision: id in hexadecimal, new value, old value, as JSON.
     connection.execute("ALTER TABLE front_pravega_merges ADD COLUMN undo TEXT NOT NULL DEFAULT '[]'")
 
 
-def _outcomes(connection: sqlite3.Connection) -> None:
+def _outcomes(connection: Connection) -> None:
     # How transactions have ended, by the ids of their streams, in that order; ``transactions`` has those that have not.
     connection.execute(
         "CREATE TABLE front_pravega_outcomes (number INTEGER PRIMARY KEY AUTOINCREMENT, stream BLOB NOT NULL, "
@@ -101,7 +102,7 @@ def _outcomes(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _first,
     _transactions,
     _key_value_tables,
@@ -116,9 +117,9 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
 """What brings each version to the next; never change one that was released."""
 
 
-def _erase(connection: sqlite3.Connection, topic: str) -> None:
+def _erase(connection: Connection, topic: str) -> None:
     for table in ("streams", "segments", "attributes", "transactions", "merges", "noted"):
         connection.execute(f"DELETE FROM front_pravega_{table} WHERE topic = ?", (topic,))
 
 
-ERASERS: tuple[Callable[[sqlite3.Connection, str], None], ...] = (_erase,)
+ERASERS: tuple[Callable[[Connection, str], None], ...] = (_erase,)

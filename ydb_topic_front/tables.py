@@ -5,10 +5,10 @@ Never change a migration that was released: append one.
 
 from __future__ import annotations
 
-import sqlite3
+from bridges.catalog.sql import Connection
 
 
-def _version_1(connection: sqlite3.Connection) -> None:
+def _version_1(connection: Connection) -> None:
     for statement in (
         # What YDB's clients said of a topic and nobody else needs, as the message that says it
         # (ydb_topic_front/service/topic_settings.py). Topics of other protocols have no row.
@@ -32,7 +32,7 @@ def _version_1(connection: sqlite3.Connection) -> None:
 MIGRATIONS = (_version_1,)
 
 
-def erase_topic(connection: sqlite3.Connection, topic: str) -> None:
+def erase_topic(connection: Connection, topic: str) -> None:
     """Part of the transaction that deletes a topic."""
     for table in ("topics", "producers"):
         connection.execute(f"DELETE FROM front_ydb_{table} WHERE topic = ?", (topic,))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
-
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database
 from sbp_back.wire.identity import new_identity
 
 
-def identify(connection: sqlite3.Connection) -> str:
+def identify(connection: Connection) -> str:
     """The cluster's id, which is made on first use, with the counters."""
-    connection.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (new_identity(),))
+    store = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
+    connection.execute(store, ("cluster_id", new_identity()))
     for counter in ("next_epoch", "next_producer_id"):
-        connection.execute("INSERT OR IGNORE INTO meta VALUES (?, 0)", (counter,))
+        connection.execute(store, (counter, "0"))
     (found,) = connection.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
     return str(found)
 
@@ -34,9 +33,9 @@ class Counters:
         return await self._count("next_producer_id", count)
 
     async def _count(self, counter: str, step: int) -> int:
-        def advance(connection: sqlite3.Connection) -> int:
+        def advance(connection: Connection) -> int:
             (value,) = connection.execute("SELECT value FROM meta WHERE key = ?", (counter,)).fetchone()
-            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value + step, counter))
+            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (str(int(value) + step), counter))
             return int(value)
 
         # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.

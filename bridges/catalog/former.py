@@ -11,7 +11,7 @@ number is, below which no other name begins from then on.
 
 from __future__ import annotations
 
-import sqlite3
+from bridges.catalog.sql import Connection, upsert
 
 MOST = 100_000
 """Names of deleted topics whose numbers are remembered each by itself."""
@@ -20,12 +20,12 @@ PROTOCOL = "pravega"
 _FLOOR = "former_numbers_floor"
 
 
-def first_number(connection: sqlite3.Connection, name: str) -> int:
+def first_number(connection: Connection, name: str) -> int:
     """What the first partition of something that is made as ``name`` counts as."""
     return _of(connection, name, _floor(connection))
 
 
-def remember(connection: sqlite3.Connection, name: str, following: int, most: int = MOST) -> None:
+def remember(connection: Connection, name: str, following: int, most: int = MOST) -> None:
     """What had numbers below ``following`` as ``name`` is deleted, inside the transaction that does so."""
     following = max(following, _of(connection, name, 0))
     connection.execute("DELETE FROM former_numbers WHERE name = ?", (name,))
@@ -35,15 +35,15 @@ def remember(connection: sqlite3.Connection, name: str, following: int, most: in
     (highest,) = connection.execute(f"SELECT max(next) {old}", (deletion - most,)).fetchone()
     if highest is not None:
         floor = max(highest, _floor(connection))
-        connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_FLOOR, floor))
+        connection.execute(upsert("meta", "key", "value"), (_FLOOR, str(floor)))
         connection.execute(f"DELETE {old}", (deletion - most,))
 
 
-def _of(connection: sqlite3.Connection, name: str, otherwise: int) -> int:
+def _of(connection: Connection, name: str, otherwise: int) -> int:
     row = connection.execute("SELECT next FROM former_numbers WHERE name = ?", (name,)).fetchone()
     return otherwise if row is None else int(row[0])
 
 
-def _floor(connection: sqlite3.Connection) -> int:
+def _floor(connection: Connection) -> int:
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (_FLOOR,)).fetchone()
     return 0 if row is None else int(row[0])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 
-from bridges.catalog.sql import Migration
+from bridges.catalog.sql import Connection, Migration, upsert
 from sbp_back.errors import StoreError, StoreVersionError
-from sbp_back.row_sums import unwatch
+from sbp_back.sql import tables
+
+_CLAIM = "INSERT INTO front_numbers VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 
-def migrate(connection: sqlite3.Connection, front: str, migrations: Sequence[Migration]) -> None:
+def migrate(connection: Connection, front: str, migrations: Sequence[Migration]) -> None:
     """Bring the tables of ``front`` up to date, all of it or nothing: called in the database's thread.
 
     Raises StoreVersionError (a newer release of the front wrote them) or StoreError (a migration touches what is not
@@ -25,16 +26,16 @@ def migrate(connection: sqlite3.Connection, front: str, migrations: Sequence[Mig
         )
     if version == len(migrations):
         return
-    unwatch(connection)
+    tables.about_to_change(connection)
     before = _others(connection, front)
     for migration in migrations[version:]:
         migration(connection)
     if foreign := sorted(name for name, _ in before ^ _others(connection, front)):
         raise StoreError(f"front {front} changes {foreign[0]!r} in the node's database, which is not its own")
-    connection.execute("INSERT OR REPLACE INTO front_versions VALUES (?, ?)", (front, len(migrations)))
+    connection.execute(upsert("front_versions", "front", "version"), (front, len(migrations)))
 
 
-def claim_numbers(connection: sqlite3.Connection, front: str, formats: Iterable[int], kinds: Iterable[int]) -> None:
+def claim_numbers(connection: Connection, front: str, formats: Iterable[int], kinds: Iterable[int]) -> None:
     """Write down that numbers of stored formats, and of kinds of writers, are those of ``front``: called in the
     database's thread. What has them in the data is the front's for ever.
 
@@ -42,7 +43,7 @@ def claim_numbers(connection: sqlite3.Connection, front: str, formats: Iterable[
     """
     for what, numbers in (("stored format", formats), ("kind of writers", kinds)):
         for number in numbers:
-            connection.execute("INSERT OR IGNORE INTO front_numbers VALUES (?, ?, ?)", (what, number, front))
+            connection.execute(_CLAIM, (what, number, front))
             row = connection.execute(
                 "SELECT front FROM front_numbers WHERE what = ? AND number = ?", (what, number)
             ).fetchone()
@@ -53,16 +54,17 @@ def claim_numbers(connection: sqlite3.Connection, front: str, formats: Iterable[
                 )
 
 
-def _others(connection: sqlite3.Connection, front: str) -> set[tuple[str, str]]:
+def _others(connection: Connection, front: str) -> set[tuple[str, str]]:
     """Name and definition of everything that is not the front's. What SQLite makes for a table goes with the table."""
     own = f"front_{front}_"
-    rows = connection.execute("SELECT name, tbl_name, coalesce(sql, '') FROM sqlite_schema")
-    return {(name, sql) for name, table, sql in rows if not table.startswith(own) or (sql and not name.startswith(own))}
+    return {
+        (name, sql)
+        for name, table, sql in tables.definitions(connection)
+        if not table.startswith(own) or (sql and not name.startswith(own))
+    }
 
 
-def used(connection: sqlite3.Connection, front: str) -> bool:
+def used(connection: Connection, front: str) -> bool:
     """Whether any table of ``front`` holds something: called in the database's thread."""
-    query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, ?) = ?"
-    own = f"front_{front}_"
-    tables = [name for (name,) in connection.execute(query, (len(own), own))]
-    return any(connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone() is not None for name in tables)
+    own = [name for name in tables.names(connection) if name.startswith(f"front_{front}_")]
+    return any(connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone() is not None for name in own)

@@ -7,10 +7,11 @@ lives is refused. Everybody may read. One transaction hands a migration's topics
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 
 from msgspec import Struct
+
+from bridges.catalog.sql import Connection
 
 NOT_IMPORTING = -1
 """The import epoch of a topic that takes writes from everybody."""
@@ -35,7 +36,7 @@ class Import(Struct, frozen=True):
         return self.handed_over_ms is None
 
 
-def insert(connection: sqlite3.Connection, topic: str, one: Import) -> None:
+def insert(connection: Connection, topic: str, one: Import) -> None:
     """Part of the transaction that makes the topic."""
     connection.execute(
         "INSERT INTO imports (topic, migration, epoch, begun_ms, origin) VALUES (?, ?, ?, ?, ?)",
@@ -43,17 +44,17 @@ def insert(connection: sqlite3.Connection, topic: str, one: Import) -> None:
     )
 
 
-def store_epoch(connection: sqlite3.Connection, topic: str, epoch: int) -> None:
+def store_epoch(connection: Connection, topic: str, epoch: int) -> None:
     """Another run has taken the topic."""
     connection.execute("UPDATE imports SET epoch = ? WHERE topic = ?", (epoch, topic))
 
 
-def store_end(connection: sqlite3.Connection, topics: Iterable[str], now_ms: int) -> None:
+def store_end(connection: Connection, topics: Iterable[str], now_ms: int) -> None:
     """All of ``topics`` are handed over."""
     connection.executemany("UPDATE imports SET handed_over_ms = ? WHERE topic = ?", [(now_ms, one) for one in topics])
 
 
-def load(connection: sqlite3.Connection) -> dict[str, Import]:
+def load(connection: Connection) -> dict[str, Import]:
     """By topic."""
     rows = connection.execute("SELECT topic, migration, epoch, begun_ms, handed_over_ms, origin FROM imports")
     return {topic: Import(*rest) for topic, *rest in rows}

@@ -6,11 +6,9 @@ one would be read from, and written to, other people's streams.
 
 from __future__ import annotations
 
-import sqlite3
-
 import structlog
 
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database
 from bridges.errors import LogError
 from sbp_back.errors import StoreError
 from sbp_back.wire.identity import Call, ask_who
@@ -74,7 +72,7 @@ class StreamHome:
         )
 
 
-def _settle(connection: sqlite3.Connection, identity: str) -> str:
+def _settle(connection: Connection, identity: str) -> str:
     """The placement driver of the node's streams, which is ``identity`` from now on if none was known or needed."""
     row = connection.execute("SELECT identity FROM placement_driver").fetchone()
     known = "" if row is None else str(row[0])
@@ -90,7 +88,7 @@ def _settle(connection: sqlite3.Connection, identity: str) -> str:
     return identity
 
 
-def _has_streams(connection: sqlite3.Connection) -> bool:
+def _has_streams(connection: Connection) -> bool:
     """Whether the database names a stream, or one is being made."""
     tables = ("partitions", "doomed_streams", "stream_intents")
     return any(connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)

@@ -7,11 +7,11 @@ end of its transaction: that takes it away.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bridges.catalog.group_view import GroupName, Place
+from bridges.catalog.sql import Connection, upsert
 
 Transaction = tuple[str, str]
 """A front and what it calls the transaction."""
@@ -103,25 +103,33 @@ class PendingPositions:
 # --- in the database's thread -----------------------------------------------------------------------------------------
 
 
-def all_pending(connection: sqlite3.Connection) -> list[Pending]:
+STORE = upsert("positions", "space grp topic partition", "offset leader_epoch metadata commit_ms expire_ms front")
+
+
+def all_pending(connection: Connection) -> list[Pending]:
     """Everything that is pending."""
     return list(connection.execute(f"SELECT {_KEY} FROM pending_positions"))
 
 
-def put(connection: sqlite3.Connection, txn: str, rows: Iterable[Valid]) -> list[Pending]:
+def put(connection: Connection, txn: str, rows: Iterable[Valid]) -> list[Pending]:
     """Keep positions, rows as they are to become, until the end of a transaction; a later one replaces an earlier."""
     added: list[Pending] = []
     for row in rows:
         *position, front = row
         connection.execute(
-            f"INSERT OR REPLACE INTO pending_positions ({_KEY}, {_VALUE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "DELETE FROM pending_positions WHERE front = ? AND txn = ? AND space = ? AND grp = ? AND topic = ? "
+            "AND partition = ?",
+            (front, txn, *row[:4]),
+        )
+        connection.execute(
+            f"INSERT INTO pending_positions ({_KEY}, {_VALUE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (front, txn, *position),
         )
         added.append((front, txn, row[0], row[1], row[2], row[3]))
     return added
 
 
-def overtake(connection: sqlite3.Connection, name: GroupName, places: Iterable[Place] | None) -> list[Pending]:
+def overtake(connection: Connection, name: GroupName, places: Iterable[Place] | None) -> list[Pending]:
     """Take away what is pending in ``places`` (None: everywhere) of a group, since those were decided otherwise."""
     found = connection.execute(
         f"SELECT {_KEY}, seq FROM pending_positions WHERE space = ? AND grp = ?", name
@@ -130,7 +138,7 @@ def overtake(connection: sqlite3.Connection, name: GroupName, places: Iterable[P
     return _drop(connection, [row for row in found if wanted is None or (row[4], row[5]) in wanted])
 
 
-def end(connection: sqlite3.Connection, transaction: Transaction, commit: bool) -> tuple[list[Pending], list[Valid]]:
+def end(connection: Connection, transaction: Transaction, commit: bool) -> tuple[list[Pending], list[Valid]]:
     """What is not pending any more, and the positions that are valid instead, in this transaction of the database.
 
     A position that becomes valid takes away what other transactions had said of its place before.
@@ -149,11 +157,11 @@ def end(connection: sqlite3.Connection, transaction: Transaction, commit: bool) 
         )
         gone += _drop(connection, older.fetchall())
     valid: list[Valid] = [(*row[2:6], *row[7:], row[0]) for row in found]
-    connection.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", valid)
+    connection.executemany(STORE, valid)
     return gone, valid
 
 
-def _drop(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Pending]:
+def _drop(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Pending]:
     """Delete ``rows`` of key and number; gives their keys."""
     connection.executemany("DELETE FROM pending_positions WHERE seq = ?", [row[6:7] for row in rows])
     return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows]

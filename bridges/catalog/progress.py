@@ -18,7 +18,6 @@ same time share one flush (bridges/catalog/sql.py).
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -26,7 +25,7 @@ from types import MappingProxyType
 from bridges.catalog import pending_positions
 from bridges.catalog.group_view import CONSUMERS, GroupName, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database, upsert
 from bridges.errors import LogError
 from bridges.turns import in_turns
 
@@ -55,7 +54,7 @@ class Committed:
 _Positions = dict[GroupName, dict[Place, Committed]]
 _EMPTY: Mapping[Place, Committed] = MappingProxyType({})
 _NOBODY: frozenset[str] = frozenset()
-_STORE = "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SAVE = upsert("groups", "space grp front", "state")
 
 
 class Progress:
@@ -78,7 +77,7 @@ class Progress:
         """Read all positions into memory."""
 
         def read(
-            connection: sqlite3.Connection,
+            connection: Connection,
         ) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
             groups: _Positions = {}
             for space, group, topic, partition, *rest in connection.execute(
@@ -143,7 +142,7 @@ class Progress:
             if self._is_beyond(name, place, end):
                 groups.append(name)
 
-        def take_back(connection: sqlite3.Connection) -> None:
+        def take_back(connection: Connection) -> None:
             for table in ("positions", "pending_positions"):
                 connection.execute(
                     f"UPDATE {table} SET offset = ? WHERE topic = ? AND partition = ? AND offset > ?",
@@ -280,7 +279,7 @@ class FrontProgress:
 
         # There may be any number of them, and the event loop need not turn them into rows.
         def write(
-            connection: sqlite3.Connection,
+            connection: Connection,
         ) -> tuple[dict[Place, Committed | None], list[tuple[str, int, Committed]], list[Pending]]:
             differing: dict[Place, Committed | None] = {}
             for place, offset in expected.items():
@@ -293,7 +292,7 @@ class FrontProgress:
                     differing[place] = None if row is None else Committed(*row)
             if differing:
                 return differing, [], []
-            connection.executemany(_STORE, self._rows(group, positions))
+            connection.executemany(pending_positions.STORE, self._rows(group, positions))
             gone = pending_positions.overtake(connection, name, ((topic, index) for topic, index, _ in positions))
             stored = [
                 (topic, index, Committed(c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front))
@@ -344,7 +343,7 @@ class FrontProgress:
         name = (self.space, group)
         rows = None if places is None else [(*name, topic, partition) for topic, partition in places]
 
-        def write(connection: sqlite3.Connection) -> list[Pending]:
+        def write(connection: Connection) -> list[Pending]:
             if self._is_held(connection, group):
                 raise GroupHeld(f"group {group!r} is in use through another protocol")
             if rows is None:
@@ -369,7 +368,7 @@ class FrontProgress:
         space, front = self.space, self.name
         rows = [(space, group, *place, front, c.offset, c.commit_ms) for place, c in seen.items() if c.front == front]
 
-        def write(connection: sqlite3.Connection) -> list[Place]:
+        def write(connection: Connection) -> list[Place]:
             if self._is_held(connection, group):
                 return []
             return [
@@ -390,7 +389,7 @@ class FrontProgress:
         self._all._forget((space, group), gone)
         return len(gone)
 
-    def _is_held(self, connection: sqlite3.Connection, group: str) -> bool:
+    def _is_held(self, connection: Connection, group: str) -> bool:
         found = connection.execute(
             "SELECT 1 FROM groups WHERE space = ? AND grp = ? AND front <> ? LIMIT 1", (self.space, group, self.name)
         )
@@ -414,11 +413,11 @@ class FrontProgress:
         """
         key = (self.name, self.space, group)
 
-        def write(connection: sqlite3.Connection) -> None:
+        def write(connection: Connection) -> None:
             if state is None:
                 connection.execute("DELETE FROM groups WHERE front = ? AND space = ? AND grp = ?", key)
             else:
-                connection.execute("INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)", (*key, state))
+                connection.execute(_SAVE, (self.space, group, self.name, state))
 
         await self._db.run(write)
         holders = self._all._holders
@@ -430,7 +429,7 @@ class FrontProgress:
                 del holders[self.space, group]
 
 
-def erase_topic(connection: sqlite3.Connection, topic: str) -> None:
+def erase_topic(connection: Connection, topic: str) -> None:
     """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
     connection.execute("DELETE FROM positions WHERE topic = ?", (topic,))
     connection.execute("DELETE FROM pending_positions WHERE topic = ?", (topic,))

@@ -5,15 +5,14 @@ Never change a migration that was released: append one.
 
 from __future__ import annotations
 
-import sqlite3
-
-from sbp_back.row_sums import make_table
+from bridges.catalog.sql import Connection
+from sbp_back.sql.row_sums import make_table
 
 APPLICATION_ID = 0x416E6162
 """Marks the file as ours (the letters ``Anab``)."""
 
 
-def _version_1(connection: sqlite3.Connection) -> None:
+def _version_1(connection: Connection) -> None:
     for statement in (
         # Single values: cluster id, counters.
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
@@ -66,7 +65,7 @@ def _version_1(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _version_2(connection: sqlite3.Connection) -> None:
+def _version_2(connection: Connection) -> None:
     # Derived state of partition logs, so that opening one need not read it from its start.
     connection.execute(
         """CREATE TABLE partition_snapshots (
@@ -75,14 +74,14 @@ def _version_2(connection: sqlite3.Connection) -> None:
     )
 
 
-def _version_3(connection: sqlite3.Connection) -> None:
+def _version_3(connection: Connection) -> None:
     # The placement driver that stream ids in the other tables are of (bridges/catalog/pd_identity.py): one row or none.
     connection.execute(
         "CREATE TABLE placement_driver (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT"
     )
 
 
-def _version_4(connection: sqlite3.Connection) -> None:
+def _version_4(connection: Connection) -> None:
     # Groups get a space, positions and states a front (bridges/catalog/progress.py). Until now there was one front.
     for statement in (
         "ALTER TABLE positions RENAME TO former_positions",
@@ -116,14 +115,14 @@ def _version_4(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _version_5(connection: sqlite3.Connection) -> None:
+def _version_5(connection: Connection) -> None:
     # Where partitions begin of which the backend does not know it (bridges/log/log_starts.py).
     connection.execute("CREATE TABLE log_starts (stream_id INTEGER PRIMARY KEY, start INTEGER NOT NULL) STRICT")
     # Streams of deleted topics that the backend cannot delete: they are left there with their data.
     connection.execute("CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT")
 
 
-def _version_6(connection: sqlite3.Connection) -> None:
+def _version_6(connection: Connection) -> None:
     # Offsets that cannot be read and that an operator has declared lost: readers find a gap there
     # (bridges/log/skips.py).
     connection.execute(
@@ -138,14 +137,14 @@ def _version_6(connection: sqlite3.Connection) -> None:
     )
 
 
-def _version_7(connection: sqlite3.Connection) -> None:
+def _version_7(connection: Connection) -> None:
     # Fronts bring tables of their own, each with a version of its own (bridges/catalog/front_tables.py).
     connection.execute(
         "CREATE TABLE front_versions (front TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID"
     )
 
 
-def _version_8(connection: sqlite3.Connection) -> None:
+def _version_8(connection: Connection) -> None:
     # Positions that become valid with a transaction (bridges/catalog/pending_positions.py), in the order they came.
     connection.execute(
         """CREATE TABLE pending_positions (
@@ -168,7 +167,7 @@ def _version_8(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX pending_positions_by_topic ON pending_positions (topic)")
 
 
-def _version_9(connection: sqlite3.Connection) -> None:
+def _version_9(connection: Connection) -> None:
     # The lineage of partitions (bridges/catalog/lineage.py). A partition is active while it has no sealed_epoch; it is
     # still to be sealed at its log while it has one and no sealed_end. Until now all had the whole range of keys.
     for statement in (
@@ -182,12 +181,12 @@ def _version_9(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _version_10(connection: sqlite3.Connection) -> None:
+def _version_10(connection: Connection) -> None:
     # What sort of topic it is (bridges/catalog/topics.py, TopicKind). Until now all were users'.
     connection.execute("ALTER TABLE topics ADD COLUMN kind TEXT NOT NULL DEFAULT 'user'")
 
 
-def _version_11(connection: sqlite3.Connection) -> None:
+def _version_11(connection: Connection) -> None:
     # Where partitions begin that were truncated at a position in bytes, and the record that position lies in
     # (bridges/log/byte_starts.py).
     connection.execute(
@@ -200,7 +199,7 @@ def _version_11(connection: sqlite3.Connection) -> None:
     )
 
 
-def _version_12(connection: sqlite3.Connection) -> None:
+def _version_12(connection: Connection) -> None:
     # Topics that a migration fills, or has filled, from elsewhere (bridges/catalog/imports.py).
     connection.execute(
         """CREATE TABLE imports (
@@ -213,7 +212,7 @@ def _version_12(connection: sqlite3.Connection) -> None:
     )
 
 
-def _version_13(connection: sqlite3.Connection) -> None:
+def _version_13(connection: Connection) -> None:
     # Where the numbers of a topic's partitions begin for protocols that never give one twice under a name, and where
     # those of deleted topics ended (bridges/catalog/former.py). ``deletion`` counts up.
     connection.execute("ALTER TABLE topics ADD COLUMN first_number INTEGER NOT NULL DEFAULT 0")
@@ -223,12 +222,12 @@ def _version_13(connection: sqlite3.Connection) -> None:
     )
 
 
-def _version_14(connection: sqlite3.Connection) -> None:
+def _version_14(connection: Connection) -> None:
     # What an import brings, in its own words.
     connection.execute("ALTER TABLE imports ADD COLUMN origin TEXT NOT NULL DEFAULT ''")
 
 
-def _version_15(connection: sqlite3.Connection) -> None:
+def _version_15(connection: Connection) -> None:
     # Whose the numbers of fronts' stored formats and kinds of writers are (bridges/catalog/front_tables.py).
     connection.execute(
         "CREATE TABLE front_numbers (what TEXT NOT NULL, number INTEGER NOT NULL, front TEXT NOT NULL, "
@@ -236,9 +235,14 @@ def _version_15(connection: sqlite3.Connection) -> None:
     )
 
 
-def _version_16(connection: sqlite3.Connection) -> None:
+def _version_16(connection: Connection) -> None:
     # Sealed partitions of which everything was trimmed: they count against no limit (bridges/node/spent.py).
     connection.execute("ALTER TABLE partitions ADD COLUMN spent INTEGER NOT NULL DEFAULT 0")
+
+
+def _version_18(connection: Connection) -> None:
+    # Single values are text, numbers included: a column of any type is SQLite's alone.
+    connection.execute("UPDATE meta SET value = CAST(value AS TEXT)")
 
 
 MIGRATIONS = (
@@ -259,6 +263,7 @@ MIGRATIONS = (
     _version_15,
     _version_16,
     make_table,
+    _version_18,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping
 
 from bridges.catalog import former, imports
 from bridges.catalog.lineage import KeyRange, PartitionInfo, related
+from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import Topic, TopicKind
 
 
-def read_topics(connection: sqlite3.Connection) -> list[Topic]:
+def read_topics(connection: Connection) -> list[Topic]:
     """All topics, of every kind."""
     topics: dict[str, Topic] = {}
     for name, topic_id, created_ms, epoch, kind, first_number in connection.execute(
@@ -38,7 +38,7 @@ def read_topics(connection: sqlite3.Connection) -> list[Topic]:
     return list(topics.values())
 
 
-def insert_topic(connection: sqlite3.Connection, topic: Topic, partitions: Iterable[PartitionInfo]) -> None:
+def insert_topic(connection: Connection, topic: Topic, partitions: Iterable[PartitionInfo]) -> None:
     """A new topic, whose partitions are not in ``topic`` yet; it is told where their numbers begin."""
     name = topic.names.get(former.PROTOCOL)
     topic.first_number = 0 if name is None else former.first_number(connection, name)
@@ -56,7 +56,7 @@ def insert_topic(connection: sqlite3.Connection, topic: Topic, partitions: Itera
         imports.insert(connection, topic.name, topic.imported)
 
 
-def delete_topic(connection: sqlite3.Connection, topic: Topic) -> None:
+def delete_topic(connection: Connection, topic: Topic) -> None:
     """The topic, and what belongs to it here; its streams wait for their end from now on."""
     connection.executemany(
         "INSERT INTO doomed_streams VALUES (?)", [(partition.stream_id,) for partition in topic.partitions]
@@ -66,7 +66,7 @@ def delete_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     connection.execute("DELETE FROM topics WHERE name = ?", (topic.name,))
 
 
-def insert_partitions(connection: sqlite3.Connection, topic: str, infos: Iterable[PartitionInfo]) -> None:
+def insert_partitions(connection: Connection, topic: str, infos: Iterable[PartitionInfo]) -> None:
     """New partitions."""
     connection.executemany(
         "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch) VALUES (?, ?, ?, ?, ?, ?)",
@@ -74,7 +74,7 @@ def insert_partitions(connection: sqlite3.Connection, topic: str, infos: Iterabl
     )
 
 
-def seal_partitions(connection: sqlite3.Connection, topic: str, numbers: Iterable[int], epoch: int) -> None:
+def seal_partitions(connection: Connection, topic: str, numbers: Iterable[int], epoch: int) -> None:
     """Partitions that take no more appends from ``epoch`` on; where they end is stored later."""
     connection.executemany(
         "UPDATE partitions SET sealed_epoch = ? WHERE topic = ? AND idx = ?",
@@ -82,39 +82,39 @@ def seal_partitions(connection: sqlite3.Connection, topic: str, numbers: Iterabl
     )
 
 
-def spend_partitions(connection: sqlite3.Connection, topic: str, numbers: Iterable[int]) -> None:
+def spend_partitions(connection: Connection, topic: str, numbers: Iterable[int]) -> None:
     """Sealed partitions of which everything was trimmed."""
     connection.executemany(
         "UPDATE partitions SET spent = 1 WHERE topic = ? AND idx = ?", [(topic, number) for number in numbers]
     )
 
 
-def store_epoch(connection: sqlite3.Connection, topic: str, epoch: int) -> None:
+def store_epoch(connection: Connection, topic: str, epoch: int) -> None:
     """How often it has changed which partitions the topic has."""
     connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, topic))
 
 
-def replace_config(connection: sqlite3.Connection, topic: str, config: Mapping[str, str]) -> None:
+def replace_config(connection: Connection, topic: str, config: Mapping[str, str]) -> None:
     """The whole configuration."""
     connection.execute("DELETE FROM topic_config WHERE topic = ?", (topic,))
     _insert_config(connection, topic, config)
 
 
-def _insert_config(connection: sqlite3.Connection, topic: str, config: Mapping[str, str]) -> None:
+def _insert_config(connection: Connection, topic: str, config: Mapping[str, str]) -> None:
     connection.executemany(
         "INSERT INTO topic_config VALUES (?, ?, ?)", [(topic, key, value) for key, value in config.items()]
     )
 
 
-def read_node_config(connection: sqlite3.Connection) -> dict[str, str]:
+def read_node_config(connection: Connection) -> dict[str, str]:
     """The node-level configuration that was set while running."""
     return dict(connection.execute("SELECT key, value FROM node_config"))
 
 
-def change_node_config(connection: sqlite3.Connection, changes: Mapping[str, str | None]) -> None:
+def change_node_config(connection: Connection, changes: Mapping[str, str | None]) -> None:
     """Set keys, and remove those whose value is None."""
     for key, value in changes.items():
         if value is None:
             connection.execute("DELETE FROM node_config WHERE key = ?", (key,))
         else:
-            connection.execute("INSERT OR REPLACE INTO node_config VALUES (?, ?)", (key, value))
+            connection.execute(upsert("node_config", "key", "value"), (key, value))

@@ -8,7 +8,6 @@ for them. What is to be deleted is written down by the commit that makes it so, 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from enum import Enum
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.catalog.lineage import PartitionInfo
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database, upsert
 from bridges.errors import LogError, LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import RangeInfo, StreamInfo
@@ -84,7 +83,7 @@ class TopicStreams:
     async def start(self, known: Set[int]) -> None:
         """Read what is to be deleted and look for what a crash left behind; ``known`` are the streams of topics."""
 
-        def read(connection: sqlite3.Connection) -> tuple[list[tuple[int, int, int]], list[int], int]:
+        def read(connection: Connection) -> tuple[list[tuple[int, int, int]], list[int], int]:
             intents = connection.execute("SELECT id, first_stream_id, count FROM stream_intents").fetchall()
             doomed = [stream for (stream,) in connection.execute("SELECT stream_id FROM doomed_streams")]
             (left,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
@@ -108,7 +107,7 @@ class TopicStreams:
     async def make(
         self,
         wanted: Sequence[PartitionInfo],
-        commit: Callable[[sqlite3.Connection, list[PartitionInfo]], None],
+        commit: Callable[[Connection, list[PartitionInfo]], None],
         *,
         flush: bool = False,
     ) -> list[PartitionInfo]:
@@ -117,14 +116,11 @@ class TopicStreams:
         count = len(wanted)
         first_stream = self._top_stream + 1
 
-        def write_intent(connection: sqlite3.Connection) -> int:
-            cursor = connection.execute(
-                "INSERT INTO stream_intents (first_stream_id, count) VALUES (?, ?)", (first_stream, count)
-            )
-            assert cursor.lastrowid is not None
-            return cursor.lastrowid
+        def write_intent(connection: Connection) -> int:
+            query = "INSERT INTO stream_intents (first_stream_id, count) VALUES (?, ?) RETURNING id"
+            return int(connection.execute(query, (first_stream, count)).fetchone()[0])
 
-        def end_intent(connection: sqlite3.Connection) -> None:
+        def end_intent(connection: Connection) -> None:
             connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,))
 
         intent = await self._db.run(write_intent, flush=True)  # the streams stay, whatever is lost here
@@ -137,14 +133,14 @@ class TopicStreams:
             if failures:
                 raise failures[0]
 
-            def finish(connection: sqlite3.Connection) -> None:
+            def finish(connection: Connection) -> None:
                 commit(connection, infos)
                 end_intent(connection)
 
             await self._db.run(finish, flush=flush)
         except BaseException as error:
 
-            def give_up(connection: sqlite3.Connection) -> None:
+            def give_up(connection: Connection) -> None:
                 connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
                 end_intent(connection)
 
@@ -168,8 +164,8 @@ class TopicStreams:
                 _log.warning("streams of unfinished topic creations are looked for at the next start", error=str(error))
                 return
 
-        def commit(connection: sqlite3.Connection) -> None:
-            connection.executemany("INSERT OR IGNORE INTO doomed_streams VALUES (?)", [(one,) for one in orphans])
+        def commit(connection: Connection) -> None:
+            connection.executemany(upsert("doomed_streams", "stream_id"), [(one,) for one in orphans])
             connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
 
         await self._db.run(commit, frees=True)
@@ -225,8 +221,8 @@ class TopicStreams:
         gone = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is not _Fate.LATER]
         left = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is _Fate.LEFT]
 
-        def commit(connection: sqlite3.Connection) -> int:
-            connection.executemany("INSERT OR IGNORE INTO left_streams VALUES (?)", left)
+        def commit(connection: Connection) -> int:
+            connection.executemany(upsert("left_streams", "stream_id"), left)
             connection.executemany("DELETE FROM doomed_streams WHERE stream_id = ?", gone)
             (count,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
             return int(count)

@@ -11,7 +11,6 @@ sealed, as often as it takes (bridges/catalog/seals.py). What the commit says ho
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
 from bridges.catalog.names import check_topic_name, derived_names
 from bridges.catalog.seals import Sealer, Seals
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import (
     Change,
     ChangeKind,
@@ -49,7 +48,7 @@ from bridges.errors import ImportFenced, TopicImporting, TopicInternal
 
 T = TypeVar("T")
 
-Also = Callable[[sqlite3.Connection], object]
+Also = Callable[[Connection], object]
 """What a front has to say of a change, in the change's own transaction."""
 
 _EVER = 10
@@ -89,7 +88,7 @@ class Catalog:
         db: Database,
         client: StreamClient,
         options: CatalogOptions | None = None,
-        erasers: Sequence[Callable[[sqlite3.Connection, str], None]] = (),
+        erasers: Sequence[Callable[[Connection, str], None]] = (),
         barrier: Barrier | None = None,
     ) -> None:
         self.options = options or CatalogOptions()
@@ -227,7 +226,7 @@ class Catalog:
     async def load(self) -> None:
         """Read everything, give the cluster an id on first use, and clean up what a crash left behind."""
 
-        def read(connection: sqlite3.Connection) -> None:
+        def read(connection: Connection) -> None:
             self.cluster_id = identify(connection)
             for topic in topic_rows.read_topics(connection):
                 self._index.add(topic)
@@ -339,7 +338,7 @@ class Catalog:
         try:
             wanted = [PartitionInfo(n, -1, keys[n] if keys else WHOLE) for n in range(partitions)]
 
-            def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
+            def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
                 topic_rows.insert_topic(connection, topic, infos)
                 if also is not None:
                     also(connection)
@@ -373,7 +372,7 @@ class Catalog:
             # Hidden first: what is decided from now on (commits of positions, say) must not see it any more.
             self._index.remove(topic)
 
-            def commit(connection: sqlite3.Connection) -> None:
+            def commit(connection: Connection) -> None:
                 for eraser in self._erasers:
                     eraser(connection, name)
                 topic_rows.delete_topic(connection, topic)
@@ -418,7 +417,7 @@ class Catalog:
             epoch = topic.epoch + 1
             new = [PartitionInfo(n, -1, made_epoch=epoch) for n in range(len(topic.partitions), total)]
 
-            def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
+            def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
                 topic_rows.insert_partitions(connection, name, infos)
                 topic_rows.store_epoch(connection, name, epoch)
 
@@ -471,7 +470,7 @@ class Catalog:
             have = len(topic.partitions)
             new = [PartitionInfo(have + n, -1, keys, epoch) for n, keys in enumerate(make)]
 
-            def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
+            def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
                 topic_rows.insert_partitions(connection, name, infos)
                 topic_rows.seal_partitions(connection, name, seal, epoch)
                 topic_rows.store_epoch(connection, name, epoch)
@@ -598,7 +597,7 @@ class Catalog:
         async with self._changing(name) as topic:
             config = self.check_config(name, changes)
 
-            def commit(connection: sqlite3.Connection) -> None:
+            def commit(connection: Connection) -> None:
                 topic_rows.replace_config(connection, name, config)
                 if also is not None:
                     also(connection)

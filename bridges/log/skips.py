@@ -6,10 +6,10 @@ its offset, again and again, until somebody decides that what comes behind it is
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 
+from bridges.catalog.sql import Connection, upsert
 from bridges.log.stream_rows import KnownRows
 
 Span = tuple[int, int]
@@ -73,9 +73,10 @@ class Skips(KnownRows[tuple[Span, ...]]):
         """
         now_ms = time.time_ns() // 1_000_000
 
-        def insert(connection: sqlite3.Connection) -> None:
+        def insert(connection: Connection) -> None:
             connection.execute(
-                "INSERT OR REPLACE INTO skipped_offsets VALUES (?, ?, ?, ?, ?)", (stream_id, *span, reason, now_ms)
+                upsert("skipped_offsets", "stream_id first_offset", "end_offset reason skipped_ms"),
+                (stream_id, *span, reason, now_ms),
             )
 
         if self._db is not None:

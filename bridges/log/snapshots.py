@@ -7,12 +7,11 @@ the producers of what was trimmed, of which the log tells nothing any more.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import zlib
 from collections.abc import Sequence
 from functools import partial
 
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database
 from bridges.errors import LogError
 from bridges.log.stream_rows import StreamRows
 
@@ -73,7 +72,7 @@ class Snapshots(StreamRows):
     async def save(self, stream_id: int, offset: int, pieces: Sequence[bytes]) -> None:
         """Replace the snapshot of a partition's stream; nothing happens for a partition that was deleted."""
 
-        def replace(connection: sqlite3.Connection) -> None:
+        def replace(connection: Connection) -> None:
             state = b"".join(pieces)
             self.put(connection, stream_id, (offset, state + _crc(offset, state)))
 
@@ -87,7 +86,7 @@ class Snapshots(StreamRows):
         )
 
 
-def _select(stream_ids: Sequence[int], connection: sqlite3.Connection) -> dict[int, _Snapshot]:
+def _select(stream_ids: Sequence[int], connection: Connection) -> dict[int, _Snapshot]:
     """The good snapshots of these streams."""
     found: dict[int, _Snapshot] = {}
     for first in range(0, len(stream_ids), _AT_ONCE):

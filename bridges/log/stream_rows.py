@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database
 
 V = TypeVar("V")
 
@@ -21,21 +20,21 @@ class StreamRows:
     """Those that are asked for, behind ``stream_id``; :meth:`put` needs all, in the table's order."""
 
     @classmethod
-    def erase(cls, connection: sqlite3.Connection, topic: str) -> None:
+    def erase(cls, connection: Connection, topic: str) -> None:
         """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
         connection.execute(
             f"DELETE FROM {cls.table} WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)", (topic,)
         )
 
     @classmethod
-    def put(cls, connection: sqlite3.Connection, stream_id: int, row: Sequence[object], unless: str = "") -> None:
+    def put(cls, connection: Connection, stream_id: int, row: Sequence[object], unless: str = "") -> None:
         """Have ``row`` be that of a stream, but ``unless`` this (SQL) holds of the one it has. Nothing happens for a
         partition that was deleted."""
-        columns = ", ".join(cls.columns)
+        columns = ", ".join(f"{name} = excluded.{name}" for name in cls.columns)
         connection.execute(
             f"INSERT INTO {cls.table} SELECT stream_id, {', '.join('?' * len(row))} FROM partitions "
-            f"WHERE stream_id = ? ON CONFLICT (stream_id) DO UPDATE SET ({columns}) = "
-            f"({', '.join(f'excluded.{name}' for name in cls.columns)}) {unless and f'WHERE NOT ({unless})'}",
+            f"WHERE stream_id = ? ON CONFLICT (stream_id) DO UPDATE SET {columns} "
+            f"{unless and f'WHERE NOT ({unless})'}",
             (*row, stream_id),
         )
 
@@ -82,8 +81,8 @@ class RaisedRows(KnownRows[V]):
         deleted. Durable when it returns. Raises an error of the database."""
         row = self._row(value)
 
-        def write(connection: sqlite3.Connection) -> bool:
-            self.put(connection, stream_id, row, unless=f"{self.columns[0]} >= excluded.{self.columns[0]}")
+        def write(connection: Connection) -> bool:
+            self.put(connection, stream_id, row, unless=f"{self.table}.{self.columns[0]} >= excluded.{self.columns[0]}")
             query = f"SELECT 1 FROM {self.table} WHERE stream_id = ?"
             return connection.execute(query, (stream_id,)).fetchone() is not None
 

@@ -29,7 +29,7 @@ from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.progress import Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import Change, ChangeKind
 from bridges.catalog.topic_rules import RulesCache
 from bridges.catalog.topics import Catalog, CatalogOptions
@@ -69,9 +69,9 @@ from bridges.node.tls_settings import Tls
 from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
+from sbp_back.sql.sqlite import SqliteEngine
 
 if TYPE_CHECKING:
-    import sqlite3
     import ssl
 
     from prometheus_client.core import Metric
@@ -244,15 +244,15 @@ class Node:
 
         durable = settings.sbp.durability == "fsync"
         promises.tell(promises.of_node(settings.sbp), _log)
-        self.db = Database(
+        engine = SqliteEngine(
             self._directory.database,
             MIGRATIONS,
             application_id=APPLICATION_ID,
             synchronous="FULL" if durable else "NORMAL",
             unwatched=HAS_CHECKSUMS,
             reserve_bytes=_RESERVE_BYTES,
-            on_failed=lambda error: self.fail(str(error)),
         )
+        self.db = Database(engine, on_failed=lambda error: self.fail(str(error)))
         await self.db.open()
         await self.db.run(self._migrate_fronts)
         self._backend = await backend.start_backend(
@@ -340,7 +340,7 @@ class Node:
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
 
-    def _migrate_fronts(self, connection: sqlite3.Connection) -> None:
+    def _migrate_fronts(self, connection: Connection) -> None:
         for kind in self._kinds:
             front_tables.migrate(connection, kind.name, kind.migrations)
             formats = [int(plug.id) for plug in kind.formats]

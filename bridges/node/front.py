@@ -24,7 +24,6 @@ from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, Sett
 from bridges.node.setting import Section
 
 if TYPE_CHECKING:
-    import sqlite3
     import ssl
 
     from bridges.auth import Authorizer
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.progress import FrontProgress
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from bridges.formats import StoredFormat, Translator
@@ -169,10 +168,10 @@ class Front(ABC):
     """Stored formats that come with it (numbers 8 to 15)."""
     ledger_rules: ClassVar[Mapping[int, Rule]] = {}
     """How the ledger decides for kinds of writers that only it has, by the kinds that its stamps name (128 to 255)."""
-    migrations: ClassVar[Sequence[Callable[[sqlite3.Connection], None]]] = ()
+    migrations: ClassVar[Sequence[Callable[[Connection], None]]] = ()
     """Its tables in the node's database: ``migrations[i]`` brings their version ``i`` to ``i + 1``. Names of tables
     and indexes begin with ``front_NAME_``. Never change one that was released: append."""
-    erasers: ClassVar[Sequence[Callable[[sqlite3.Connection, str], None]]] = ()
+    erasers: ClassVar[Sequence[Callable[[Connection, str], None]]] = ()
     """What to remove of a topic, by its name: called inside the transaction that deletes it, also when the front's
     listeners are off."""
     group_space: ClassVar[str] = CONSUMERS

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.sql import Connection
 from bridges.catalog.topic import TopicExists, TopicKind, TopicNotFound
 from pravega_front.controller.streams import group_stream, stored
 from pravega_front.names import is_users_name
@@ -66,10 +66,10 @@ class _Calls:
             # The stream first: a group that is known has one.
             await self._make_stream(scope, name)
 
-            def insert(connection: sqlite3.Connection) -> bytes:
+            def insert(connection: Connection) -> bytes:
                 connection.execute(
-                    "INSERT OR IGNORE INTO front_pravega_groups (scope, name, id, generation, config) "
-                    "VALUES (?, ?, ?, 0, ?)",
+                    "INSERT INTO front_pravega_groups (scope, name, id, generation, config) "
+                    "VALUES (?, ?, ?, 0, ?) ON CONFLICT (scope, name) DO NOTHING",
                     (scope, name, made.readerGroupId, raw),
                 )
                 query = "SELECT config FROM front_pravega_groups WHERE scope = ? AND name = ?"
@@ -102,7 +102,7 @@ class _Calls:
         except InvalidConfig:
             return _UpdateReaderGroupResponse(status=GroupStatus.FAILURE, generation=request.generation)
 
-        def change(connection: sqlite3.Connection) -> tuple[GroupStatus, int]:
+        def change(connection: Connection) -> tuple[GroupStatus, int]:
             query = "SELECT id, generation FROM front_pravega_groups WHERE scope = ? AND name = ?"
             row = connection.execute(query, (request.scope, request.readerGroupName)).fetchone()
             if row is None:

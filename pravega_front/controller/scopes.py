@@ -6,12 +6,12 @@ pages of names, so nothing here walks through all topics but :meth:`Scopes.load`
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
 from bridges.errors import LogError
 from pravega_front.names import SYSTEM_SCOPE
@@ -45,7 +45,7 @@ class Scopes:
     async def load(self) -> None:
         """Know what is durable, and listen to the catalog."""
 
-        def read(connection: sqlite3.Connection) -> set[str]:
+        def read(connection: Connection) -> set[str]:
             return {name for (name,) in connection.execute("SELECT name FROM front_pravega_scopes")}
 
         self._made = await self._db.run(read)
@@ -129,11 +129,11 @@ class Scopes:
     async def add(self, scope: str) -> None:
         """Make a scope, durably. Raises TooManyScopes."""
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: Connection) -> None:
             (count,) = connection.execute("SELECT count(*) FROM front_pravega_scopes").fetchone()
             if count >= self._most:
                 raise TooManyScopes(f"{count} scopes were made: no more can be")
-            connection.execute("INSERT OR IGNORE INTO front_pravega_scopes VALUES (?)", (scope,))
+            connection.execute(upsert("front_pravega_scopes", "name"), (scope,))
 
         await self._db.run(change)
         self._insert(scope)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
 from bridges.catalog.names import canonical_name
+from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import InvalidPartitions, Topic, TopicKind, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
 from bridges.net.grpc_server import Code, GrpcRefusal
@@ -72,7 +72,7 @@ class Streams:
         """Know scopes, and what was said of streams."""
         await self.scopes.load()
 
-        def read(connection: sqlite3.Connection) -> dict[str, bytes]:
+        def read(connection: Connection) -> dict[str, bytes]:
             return dict(connection.execute("SELECT topic, config FROM front_pravega_streams"))
 
         self._configs = await self._db.run(read)
@@ -158,8 +158,8 @@ class Streams:
         canonical = canonical_name("pravega", name)
         raw = stored(config)
 
-        def also(connection: sqlite3.Connection) -> None:
-            connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (canonical, raw))
+        def also(connection: Connection) -> None:
+            connection.execute(upsert("front_pravega_streams", "topic", "config"), (canonical, raw))
 
         count = max(1, config.scalingPolicy.minNumSegments)
         if count > self._catalog.options.max_partitions_per_topic:  # before anything is made of that many
@@ -181,8 +181,8 @@ class Streams:
         """Change what was said of a stream, durably. Raises LogError."""
         raw = stored(config)
 
-        def also(connection: sqlite3.Connection) -> None:
-            connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (topic.name, raw))
+        def also(connection: Connection) -> None:
+            connection.execute(upsert("front_pravega_streams", "topic", "config"), (topic.name, raw))
 
         await self._catalog.set_config(topic.name, dict(_retention(config, len(topic.active))), also)
         self._configs[topic.name] = raw

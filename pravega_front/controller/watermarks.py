@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections import deque
 from enum import IntEnum
 from functools import partial
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import Struct, field
 
+from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.formats.producer import EventStamp, LedgerKind
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_NOTE = upsert("front_pravega_noted", "topic writer", "time position alive noted_ms")
 _WRITERS = 1000
 """Writers of one stream that are waited for at most: how many there are is for clients to choose."""
 _KEPT_BYTES = 1024 * 1024
@@ -148,7 +149,7 @@ class Watermarks:
             return Noted.INVALID_POSITION
         position = {number: max(0, offset) for number, offset in position.items()}  # of one that wrote nothing it is -1
 
-        def change(connection: sqlite3.Connection) -> Noted:
+        def change(connection: Connection) -> Noted:
             query = "SELECT time, position FROM front_pravega_noted WHERE topic = ? AND writer = ?"
             row = connection.execute(query, (topic.name, writer)).fetchone()
             if row is None:
@@ -159,8 +160,8 @@ class Watermarks:
                 return Noted.INVALID_TIME
             elif any(position.get(number, offset) < offset for number, offset in _position(row[1]).items()):
                 return Noted.INVALID_POSITION
-            values = (topic.name, writer, time, json.dumps(position), now_ms)
-            connection.execute("REPLACE INTO front_pravega_noted VALUES (?, ?, ?, ?, 1, ?)", values)
+            values = (topic.name, writer, time, json.dumps(position), 1, now_ms)
+            connection.execute(_NOTE, values)
             return Noted.SUCCESS
 
         found = await self._db.run(change)
@@ -290,7 +291,7 @@ def _position(raw: str) -> dict[int, int]:
     return {int(number): offset for number, offset in json.loads(raw).items()}
 
 
-def _add_reached(connection: sqlite3.Connection, topic: str, writers: list[str], reached: dict[int, int]) -> list[int]:
+def _add_reached(connection: Connection, topic: str, writers: list[str], reached: dict[int, int]) -> list[int]:
     """Add positions of writers to those that are reached; gives their times."""
     times = []
     query = "SELECT time, position FROM front_pravega_noted WHERE topic = ? AND writer = ?"

@@ -6,7 +6,6 @@ table segments (pravega_front/service/table_store.py), which clients open by the
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from pravega_front.service.table_life import DroppedTables, drop_table, drop_tab
 from pravega_front.service.table_store import MAX_KEY
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
 
 MOST_PARTITIONS = 1000
 """Partitions of one table: clients keep a connection to each."""
@@ -63,13 +62,12 @@ class KeyValueTables:
 
         most = self._room()
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: Connection) -> None:
             first = former.first_number(connection, _numbered_as(scope, name))
             row = (scope, name, config, first)
-            try:
-                connection.execute("INSERT INTO front_pravega_key_value_tables VALUES (?, ?, ?, ?)", row)
-            except sqlite3.IntegrityError:
-                raise KeyValueTableExists(f"there is a table {scope}/{name}") from None
+            query = "INSERT INTO front_pravega_key_value_tables VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            if not connection.execute(query, row).rowcount:
+                raise KeyValueTableExists(f"there is a table {scope}/{name}")
             for segment in segments_of(scope, name, partitions, first):
                 insert_table(connection, str(segment), primary + secondary, most)
 
@@ -97,7 +95,7 @@ class KeyValueTables:
     async def delete(self, scope: str, name: str, partitions: int) -> None:
         """Delete a table with its entries. Raises KeyValueTableMissing."""
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: Connection) -> None:
             query = "DELETE FROM front_pravega_key_value_tables WHERE scope = ? AND name = ? RETURNING first"
             row = connection.execute(query, (scope, name)).fetchone()
             if row is None:
@@ -119,7 +117,7 @@ class KeyValueTables:
         """Delete all that is kept of a scope's tables and reader groups: their streams are gone."""
         await self._drop_within(scope, groups_only=False)
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: Connection) -> None:
             for table in ("key_value_tables", "groups"):
                 connection.execute(f"DELETE FROM front_pravega_{table} WHERE scope = ?", (scope,))
 
@@ -131,7 +129,7 @@ class KeyValueTables:
         bounds = (f"{scope}/", f"{scope}0")
         rows = await self._db.run(lambda connection: connection.execute(within, bounds).fetchall())
 
-        def drop(connection: sqlite3.Connection, names: list[str]) -> None:
+        def drop(connection: Connection, names: list[str]) -> None:
             following: dict[str, int | None] = {}  # of key-value tables; None of what is none
             for name in names:
                 parsed = parse_segment(name)
@@ -157,7 +155,7 @@ class KeyValueTables:
             self._dropped.wake()
 
 
-def _exists(connection: sqlite3.Connection, scope: str, name: str) -> bool:
+def _exists(connection: Connection, scope: str, name: str) -> bool:
     query = "SELECT 1 FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
     return connection.execute(query, (scope, name)).fetchone() is not None
 

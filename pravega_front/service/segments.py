@@ -7,11 +7,11 @@ ones, and transactions theirs.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bridges.catalog.sql import Connection
 from bridges.catalog.topic import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
 from pravega_front.names import (
@@ -219,7 +219,7 @@ class Segments:
         topic = f"{_HIDDEN}{uuid.uuid4().hex}"
         room = self.room_for_tables()
 
-        def also(connection: sqlite3.Connection) -> None:
+        def also(connection: Connection) -> None:
             if table_count(connection) > room:
                 raise self._too_many()
             add_loose(connection, name, topic)

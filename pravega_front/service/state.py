@@ -6,11 +6,10 @@ It lives in the node's database, and what is changed is durable when a call retu
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection, Database, upsert
 from bridges.errors import LogError
 from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate
@@ -55,7 +54,7 @@ class SegmentState:
     async def loose(self) -> dict[str, Loose]:
         """All segments that belong to no stream, by name."""
 
-        def read(connection: sqlite3.Connection) -> dict[str, Loose]:
+        def read(connection: Connection) -> dict[str, Loose]:
             rows = connection.execute("SELECT name, topic, sealed FROM front_pravega_segments")
             return {name: Loose(topic, bool(sealed)) for name, topic, sealed in rows}
 
@@ -69,7 +68,7 @@ class SegmentState:
     async def merges(self) -> dict[str, Merging]:
         """All merges in pieces that were decided and have not ended, by the topics that hold their sources."""
 
-        def read(connection: sqlite3.Connection) -> dict[str, Merging]:
+        def read(connection: Connection) -> dict[str, Merging]:
             rows = connection.execute(
                 "SELECT topic, target, partition, stream, attempt, stale FROM front_pravega_merges"
             )
@@ -84,7 +83,7 @@ class SegmentState:
         Raises ConditionFailed, TooManyAttributes.
         """
 
-        def decide(connection: sqlite3.Connection) -> Merging:
+        def decide(connection: Connection) -> Merging:
             query = "SELECT target, partition, stream, attempt, stale FROM front_pravega_merges WHERE topic = ?"
             row = connection.execute(query, (topic,)).fetchone()
             if row is not None:
@@ -110,7 +109,7 @@ class SegmentState:
         """The segment in ``topic`` cannot be merged: attributes that were changed with the decision are as they were,
         unless somebody has changed them since."""
 
-        def give_up(connection: sqlite3.Connection) -> None:
+        def give_up(connection: Connection) -> None:
             query = "DELETE FROM front_pravega_merges WHERE topic = ? RETURNING target, partition, undo"
             for target, partition, undo in connection.execute(query, (topic,)).fetchall():
                 for name, new, old in reversed(json.loads(undo or "[]")):
@@ -129,9 +128,7 @@ class SegmentState:
         if updates:
             await self._db.run(lambda connection: self._update(connection, topic, partition, updates))
 
-    def _update(
-        self, connection: sqlite3.Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]
-    ) -> None:
+    def _update(self, connection: Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> None:
         more = 0
         for update in updates:
             value = _attribute(connection, topic, partition, update.attribute)
@@ -146,24 +143,22 @@ class SegmentState:
         _set_attributes(connection, topic, partition, updates)
 
 
-def _attribute(connection: sqlite3.Connection, topic: str, partition: int, attribute: bytes) -> int:
+def _attribute(connection: Connection, topic: str, partition: int, attribute: bytes) -> int:
     query = "SELECT value FROM front_pravega_attributes WHERE topic = ? AND partition = ? AND id = ?"
     row = connection.execute(query, (topic, partition, attribute)).fetchone()
     return NO_NUMBER if row is None else int(row[0])
 
 
-def _set_attributes(
-    connection: sqlite3.Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]
-) -> None:
+def _set_attributes(connection: Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> None:
     for update in updates:
         if update.new == NO_NUMBER:  # which unsets it
             query = "DELETE FROM front_pravega_attributes WHERE topic = ? AND partition = ? AND id = ?"
             connection.execute(query, (topic, partition, update.attribute))
         else:
             row = (topic, partition, update.attribute, update.new)
-            connection.execute("REPLACE INTO front_pravega_attributes VALUES (?, ?, ?, ?)", row)
+            connection.execute(upsert("front_pravega_attributes", "topic partition id", "value"), row)
 
 
-def add_loose(connection: sqlite3.Connection, name: str, topic: str) -> None:
+def add_loose(connection: Connection, name: str, topic: str) -> None:
     """A segment of no stream is made, in the transaction that makes its topic."""
     connection.execute("INSERT INTO front_pravega_segments (name, topic) VALUES (?, ?)", (name, topic))

@@ -9,7 +9,6 @@ however much the table holds: its name is free at once, and what it held is remo
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
 
 _SLICE_ROWS = 500
 _SLICE_BYTES = 4 * 1024 * 1024
@@ -39,16 +38,16 @@ class TooManyTables(LogError):
     """There are as many tables as there may be."""
 
 
-def table_count(connection: sqlite3.Connection) -> int:
+def table_count(connection: Connection) -> int:
     """How many tables there are, without counting them."""
     return int(connection.execute("SELECT tables FROM front_pravega_table_count").fetchone()[0])
 
 
-def insert_table(connection: sqlite3.Connection, name: str, key_length: int, most: int) -> None:
+def insert_table(connection: Connection, name: str, key_length: int, most: int) -> None:
     """Make a table, inside a transaction; ``key_length``: bytes of all its keys, 0 any. There are ``most`` then at
     most. Raises TableExists, TooManyTables."""
     row = (name, key_length, uuid.uuid4().hex)
-    query = "INSERT OR IGNORE INTO front_pravega_tables VALUES (?, 0, ?, 0, ?, 0)"
+    query = "INSERT INTO front_pravega_tables VALUES (?, 0, ?, 0, ?, 0) ON CONFLICT (segment) DO NOTHING"
     if not connection.execute(query, row).rowcount:
         raise TableExists(f"there is a table {name!r}")
     count = table_count(connection)
@@ -57,7 +56,7 @@ def insert_table(connection: sqlite3.Connection, name: str, key_length: int, mos
     connection.execute("UPDATE front_pravega_table_count SET tables = ?", (count + 1,))
 
 
-def drop_table(connection: sqlite3.Connection, name: str) -> bool:
+def drop_table(connection: Connection, name: str) -> bool:
     """Delete a table, inside a transaction; whether there was one. :class:`DroppedTables` is to be woken then."""
     query = "DELETE FROM front_pravega_tables WHERE segment = ? RETURNING stored"
     row = connection.execute(query, (name,)).fetchone()
@@ -68,13 +67,13 @@ def drop_table(connection: sqlite3.Connection, name: str) -> bool:
     return True
 
 
-def drop_tables(connection: sqlite3.Connection, names: Sequence[str]) -> None:
+def drop_tables(connection: Connection, names: Sequence[str]) -> None:
     """Delete those of some tables that there are."""
     for name in names:
         drop_table(connection, name)
 
 
-def remove_slice(connection: sqlite3.Connection) -> bool:
+def remove_slice(connection: Connection) -> bool:
     """Remove a bounded part of what tables held that were deleted; whether more is left."""
     rows, size = _SLICE_ROWS, _SLICE_BYTES
     while rows > 0 and size > 0:
@@ -91,8 +90,9 @@ def remove_slice(connection: sqlite3.Connection) -> bool:
         if last is not None:
             connection.execute("DELETE FROM front_pravega_entries WHERE segment = ? AND key <= ?", (stored, last))
             continue
-        removed = "SELECT rowid FROM front_pravega_removed WHERE segment = ? LIMIT ?"
-        gone = connection.execute(f"DELETE FROM front_pravega_removed WHERE rowid IN ({removed})", (stored, rows))
+        removed = "SELECT key FROM front_pravega_removed WHERE segment = ? LIMIT ?"
+        query = f"DELETE FROM front_pravega_removed WHERE segment = ? AND key IN ({removed})"
+        gone = connection.execute(query, (stored, stored, rows))
         rows -= gone.rowcount + 1
         if rows >= 0:
             connection.execute("DELETE FROM front_pravega_dropped WHERE stored = ?", (stored,))

@@ -7,17 +7,17 @@ of each key is kept, so a table takes no more room than its entries do, however 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from bridges.catalog.sql import upsert
 from bridges.errors import LogError
 from pravega_front.names import LONGEST_NAME
 from pravega_front.service.table_life import DroppedTables, TableMissing, drop_table, insert_table
 from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, TableEntry, TableKey
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
 
 T = TypeVar("T")
 
@@ -67,6 +67,10 @@ class NoSuchKey(LogError):
     """A key that must have a version does not exist."""
 
 
+_PUT = upsert("front_pravega_entries", "segment key", "version value")
+_PUT_REMOVED = upsert("front_pravega_removed", "segment key", "version")
+
+
 class OtherLength(LogError):
     """The table's log has another ``length`` than was said."""
 
@@ -109,7 +113,7 @@ class TableStore:
         self._many = asyncio.Lock()
 
     async def _run_many(
-        self, count: int, work: Callable[[sqlite3.Connection], T], wanted: Callable[[], bool] = lambda: True
+        self, count: int, work: Callable[[Connection], T], wanted: Callable[[], bool] = lambda: True
     ) -> T:
         """Have the database do what is about ``count`` keys. Raises NotWanted if that has changed meanwhile."""
         if count <= _FEW_KEYS:
@@ -129,7 +133,7 @@ class TableStore:
     async def delete(self, name: str, must_be_empty: bool) -> None:
         """Raises TableNotEmpty."""
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: Connection) -> None:
             if _table(connection, name).entries and must_be_empty:
                 raise TableNotEmpty(f"table {name!r} has entries")
             drop_table(connection, name)
@@ -142,7 +146,7 @@ class TableStore:
     async def info(self, name: str) -> TableInfo:
         """What is known of a table."""
 
-        def read(connection: sqlite3.Connection) -> TableInfo:
+        def read(connection: Connection) -> TableInfo:
             table = _table(connection, name)
             return TableInfo(table.length, table.entries, table.key_length)
 
@@ -155,7 +159,7 @@ class TableStore:
         """
         _check_many(entries)
 
-        def change(connection: sqlite3.Connection) -> list[int]:
+        def change(connection: Connection) -> list[int]:
             rows = list(entries)  # here, where one command at a time is: they may be much more than what came
             for key, _, value in rows:
                 if not 0 < len(key) <= MAX_KEY or len(value) > MAX_VALUE:
@@ -172,7 +176,7 @@ class TableStore:
                 old = _value_length(connection, stored, key)
                 held += len(value) + (len(key) if old is None else -old)
                 row = (stored, key, length, value)
-                connection.execute("REPLACE INTO front_pravega_entries VALUES (?, ?, ?, ?)", row)
+                connection.execute(_PUT, row)
                 if old is None:
                     count += 1
                     connection.execute("DELETE FROM front_pravega_removed WHERE segment = ? AND key = ?", (stored, key))
@@ -189,7 +193,7 @@ class TableStore:
         """Remove keys, all or none. Raises BadVersion, NoSuchKey, OtherLength, TableRefused."""
         _check_many(keys)
 
-        def change(connection: sqlite3.Connection) -> None:
+        def change(connection: Connection) -> None:
             stored, length, key_length, held, count = _table(connection, name)
             if at_length not in (-1, length):
                 raise OtherLength(length)
@@ -201,7 +205,7 @@ class TableStore:
                 if old is None:
                     continue
                 connection.execute("DELETE FROM front_pravega_entries WHERE segment = ? AND key = ?", (stored, key))
-                connection.execute("REPLACE INTO front_pravega_removed VALUES (?, ?, ?)", (stored, key, length))
+                connection.execute(_PUT_REMOVED, (stored, key, length))
                 held -= len(key) + old
                 count -= 1
                 length += _ENTRY_HEAD + len(key)
@@ -218,7 +222,7 @@ class TableStore:
         when its turn has come."""
         _check_many(keys)
 
-        def read(connection: sqlite3.Connection) -> list[TableEntry]:
+        def read(connection: Connection) -> list[TableEntry]:
             stored = _table(connection, name).stored
             rows = list(keys)
             size = sum(len(key) + (_value_length(connection, stored, key) or 0) for key, _ in rows)
@@ -242,7 +246,7 @@ class TableStore:
         MoreRoom if not even one has place in ``room`` bytes, as :meth:`entries` does."""
         rows = "SELECT key, version, value FROM front_pravega_entries WHERE segment = ? AND version >= ? "
 
-        def read(connection: sqlite3.Connection) -> tuple[Page, int]:
+        def read(connection: Connection) -> tuple[Page, int]:
             table = _table(connection, name)
             page = self._page(connection, rows + "ORDER BY version LIMIT ?", (table.stored, position), count, room)
             if page.last:
@@ -255,7 +259,7 @@ class TableStore:
         """Entries by their keys, behind ``after``, from ``first`` to ``last``; empty ones bound nothing."""
         query = "SELECT key, version, value FROM front_pravega_entries WHERE segment = ? AND key > ? AND key >= ? "
 
-        def read(connection: sqlite3.Connection) -> Page:
+        def read(connection: Connection) -> Page:
             stored = _table(connection, name).stored
             if last:
                 bounded = query + "AND key <= ? ORDER BY key LIMIT ?"
@@ -264,9 +268,7 @@ class TableStore:
 
         return await self._db.run(read)
 
-    def _page(
-        self, connection: sqlite3.Connection, query: str, values: tuple[object, ...], count: int, room: int
-    ) -> Page:
+    def _page(self, connection: Connection, query: str, values: tuple[object, ...], count: int, room: int) -> Page:
         """At most ``count`` entries, which take ``room`` bytes of memory together at most."""
         count = max(1, min(count, self._max_page))
         found: list[TableEntry] = []
@@ -298,7 +300,7 @@ class _Row(NamedTuple):
     entries: int
 
 
-def _table(connection: sqlite3.Connection, name: str) -> _Row:
+def _table(connection: Connection, name: str) -> _Row:
     query = "SELECT stored, length, key_length, bytes, entries FROM front_pravega_tables WHERE segment = ?"
     row = connection.execute(query, (name,)).fetchone()
     if row is None:
@@ -306,18 +308,18 @@ def _table(connection: sqlite3.Connection, name: str) -> _Row:
     return _Row(*row)
 
 
-def _set(connection: sqlite3.Connection, name: str, length: int, held: int, entries: int) -> None:
+def _set(connection: Connection, name: str, length: int, held: int, entries: int) -> None:
     query = "UPDATE front_pravega_tables SET length = ?, bytes = ?, entries = ? WHERE segment = ?"
     connection.execute(query, (length, held, entries, name))
 
 
-def _value_length(connection: sqlite3.Connection, stored: str, key: bytes) -> int | None:
+def _value_length(connection: Connection, stored: str, key: bytes) -> int | None:
     query = "SELECT length(value) FROM front_pravega_entries WHERE segment = ? AND key = ?"
     row = connection.execute(query, (stored, key)).fetchone()
     return None if row is None else int(row[0])
 
 
-def _check(connection: sqlite3.Connection, stored: str, key: bytes, version: int, key_length: int) -> None:
+def _check(connection: Connection, stored: str, key: bytes, version: int, key_length: int) -> None:
     """``key_length``: bytes of all keys of the table, 0 any; of such tables Pravega never says that one is missing."""
     if version == ANY_VERSION:
         return

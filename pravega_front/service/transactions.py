@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.catalog.sql import Connection
 from bridges.catalog.topic import ChangeKind, TopicKind, TopicNotFound
 from bridges.catalog.topic_rules import demands
 from bridges.errors import LogError
@@ -109,7 +109,7 @@ class Transactions:
         """Earlier versions kept those that have ended with the others, a number of each stream."""
         topics = self._node.catalog.topics
 
-        def move(connection: sqlite3.Connection) -> bool:
+        def move(connection: Connection) -> bool:
             query = "SELECT topic, high, low, state FROM front_pravega_transactions WHERE state IN (?, ?) "
             rows = connection.execute(f"{query} ORDER BY decided, low LIMIT ?", (*map(int, ENDED), _MOVED)).fetchall()
             for topic, high, low, state in rows:
@@ -185,7 +185,7 @@ class Transactions:
         )
         row = (*_key(found), int(found.state), lease_ms, now_ms, found.hidden, json.dumps(parents))
 
-        def also(connection: sqlite3.Connection) -> None:
+        def also(connection: Connection) -> None:
             connection.execute("INSERT INTO front_pravega_transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", row)
 
         # What its stream demands is looked at when the events are written: what is committed is refused no more.
@@ -326,7 +326,7 @@ class Transactions:
     async def _store_end(self, transaction: Transaction, state: TxnState) -> None:
         topic = self._node.catalog.topics.get(transaction.topic)
 
-        def store(connection: sqlite3.Connection) -> None:
+        def store(connection: Connection) -> None:
             query = "DELETE FROM front_pravega_transactions WHERE topic = ? AND high = ? AND low = ?"
             # Of a stream that is deleted nothing is left to tell of.
             if connection.execute(query, _key(transaction)).rowcount and topic is not None:

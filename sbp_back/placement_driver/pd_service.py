@@ -14,7 +14,7 @@ from sbp_back.errors import StoreError, StoreLocked
 from sbp_back.files import Files, make_directories
 from sbp_back.held import HeldFile
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
-from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.placement_driver.sql_state import SqlState, in_sqlite
 from sbp_back.placement_driver.state import StateError, StateVersionError
 from sbp_back.transport.carrier import Carrier
 from sbp_back.transport.listener import Listener
@@ -127,7 +127,7 @@ async def start_placement_driver(
         lock = await asyncio.to_thread(hold_state, data_dir)
         undo.callback(lock.release)
         try:
-            state = await asyncio.to_thread(SqliteState, data_dir / STATE_FILE, loop)
+            state = await asyncio.to_thread(SqlState, in_sqlite(data_dir / STATE_FILE), loop)
         except (StateError, StateVersionError) as error:
             raise StoreError(str(error)) from error
         servers = ServerCarriers(connect)

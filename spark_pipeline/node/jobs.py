@@ -8,7 +8,6 @@ silent, and forgotten after a time, as ended ones are.
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from bridges.catalog.job_view import RUNNING, SILENT, JobView
+from bridges.catalog.sql import Connection, upsert
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _KEPT_MS = 7 * 86_400_000
 _WRITTEN_EVERY_MS = 10_000
 
 
-def create(connection: sqlite3.Connection) -> None:
+def create(connection: Connection) -> None:
     """The table, as a migration."""
     connection.execute(
         "CREATE TABLE front_pipeline_jobs (owner TEXT, id TEXT, content TEXT NOT NULL, PRIMARY KEY (owner, id)) STRICT"
@@ -84,9 +84,7 @@ class Jobs:
             written_ms = view.heard_ms
             row = (*key, json.dumps(asdict(view)))
             await self._db.run(
-                lambda connection: connection.execute(
-                    "INSERT OR REPLACE INTO front_pipeline_jobs VALUES (?, ?, ?)", row
-                )
+                lambda connection: connection.execute(upsert("front_pipeline_jobs", "owner id", "content"), row)
             )
         self._known[key] = _Known(view, written_ms)
 

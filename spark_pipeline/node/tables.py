@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 
+from bridges.catalog.sql import Connection
 from spark_pipeline.node import jobs, write_tables
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     write_tables.create,
     jobs.create,
     write_tables.add_targets,
 )
 """What brings each version to the next; never change one that was released."""
 
-ERASERS: tuple[Callable[[sqlite3.Connection, str], None], ...] = (write_tables.erase_topic,)
+ERASERS: tuple[Callable[[Connection, str], None], ...] = (write_tables.erase_topic,)

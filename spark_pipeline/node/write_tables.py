@@ -6,12 +6,11 @@ them. So whatever the process is killed in, the next start knows each transactio
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-Connection = sqlite3.Connection
+from bridges.catalog.sql import Connection, upsert
 
 
 class AttemptState(IntEnum):
@@ -100,9 +99,9 @@ def read(connection: Connection) -> tuple[list[SinkRow], list[AttemptRow], list[
 def add_places(connection: Connection, attempt: AttemptRow, places: Iterable[tuple[str, int]]) -> None:
     """An attempt is about to write there."""
     marks = ", ".join("?" * len(attempt))
-    connection.execute(f"INSERT OR IGNORE INTO front_pipeline_attempts VALUES ({marks})", attempt)
+    connection.execute(f"INSERT INTO front_pipeline_attempts VALUES ({marks}) ON CONFLICT DO NOTHING", attempt)
     rows = [(attempt.producer_id, attempt.epoch, *place) for place in places]
-    connection.executemany("INSERT OR IGNORE INTO front_pipeline_places VALUES (?, ?, ?, ?)", rows)
+    connection.executemany("INSERT INTO front_pipeline_places VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
 
 
 def decide(
@@ -113,7 +112,7 @@ def decide(
 ) -> None:
     """What becomes of attempts, by producer id and epoch, and of the query that they are of, all of it at once."""
     if sink is not None:
-        connection.execute("INSERT OR REPLACE INTO front_pipeline_committed VALUES (?, ?, ?, ?, ?)", sink)
+        connection.execute(upsert("front_pipeline_committed", "query target", "batch once used_ms"), sink)
     query = "UPDATE front_pipeline_attempts SET state = ? WHERE producer_id = ? AND epoch = ?"
     connection.executemany(query, [(int(AttemptState.COMMITTING), *key) for key in committed])
     connection.executemany(query, [(int(AttemptState.ABORTING), *key) for key in aborted])

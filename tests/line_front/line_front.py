@@ -11,7 +11,6 @@ A record is ``key=value``, both percent-encoded, with ``*`` for none. Whatever g
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
 from bridges.awaited import awaited
+from bridges.catalog.sql import Connection, upsert
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import BatchInfo, FinishedAtOnce
 from bridges.formats.compression import DEFAULT_LIMIT
@@ -115,12 +115,12 @@ class LineSettings(Section):
     max_connections: int = setting(100, ge=1, description="Most connections at the same time.")
 
 
-def _marks(connection: sqlite3.Connection) -> None:
+def _marks(connection: Connection) -> None:
     columns = "name TEXT, topic TEXT, partition INTEGER, offset INTEGER, PRIMARY KEY (name, topic, partition)"
     connection.execute(f"CREATE TABLE front_line_marks ({columns}) STRICT, WITHOUT ROWID")
 
 
-def _erase_marks(connection: sqlite3.Connection, topic: str) -> None:
+def _erase_marks(connection: Connection, topic: str) -> None:
     connection.execute("DELETE FROM front_line_marks WHERE topic = ?", (topic,))
 
 
@@ -235,7 +235,9 @@ class LineFront(Front):
     async def _mark(self, name: str, topic: str, partition: str, offset: str) -> str:
         log = self._log(Operation.READ, topic, partition)
         row = (name, topic, log.partition, int(offset))
-        await self._node.db.run(lambda db: db.execute("REPLACE INTO front_line_marks VALUES (?, ?, ?, ?)", row))
+        await self._node.db.run(
+            lambda db: db.execute(upsert("front_line_marks", "name topic partition", "offset"), row)
+        )
         return offset
 
     async def _find(self, name: str, topic: str, partition: str) -> int:

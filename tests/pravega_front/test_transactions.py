@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sqlite3
 import struct
 import threading
 import time
@@ -19,10 +18,11 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
-from bridges.catalog.sql import Database
+from bridges.catalog.sql import Connection
 from pravega_front.names import TRANSACTION
 from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import PingStatus, ScaleStatus, TxnState, TxnStatus
+from tests.databases import database
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
 from tests.pravega_front.controller_client import ControllerClient, stream
@@ -215,9 +215,9 @@ def test_commits_are_carried_out_as_they_were_decided_also_by_the_next_start(mor
         assert found.read(number) == event(b"e" * 1_000_000) * 10 + event(b"late")
 
 
-async def changed(directory: Path, change: Callable[[sqlite3.Connection], None]) -> None:
+async def changed(directory: Path, change: Callable[[Connection], None]) -> None:
     """Change the database of a node that is not running."""
-    db = Database(directory / "node.db", MIGRATIONS, application_id=APPLICATION_ID, unwatched=HAS_CHECKSUMS)
+    db = database(directory / "node.db", MIGRATIONS, application_id=APPLICATION_ID, unwatched=HAS_CHECKSUMS)
     await db.open()
     await db.run(change)
     await db.close()
@@ -233,7 +233,7 @@ def test_how_transactions_ended_is_told_later_also_of_those_that_earlier_version
         assert found.calls.abortTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.SUCCESS
         ends = {committed.lowBits: TxnState.COMMITTED, aborted.lowBits: TxnState.ABORTED}
 
-        def as_before(db: sqlite3.Connection) -> None:
+        def as_before(db: Connection) -> None:
             """As an earlier version left them."""
             (low,) = db.execute("SELECT low FROM front_pravega_transactions").fetchone()
             assert low == begun.lowBits, "of those that have ended only the outcome is kept"

@@ -20,10 +20,11 @@ from msgspec.structs import replace
 from sbp_back import files
 from sbp_back.errors import SbpError, StoreError
 from sbp_back.files import Files
-from sbp_back.placement_driver.sqlite import SqliteState, _SqliteTransaction
+from sbp_back.placement_driver.sql_state import SqlTransaction
 from sbp_back.placement_driver.state import Transaction
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.range_server.store.wal_writer import WalWriter
+from sbp_back.sql.sqlite import SqliteEngine
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.range_server.store.power_loss import HOW, NAMES, Disk, RecordingCalls, steps_of, write_image
 from tests.sbp_back.test_backend_model import SERVERS, STORE, BackendMachine, Stream
@@ -64,7 +65,7 @@ class PowerMachine(BackendMachine):
 
     def copy_state(self, tx: Transaction, source: Path, target: Path) -> None:
         super().copy_state(tx, source, target)
-        (synchronous,) = cast("_SqliteTransaction", tx)._db.execute("PRAGMA synchronous").fetchone()
+        (synchronous,) = cast("SqlTransaction", tx)._db.execute("PRAGMA synchronous").fetchone()
         if self.power_lost and synchronous < 2:
             (target / "pd.sqlite-wal").unlink(missing_ok=True)
 
@@ -158,13 +159,13 @@ def test_what_any_of_them_forgets_to_flush_is_noticed(mutation: str, monkeypatch
     elif mutation == "seals not flushed":
         monkeypatch.setattr(WalWriter, "_flush_before", lambda _self, _group: None)
     elif mutation == "SQLite not flushed":
-        prepare = SqliteState._prepare
+        opened = SqliteEngine.open
 
-        def lower(self: SqliteState) -> None:
-            prepare(self)
-            self._db.execute("PRAGMA synchronous = NORMAL")
+        def lower(self: SqliteEngine) -> None:
+            opened(self)
+            self.connection.execute("PRAGMA synchronous = NORMAL")
 
-        monkeypatch.setattr(SqliteState, "_prepare", lower)
+        monkeypatch.setattr(SqliteEngine, "open", lower)
     kind = OsPowerMachine if mutation in ("seals not flushed", "nothing, with durability os") else PowerMachine
     noticed: list[Exception] = []
     for seed in range(12):

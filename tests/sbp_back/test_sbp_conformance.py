@@ -17,7 +17,6 @@ from sbp_back.client.control import ControlOptions
 from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
-from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
@@ -28,6 +27,7 @@ from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import entry_crc, pack_entry
 from sbp_back.wire.frame import crc32
+from tests.databases import pd_state
 from tests.sbp_back.document.document_lab import write
 
 DIALECT = DIALECTS["sbp-0.2"]
@@ -53,7 +53,7 @@ class Backend:
         options = StoreOptions(segment_bytes=1024 * 1024, durability="os")
         self.store = await asyncio.to_thread(Store.open, self.path / "store", options)
         self.store.start(loop)
-        self.state = SqliteState(self.path / "pd.sqlite", loop)
+        self.state = pd_state(self.path / "pd.sqlite", loop)
         self.pd = PlacementDriver(self.state, PlacementDriverOptions(name="pd-0"), connect=lambda _: self.to_server())
         self.server_options = RangeServerOptions(SERVER_ID, "in-process:1", heartbeat_seconds=60)
         self.server = RangeServer(self.store, self.server_options, loop)

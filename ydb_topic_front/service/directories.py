@@ -7,7 +7,6 @@ directories of topics that they make included; those that only a topic of anothe
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +15,7 @@ from ydb_topic_front.service.paths import PROTOCOL, parents
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
 
@@ -38,7 +37,7 @@ class Directories:
     async def load(self) -> None:
         """Read all that are kept into memory."""
 
-        def read(connection: sqlite3.Connection) -> set[str]:
+        def read(connection: Connection) -> set[str]:
             return {path for (path,) in connection.execute("SELECT path FROM front_ydb_directories")}
 
         self._kept = await self._db.run(read)
@@ -106,10 +105,12 @@ class Directories:
         self._kept.discard(path)
 
 
-def insert(connection: sqlite3.Connection, paths: Iterable[str]) -> None:
+def insert(connection: Connection, paths: Iterable[str]) -> None:
     """Part of a transaction: keep directories."""
     now = time.time_ns() // 1_000_000
-    connection.executemany("INSERT OR IGNORE INTO front_ydb_directories VALUES (?, ?)", [(path, now) for path in paths])
+    connection.executemany(
+        "INSERT INTO front_ydb_directories VALUES (?, ?) ON CONFLICT DO NOTHING", [(path, now) for path in paths]
+    )
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:

@@ -6,23 +6,24 @@ knows what it has written. Its row is forgotten when it has not been used for as
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from hashlib import md5
 from typing import TYPE_CHECKING
 
 from bridges.catalog.lineage import KEY_SPACE, Takers
+from bridges.catalog.sql import upsert
 from bridges.formats.producer import SeqNoStamp
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic
 
 _REFRESHED_MS = 3_600_000
 """A row in use is written again when it is older than this."""
+_USE = upsert("front_ydb_producers", "topic producer", "partition used_ms")
 _ERASED_AT_ONCE = 1_000
 """Rows removed in one transaction, which others wait for."""
 
@@ -63,7 +64,7 @@ class Producers:
         """Whether a producer has written to the topic, as far as that is remembered."""
         key = SeqNoStamp(producer, ()).key
 
-        def find(connection: sqlite3.Connection) -> bool:
+        def find(connection: Connection) -> bool:
             query = "SELECT 1 FROM front_ydb_producers WHERE topic = ? AND producer = ?"
             return connection.execute(query, (topic.name, key)).fetchone() is not None
 
@@ -83,7 +84,7 @@ class Producers:
             fresh = place_of(producer, topic.takers).index
         now = self._clock()
 
-        def find(connection: sqlite3.Connection) -> int:
+        def find(connection: Connection) -> int:
             query = "SELECT partition, used_ms FROM front_ydb_producers WHERE topic = ? AND producer = ?"
             row = connection.execute(query, (topic.name, key)).fetchone()
             found, used = row or (fresh, 0)
@@ -91,7 +92,7 @@ class Producers:
                 found, used = fresh, 0
             here = descendant(partitions, found, producer, wanted)
             if (wanted is None or here == wanted) and (here != found or now - used > _REFRESHED_MS):
-                connection.execute("REPLACE INTO front_ydb_producers VALUES (?, ?, ?, ?)", (topic.name, key, here, now))
+                connection.execute(_USE, (topic.name, key, here, now))
             return here
 
         here = await self._db.run(find)
@@ -102,7 +103,7 @@ class Producers:
     async def expire(self, now_ms: int) -> None:
         """Forget producers that were not used for long, and the oldest if there are too many."""
 
-        def remove(connection: sqlite3.Connection) -> int:
+        def remove(connection: Connection) -> int:
             oldest = "SELECT topic, producer FROM front_ydb_producers INDEXED BY front_ydb_producers_used"
             chosen = f"{oldest} WHERE used_ms < ? ORDER BY used_ms LIMIT ?"
             delete = f"DELETE FROM front_ydb_producers WHERE (topic, producer) IN ({chosen})"

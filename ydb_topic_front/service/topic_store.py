@@ -6,11 +6,11 @@ What the front keeps of each topic is in memory. Work that was begun is finished
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from bridges.catalog.sql import upsert
 from bridges.catalog.topic import Change, ChangeKind, NameCollision, TopicExists, TopicNotFound
 from ydb_topic_front.service import directories, paths
 from ydb_topic_front.service.paths import PROTOCOL
@@ -20,14 +20,14 @@ from ydb_topic_front.wire.statuses import Status, YdbError
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.catalog.lineage import KeyRange
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from ydb_topic_front.service.directories import Directories
 
 T = TypeVar("T")
 
-_STORE = "INSERT OR REPLACE INTO front_ydb_topics VALUES (?, ?)"
+_STORE = upsert("front_ydb_topics", "topic", "settings")
 
 
 class TopicStore:
@@ -50,7 +50,7 @@ class TopicStore:
     async def load(self) -> None:
         """Read everything into memory, and follow the catalog from now on."""
 
-        def read(connection: sqlite3.Connection) -> list[tuple[str, bytes]]:
+        def read(connection: Connection) -> list[tuple[str, bytes]]:
             return connection.execute("SELECT topic, settings FROM front_ydb_topics").fetchall()
 
         for topic, data in await self._db.run(read):
@@ -142,7 +142,7 @@ class TopicStore:
         data = settings.to_bytes()
         parents = paths.parents(path)
 
-        def also(connection: sqlite3.Connection) -> None:
+        def also(connection: Connection) -> None:
             connection.execute(_STORE, (name, data))
             directories.insert(connection, parents)
 
@@ -190,7 +190,7 @@ class TopicStore:
             await prepare(before, settings)
             data = settings.to_bytes()
 
-            def also(connection: sqlite3.Connection) -> None:
+            def also(connection: Connection) -> None:
                 connection.execute(_STORE, (name, data))
 
             if self._catalog.topics.get(name) is not topic:

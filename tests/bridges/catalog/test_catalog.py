@@ -19,13 +19,13 @@ from bridges.catalog.lineage import KeyRange
 from bridges.catalog.names import InvalidTopicName, canonical_name, check_topic_name, collision_key, derived_names
 from bridges.catalog.progress import Committed, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, ChangeKind, InvalidPartitions, NameCollision, TopicExists, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.errors import LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import RangeInfo, StreamInfo
+from tests.databases import database
 
 
 class Backend:
@@ -86,7 +86,7 @@ class Home:
 
     async def start(self, **options) -> Catalog:
         self.backend = Backend(self.path / "backend.db")
-        self.db = Database(self.path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
+        self.db = database(self.path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
         await self.db.open()
         self.progress = Progress(self.db)
         await self.progress.load()

@@ -24,7 +24,6 @@ from bridges.catalog.lineage import (
     related,
 )
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
 from bridges.catalog.topic import ChangeKind, InvalidPartitions, SplitNotAllowed, TopicEnded, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
 from bridges.catalog.topics import Catalog
@@ -32,6 +31,7 @@ from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, Partition
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.catalog.test_catalog import Home
 from tests.bridges.log.log_lab import World, batch, settle
+from tests.databases import database
 
 HALVES = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
 THIRDS = [KeyRange.of_doubles(0.0, 1 / 3), KeyRange.of_doubles(1 / 3, 2 / 3), KeyRange.of_doubles(2 / 3, 1.0)]
@@ -401,7 +401,7 @@ async def test_a_sealer_that_raises_the_unexpected_is_asked_again(home: Home) ->
 async def test_a_database_of_the_version_before(tmp_path: Path) -> None:
     """What was there before partitions had a lineage: all of them active, with the whole range of keys."""
     path = tmp_path / "node.db"
-    before = Database(path, MIGRATIONS[:8], application_id=APPLICATION_ID)
+    before = database(path, MIGRATIONS[:8], application_id=APPLICATION_ID)
     await before.open()
 
     def fill(connection: sqlite3.Connection) -> None:

@@ -17,10 +17,11 @@ from bridges.catalog.group_view import CONSUMERS
 from bridges.catalog.progress import Committed, FrontProgress, GroupHeld, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
+from tests.databases import database
 
 
 async def started(path: Path) -> tuple[Database, Progress]:
-    db = Database(path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
+    db = database(path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
     await db.open()
     progress = Progress(db)
     await progress.load()
@@ -230,7 +231,7 @@ async def test_a_position_that_was_committed_anew_does_not_expire(tmp_path: Path
 
 
 async def test_states_and_positions_of_the_former_version_are_carried_over(tmp_path: Path) -> None:
-    former = Database(tmp_path / "node.db", MIGRATIONS[:3], application_id=APPLICATION_ID)
+    former = database(tmp_path / "node.db", MIGRATIONS[:3], application_id=APPLICATION_ID)
     await former.open()
 
     def fill(connection: sqlite3.Connection) -> None:

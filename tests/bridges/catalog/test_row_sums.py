@@ -16,14 +16,15 @@ from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
 from bridges.catalog.sql import Database
 from sbp_back.errors import StoreCorrupt, StoreError
-from sbp_back.row_sums import make_table
+from sbp_back.sql.row_sums import make_table
+from tests.databases import database
 from tests.node_process import ANY, NodeProcess
 
 FLIPS = 150
 
 
 async def opened(path: Path, versions: int = len(MIGRATIONS)) -> Database:
-    db = Database(path, MIGRATIONS[:versions], application_id=APPLICATION_ID, unwatched=HAS_CHECKSUMS)
+    db = database(path, MIGRATIONS[:versions], application_id=APPLICATION_ID, unwatched=HAS_CHECKSUMS)
     await db.open()
     return db
 

@@ -13,9 +13,9 @@ from bridges.catalog import seals as seals_module
 from bridges.catalog.lineage import WHOLE, PartitionInfo
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.seals import Seals
-from bridges.catalog.sql import Database
 from bridges.catalog.topic import Topic
 from bridges.errors import LogUnavailable
+from tests.databases import database
 
 
 @pytest.mark.parametrize("patience", [0.0, 60.0])
@@ -25,7 +25,7 @@ async def test_partitions_are_sealed_while_others_wait_for_a_server_that_is_gone
     """More of them than are sealed at the same time."""
     monkeypatch.setattr(seals_module, "_PATIENCE_S", patience)
     monkeypatch.setattr(seals_module, "_RETRY_FIRST_S", 0.001)
-    db = Database(tmp_path / "db", MIGRATIONS, application_id=APPLICATION_ID)
+    db = database(tmp_path / "db", MIGRATIONS, application_id=APPLICATION_ID)
     await db.open()
     topic = Topic("t", uuid.uuid4(), [PartitionInfo(number, number, WHOLE) for number in range(200)], {}, 0)
     dead = set(range(100 if patience == 0.0 else 10))

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog import sql
 from bridges.catalog.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
 from bridges.errors import StorageFull
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.sql import thread
+from tests.databases import database
 
 APP = 0x1234
 
@@ -30,7 +31,7 @@ def add_column(connection: sqlite3.Connection) -> None:
 
 
 async def opened(path: Path, migrations=(table,), **options) -> Database:
-    db = Database(path, migrations, application_id=APP, **options)
+    db = database(path, migrations, application_id=APP, **options)
     await db.open()
     return db
 
@@ -175,7 +176,7 @@ async def test_results_that_come_together_are_given_in_many_turns_in_the_order_o
 async def test_whoever_waits_has_an_answer_when_the_database_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "_GIVEN_AT_ONCE", 1)
+    monkeypatch.setattr(thread, "GIVEN_AT_ONCE", 1)
     db = await opened(tmp_path / "a.db")
     waiting = [db.submit(lambda c: None) for _ in range(1000)]
     await db.close()
@@ -268,13 +269,13 @@ async def test_damage_is_told_to_the_node(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, sqlite3, sys
 from pathlib import Path
-from bridges.catalog.sql import Database
+from tests.databases import database
 
 def table(c):
     c.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
 
 async def main():
-    db = Database(Path(sys.argv[1]), (table,), application_id=0x1234)
+    db = database(Path(sys.argv[1]), (table,), application_id=0x1234)
     await db.open()
     (start,) = await db.run(lambda c: c.execute("SELECT coalesce(max(k), -1) + 1 FROM t").fetchone())
     async def writer(lane):

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
 from bridges.errors import LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
@@ -25,6 +24,7 @@ from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.log.skipping import skip
 from sbp_back.errors import DecodeError
+from tests import databases
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
 from tests.depth import examples
@@ -285,7 +285,7 @@ async def test_what_was_counted_and_is_damaged_afterwards_keeps_its_bytes(asked_
 
 
 async def test_starts_inside_records_survive_the_node_and_go_with_the_topic(tmp_path: Path) -> None:
-    database = Database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
+    database = databases.database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
     await database.open()
     await database.run(lambda db: db.execute("INSERT INTO topics (name, topic_id, created_ms) VALUES ('t', x'00', 0)"))
     await database.run(lambda db: db.execute("INSERT INTO partitions (topic, idx, stream_id) VALUES ('t', 0, 1)"))

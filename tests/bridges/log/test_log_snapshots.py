@@ -18,6 +18,7 @@ from bridges.log.snapshots import Snapshots
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
 from tests.bridges.log.log_lab import World, batch, kafka_ids, kafka_row, settle
+from tests.databases import database
 
 
 async def write(world: World, log: PartitionLog, *sequences: int, size: int = 10) -> None:
@@ -336,7 +337,7 @@ async def test_a_start_remembered_of_what_the_log_has_lost_hides_nothing_once_th
 
 @pytest.fixture
 async def db(tmp_path: Path):  # type: ignore[no-untyped-def]
-    db = Database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID, synchronous="NORMAL")
+    db = database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID, synchronous="NORMAL")
     await db.open()
     yield db
     await db.close()
@@ -358,34 +359,34 @@ async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db
 
 
 async def test_what_must_survive_loss_of_power_is_flushed_where_the_database_promises_less(
-    db: Database, monkeypatch: pytest.MonkeyPatch
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bridges.catalog import sql
+    from sbp_back.sql import sqlite
 
     flushed: list[str] = []
-    fsync = sql.os.fsync
+    fsync = sqlite.os.fsync
 
     def watched(descriptor: int) -> None:
         flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         fsync(descriptor)
 
-    monkeypatch.setattr(sql.os, "fsync", watched)
+    monkeypatch.setattr(sqlite.os, "fsync", watched)
     await db.run(lambda c: c.execute("INSERT INTO meta VALUES ('a', 1)"))
     assert not flushed
     await Snapshots(db).forget(1)
-    assert flushed == ["node.db-wal", db.path.parent.name]
+    assert flushed == ["node.db-wal", tmp_path.name]
 
     def fail(descriptor: int) -> None:
         raise OSError(5, "the disk is gone")
 
-    monkeypatch.setattr(sql.os, "fsync", fail)
+    monkeypatch.setattr(sqlite.os, "fsync", fail)
     with pytest.raises(DatabaseError):
         await Snapshots(db).forget(1)
 
 
 async def test_a_flush_may_be_the_first_thing_a_database_is_asked_for(tmp_path: Path) -> None:
     for _ in range(3):
-        db = Database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID, synchronous="NORMAL")
+        db = database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID, synchronous="NORMAL")
         await db.open()
         await Snapshots(db).forget(1)
         await db.close()

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.catalog.sql import Database
 from bridges.commands.cli import main
 from bridges.errors import DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable, StorageFull
 from bridges.formats import FormatId, decode
@@ -24,6 +23,7 @@ from bridges.log.partition_log import Batch, PartitionLog
 from bridges.log.skipping import skip
 from bridges.log.skips import Skips, before, merged, next_after, past
 from tests.bridges.log.log_lab import World, batch, settle
+from tests.databases import database
 from tests.node_process import NodeProcess
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
@@ -231,7 +231,7 @@ async def test_a_skip_of_what_the_log_has_lost_hides_nothing_once_the_log_has_gr
 
 
 async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None:
-    db = Database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
+    db = database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
     await db.open()
     await db.run(lambda c: c.execute("INSERT INTO topics (name, topic_id, created_ms) VALUES ('t', x'00', 1)"))
     await db.run(lambda c: c.execute("INSERT INTO partitions (topic, idx, stream_id) VALUES ('t', 0, 1)"))

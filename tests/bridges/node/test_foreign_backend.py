@@ -25,7 +25,6 @@ from sbp_back.client.client import Client
 from sbp_back.client.leader import pd_carrier
 from sbp_back.errors import StoreError
 from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.transport.tcp_carrier import tcp_connector
 from sbp_back.wire.model import (
     AppendRequest,
@@ -36,6 +35,7 @@ from sbp_back.wire.model import (
     TrimStreamRequest,
 )
 from tests.bridges.log.log_lab import batch
+from tests.databases import pd_state
 from tests.sbp_back.client.foreign import ForeignCluster, Panic
 
 
@@ -101,7 +101,7 @@ async def test_a_foreign_range_server_of_our_placement_driver_is_refused_unless_
     tmp_path: Path,
 ) -> None:
     """It would be believed where it says that a range ends, which it forgets with its process."""
-    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+    state = pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop())
     cluster = ForeignCluster(servers=1, pd=PlacementDriver(state))
     await cluster.serve()
     node = Node(settings(tmp_path, cluster.address, "anabranch", **{"sbp.timeout_ms": "1s"}), fronts=[])

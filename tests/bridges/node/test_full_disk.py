@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog.sql import Database
 from bridges.errors import StorageFull
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from sbp_back.errors import StoreError
-from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.placement_driver.state import StateError
+from tests.databases import database, pd_state
 
 MIB = 1024 * 1024
 
@@ -27,7 +26,7 @@ def table(connection) -> None:
 
 async def test_what_makes_room_takes_the_reserve_and_nothing_else_does(tmp_path: Path) -> None:
     reserve = tmp_path / "a.db-reserve"
-    db = Database(tmp_path / "a.db", (table,), application_id=1, reserve_bytes=MIB)
+    db = database(tmp_path / "a.db", (table,), application_id=1, reserve_bytes=MIB)
     await db.open()
     await db.run(lambda connection: None)
     assert reserve.stat().st_blocks * 512 >= MIB
@@ -130,4 +129,4 @@ async def test_a_disk_without_room_for_a_start_is_told_from_damage(small_disk: P
     with pytest.raises(StoreError, match=r"cannot open .*node\.db: its disk is full"):
         await started(small_disk)
     with pytest.raises(StateError, match=r"cannot open .*pd\.sqlite: its disk is full"):
-        SqliteState(data / "sbp" / "pd.sqlite", asyncio.get_running_loop())
+        pd_state(data / "sbp" / "pd.sqlite", asyncio.get_running_loop())

@@ -17,6 +17,7 @@ from bridges.node.config import Settings, load
 from sbp_back.errors import ConnectionLost, StoreError
 from sbp_back.wire.identity import Call, new_identity, pd_name
 from sbp_back.wire.model import DescribePdResponse, PdNode, Request, Response, Status
+from tests.databases import database
 
 OWN, OTHER = new_identity(), new_identity()
 
@@ -31,7 +32,7 @@ def named(name: str) -> Call:
 
 
 async def opened(path: Path, versions: int = len(MIGRATIONS)) -> Database:
-    db = Database(path / "node.db", MIGRATIONS[:versions], application_id=APPLICATION_ID)
+    db = database(path / "node.db", MIGRATIONS[:versions], application_id=APPLICATION_ID)
     await db.open()
     return db
 

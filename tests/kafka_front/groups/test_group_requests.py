@@ -18,7 +18,6 @@ import pytest
 from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.progress import Progress
 from bridges.catalog.schema import MIGRATIONS
-from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, Topic
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
@@ -26,6 +25,7 @@ from kafka_front.service.groups import admin, codes, consumer_membership, member
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.wire import messages as m
+from tests import databases
 from tests.kafka_front.groups import wire_client as w
 from tests.kafka_front.groups.lab import assignment, subscription
 from tests.kafka_front.groups.wire_client import WireClient
@@ -82,7 +82,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             await _prepare(broker.port)
             yield Place("127.0.0.1", broker.port, stack)
             return
-        database = Database(tmp_path / "node.db", MIGRATIONS, application_id=1)
+        database = databases.database(tmp_path / "node.db", MIGRATIONS, application_id=1)
         await database.open()
         progress = Progress(database)
         await progress.load()

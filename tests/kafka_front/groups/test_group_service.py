@@ -24,6 +24,7 @@ from kafka_front.service.groups.group import JoinReply, SyncReply
 from kafka_front.service.groups.journal import GroupJournal
 from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot
+from tests.databases import database
 from tests.kafka_front.groups.lab import assignment, subscription
 
 DAY_MS = 86_400_000
@@ -53,7 +54,7 @@ class Life:
 
     async def start(self, settings: GroupSettings = SETTINGS) -> GroupService:
         await self.stop()
-        self.database = Database(self.path, MIGRATIONS, application_id=APPLICATION_ID)
+        self.database = database(self.path, MIGRATIONS, application_id=APPLICATION_ID)
         await self.database.open()
         progress = Progress(self.database)
         await progress.load()

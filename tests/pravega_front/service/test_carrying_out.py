@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog.sql import Database
 from bridges.errors import LogError, LogUnavailable, StorageFull
 from pravega_front.service import carrying_out
 from pravega_front.service.carrying_out import carry_out
@@ -16,6 +15,7 @@ from pravega_front.service.state import ConditionFailed, Merging, SegmentState
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate
+from tests.databases import database
 
 
 async def test_what_waits_for_its_next_time_holds_no_slot() -> None:
@@ -56,7 +56,7 @@ async def test_it_is_tried_until_it_does_not_fail_so(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 async def state(tmp_path: Path) -> AsyncIterator[SegmentState]:
-    db = Database(tmp_path / "tables.db", MIGRATIONS, application_id=1)
+    db = database(tmp_path / "tables.db", MIGRATIONS, application_id=1)
     await db.open()
     yield SegmentState(db, 10)
     await db.close()

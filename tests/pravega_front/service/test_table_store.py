@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bridges.barrier import Barrier
-from bridges.catalog.sql import Database
 from pravega_front.service.table_life import DroppedTables
 from pravega_front.service.table_store import MoreRoom, TableStore
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.fields import ANY_VERSION, TableEntry, TableKey
+from tests.databases import database
 
 ENTRIES = [TableEntry(b"%03d" % place, ANY_VERSION, b"v") for place in range(100)]
 KEYS = [TableKey(one.key, ANY_VERSION) for one in ENTRIES]
@@ -21,7 +21,7 @@ KEYS = [TableKey(one.key, ANY_VERSION) for one in ENTRIES]
 
 @pytest.fixture
 async def tables(tmp_path: Path) -> AsyncIterator[TableStore]:
-    db = Database(tmp_path / "tables.db", MIGRATIONS, application_id=1)
+    db = database(tmp_path / "tables.db", MIGRATIONS, application_id=1)
     await db.open()
     tables = TableStore(db, DroppedTables(db, Barrier()), lambda: 10, 1 << 20, 1000)
     await tables.create("t")

@@ -17,13 +17,13 @@ from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.range_server.range_server_service import RangeServerSetup, open_store, start_range_server
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import InProcessCarrier
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 from sbp_back.wire import model as m
+from tests.databases import pd_state
 from tests.sbp_back.client.foreign import ForeignCluster, ForeignPlacementDriver, Panic
 
 
@@ -55,7 +55,7 @@ async def world() -> World:
 @pytest.fixture
 async def mixed(tmp_path: Path) -> AsyncIterator[World]:
     """Foreign range servers of a placement driver of ours."""
-    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+    state = pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop())
     pd = PlacementDriver(state, connect=lambda server: InProcessCarrier(made.servers[server.server_id]))
     made = World(pd=pd)
     await made.enlist()

@@ -19,7 +19,6 @@ from sbp_back.placement_driver.pd_service import (
     PlacementDriverSetup,
     start_placement_driver,
 )
-from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.placement_driver.state import StateError
 from sbp_back.range_server.home import StoreHome
 from sbp_back.range_server.range_server_service import (
@@ -37,6 +36,7 @@ from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import Introduce, TcpCarrier, TcpOptions
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import ask_identity, identity_of, new_identity, pd_name
+from tests.databases import pd_state
 from tests.sbp_back.document.document_lab import running
 
 STORE = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
@@ -74,7 +74,7 @@ def read_identity(path: Path) -> str:
 
 
 async def state_identity(path: Path) -> str:
-    state = SqliteState(path, asyncio.get_running_loop())
+    state = pd_state(path, asyncio.get_running_loop())
     await state.close()
     return state.identity
 
@@ -89,7 +89,7 @@ async def test_a_state_keeps_its_identity_for_life(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 async def test_a_state_of_an_older_format_gets_an_identity(tmp_path: Path, version: int) -> None:
     path = tmp_path / "pd.sqlite"
-    state = SqliteState(path, asyncio.get_running_loop())
+    state = pd_state(path, asyncio.get_running_loop())
     pd = InProcessCarrier(PlacementDriver(state))
     assert (await pd.call(m.CreateStreamRequest(m.StreamInfo()))).status.ok
     await state.close()
@@ -108,7 +108,7 @@ async def test_a_state_of_an_older_format_gets_an_identity(tmp_path: Path, versi
     identity = await state_identity(path)
     assert (identity == state.identity) == (version >= 3)
     assert await state_identity(path) == identity
-    again = SqliteState(path, asyncio.get_running_loop())
+    again = pd_state(path, asyncio.get_running_loop())
     created = await InProcessCarrier(PlacementDriver(again)).call(m.CreateStreamRequest(m.StreamInfo()))
     assert getattr(created, "stream").stream_id == 1, "what was there is still there"  # noqa: B009
     await again.close()
@@ -120,12 +120,12 @@ async def test_a_state_without_its_identity_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM identity")
     with pytest.raises(StateError, match="identity is not what was stored"):
-        SqliteState(path, asyncio.get_running_loop())
+        pd_state(path, asyncio.get_running_loop())
     with sqlite3.connect(path) as db:
         db.execute("DROP TABLE row_sums")
         db.execute("PRAGMA user_version = 5")
     with pytest.raises(StateError, match="lost its identity"):
-        SqliteState(path, asyncio.get_running_loop())
+        pd_state(path, asyncio.get_running_loop())
 
 
 async def test_document_and_sbp_02_tell_the_same_identity(tmp_path: Path) -> None:

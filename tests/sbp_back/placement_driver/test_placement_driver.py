@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -21,10 +21,11 @@ from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
-from sbp_back.placement_driver.sqlite import SqliteState, _SqliteTransaction
 from sbp_back.placement_driver.state import StateError, StateVersionError
+from sbp_back.sql.sqlite import SqliteEngine
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
+from tests.databases import pd_state
 
 
 class Clock:
@@ -46,7 +47,7 @@ class Bench:
         self.start()
 
     def start(self) -> None:
-        state = SqliteState(self.path, asyncio.get_running_loop())
+        self.state = state = pd_state(self.path, asyncio.get_running_loop())
         self.pd = PlacementDriver(
             state,
             PlacementDriverOptions(name="pd", advertise_addr="pd:1"),
@@ -660,7 +661,7 @@ def test_choice_is_distinct_complete_and_never_the_worst_alone(rates: list[int],
 
 
 async def test_a_failing_request_does_not_undo_its_neighbours(tmp_path: Path) -> None:
-    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+    state = pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop())
     results: list[object] = []
     finished = asyncio.Event()
 
@@ -683,7 +684,7 @@ async def test_answers_of_one_transaction_are_given_in_many_turns_in_their_order
     tmp_path: Path,
 ) -> None:
     loop = asyncio.get_running_loop()
-    state = SqliteState(tmp_path / "pd.sqlite", loop)
+    state = pd_state(tmp_path / "pd.sqlite", loop)
     turn, given = 0, Counter[int]()
     answers: list[int] = []
 
@@ -713,7 +714,7 @@ def raise_(error: StateError) -> None:
 
 
 async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_only(tmp_path: Path) -> None:
-    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+    state = pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop())
 
     class Failing:
         """A connection whose next end of a transaction fails, in whatever way."""
@@ -731,7 +732,7 @@ async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_on
         def __getattr__(self, name: str) -> Any:
             return getattr(self._db, name)
 
-    state._db = Failing(state._db)  # type: ignore[assignment]
+    state.engine.connection = Failing(state.engine.connection)  # type: ignore[misc]
 
     async def next_stream() -> object:
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -745,22 +746,31 @@ async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_on
     await state.close()
 
 
-async def test_streams_are_trimmed_and_deleted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_are_trimmed_and_deleted_on_a_full_disk(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "pd.sqlite")
     await bench.stream()
     reserve = tmp_path / "pd.sqlite-reserve"
     assert reserve.stat().st_blocks * 512 >= 8 * 1024 * 1024
-    change = _SqliteTransaction._change
+    engine = cast("SqliteEngine", bench.state.engine)
 
-    def full(self: _SqliteTransaction, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
-        # As on a disk of which the reserve is all that is left.
-        pages = self._db.execute("PRAGMA page_count").fetchone()[0]
-        self._db.execute(f"PRAGMA max_page_count = {pages if reserve.exists() else 10 * pages}")
-        self._db.execute("CREATE TABLE IF NOT EXISTS filler (v TEXT)")
-        self._db.execute("INSERT INTO filler VALUES (?)", ("x" * 20_000,))
-        return change(self, statement, values)
+    class Filling:
+        """As on a disk of which the reserve is all that is left."""
 
-    monkeypatch.setattr(_SqliteTransaction, "_change", full)
+        def __init__(self, db: sqlite3.Connection) -> None:
+            self._db = db
+
+        def execute(self, statement: str, *arguments: object) -> sqlite3.Cursor:
+            if statement.startswith(("INSERT", "UPDATE", "DELETE")):
+                pages = self._db.execute("PRAGMA page_count").fetchone()[0]
+                self._db.execute(f"PRAGMA max_page_count = {pages if reserve.exists() else 10 * pages}")
+                self._db.execute("CREATE TABLE IF NOT EXISTS filler (v TEXT)")
+                self._db.execute("INSERT INTO filler VALUES (?)", ("x" * 20_000,))
+            return self._db.execute(statement, *arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._db, name)
+
+    engine.connection = Filling(engine.connection)  # type: ignore[assignment]
     refused, deleted, refused_too = await asyncio.gather(
         bench.call(m.CreateStreamRequest(m.StreamInfo())),
         bench.call(m.DeleteStreamRequest(0)),
@@ -793,7 +803,7 @@ async def test_no_damage_of_the_state_is_shown(tmp_path: Path) -> None:
         for left in tmp_path.glob("pd.sqlite-*"):
             left.unlink()
         try:
-            state = SqliteState(path, asyncio.get_running_loop())
+            state = pd_state(path, asyncio.get_running_loop())
         except StateError:
             refused += 1
             continue
@@ -807,10 +817,10 @@ async def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(StateVersionError, match="99"):
-        SqliteState(path, asyncio.get_running_loop())
+        pd_state(path, asyncio.get_running_loop())
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StateError):
-        SqliteState(path, asyncio.get_running_loop())
+        pd_state(path, asyncio.get_running_loop())
 
 
 def test_many_ranges_at_once_leave_no_server_out() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from sbp_back.errors import ConnectionLost, SbpError
 from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import Reconciled, reconcile
 from sbp_back.range_server.reporter import Reporter
@@ -19,13 +18,14 @@ from sbp_back.range_server.store.index import StoredRange
 from sbp_back.transport.carrier import InProcessCarrier
 from sbp_back.transport.handler import Reply
 from sbp_back.wire import model as m
+from tests.databases import pd_state
 
 SERVER = 0
 
 
 @pytest.fixture
 async def pd(tmp_path: Path) -> AsyncIterator[InProcessCarrier]:
-    driver = PlacementDriver(SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop()))
+    driver = PlacementDriver(pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop()))
     carrier = InProcessCarrier(driver)
     await carrier.call(m.HeartbeatRequest("rs", m.ClientRole.RANGE_SERVER, m.RangeServerInfo(SERVER, "rs:1")))
     yield carrier

@@ -20,6 +20,8 @@ from hashlib import blake2b
 
 import msgspec
 
+from sbp_back.sql.connection import Connection
+
 TABLE = "row_sums"
 _SCHEMA = ""
 """Stands for the definitions of all tables and indexes in the table of sums: no table has this name."""
@@ -121,14 +123,14 @@ class RowSums:
         return totals
 
 
-def unwatch(connection: sqlite3.Connection) -> None:
+def unwatch(connection: Connection) -> None:
     """Note no changes until the end of the transaction, when everything is summed anew: a table cannot lose a column
     that is noted."""
     for (name,) in connection.execute("SELECT name FROM sqlite_temp_schema WHERE type = 'trigger'").fetchall():
         connection.execute(f'DROP TRIGGER temp."{name}"')
 
 
-def make_table(connection: sqlite3.Connection) -> None:
+def make_table(connection: Connection) -> None:
     """The migration that begins with sums; they are filled in when all migrations are done."""
     connection.execute(f"CREATE TABLE {TABLE} (tbl TEXT PRIMARY KEY, total INTEGER NOT NULL) STRICT, WITHOUT ROWID")
 

@@ -1,0 +1,325 @@
+"""State of a single placement driver in an SQL database (sbp_back/sql)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sbp_back.errors import StoreError, StoreVersionError
+from sbp_back.placement_driver.state import RangeRow, StateError, StateVersionError, StreamRow, Transaction
+from sbp_back.sql.connection import Connection, upsert
+from sbp_back.sql.engine import Engine
+from sbp_back.sql.row_sums import make_table
+from sbp_back.sql.sqlite import SqliteEngine
+from sbp_back.sql.thread import SqlThread
+from sbp_back.wire.identity import new_identity
+from sbp_back.wire.model import RangeServerInfo
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RESERVE_BYTES = 8 * 1024 * 1024
+
+
+def _format_1(connection: Connection) -> None:
+    for statement in (
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE streams (
+            stream_id INTEGER PRIMARY KEY,
+            replica INTEGER NOT NULL,
+            ack_count INTEGER NOT NULL,
+            retention_ms INTEGER NOT NULL,
+            trim_offset INTEGER NOT NULL,
+            deleted INTEGER NOT NULL
+        )""",
+        """CREATE TABLE ranges (
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            start_offset INTEGER NOT NULL,
+            end_offset INTEGER NOT NULL,
+            replica_count INTEGER NOT NULL,
+            ack_count INTEGER NOT NULL,
+            PRIMARY KEY (stream_id, range_index)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE replicas (
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            position INTEGER NOT NULL,
+            server_id INTEGER NOT NULL,
+            PRIMARY KEY (stream_id, range_index, position)
+        ) WITHOUT ROWID""",
+        "CREATE UNIQUE INDEX replicas_by_server ON replicas (server_id, stream_id, range_index)",
+        "CREATE TABLE servers (server_id INTEGER PRIMARY KEY, advertise_addr TEXT NOT NULL)",
+        """CREATE TABLE deletions (
+            server_id INTEGER NOT NULL,
+            stream_id INTEGER NOT NULL,
+            PRIMARY KEY (server_id, stream_id)
+        ) WITHOUT ROWID""",
+    ):
+        connection.execute(statement)
+
+
+def _format_2(connection: Connection) -> None:
+    # Ranges of the document's dialect.
+    connection.execute("ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0")
+
+
+def _format_3(connection: Connection) -> None:
+    connection.execute("CREATE TABLE identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)")
+    connection.execute("INSERT INTO identity VALUES (1, ?)", (new_identity(),))
+
+
+def _format_4(connection: Connection) -> None:
+    # Until now there were no floors of ranges, and of what servers are to be told only deletions were remembered.
+    connection.execute("ALTER TABLE ranges ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
+    connection.execute(
+        """CREATE TABLE news (
+            server_id INTEGER NOT NULL,
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            PRIMARY KEY (server_id, stream_id, range_index)
+        ) WITHOUT ROWID"""
+    )
+
+
+def _format_5(connection: Connection) -> None:
+    # Who had made a stream.
+    connection.execute("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table)
+"""What brings each format to the next; never change one that was released."""
+
+_RANGE_COLUMNS = (
+    "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count, r.document,"
+    " r.floor"
+)
+_PUT_STREAM = upsert("streams", "stream_id", "replica ack_count retention_ms trim_offset deleted inside")
+_PUT_RANGE = upsert(
+    "ranges",
+    "stream_id range_index",
+    "epoch start_offset end_offset replica_count ack_count document floor",
+)
+_PUT_SERVER = upsert("servers", "server_id", "advertise_addr")
+_ADD_DELETION = upsert("deletions", "server_id stream_id")
+_ADD_NEWS = upsert("news", "server_id stream_id range_index")
+
+
+class SqlTransaction(Transaction):
+    """The transaction that is open on the connection of the state's thread, in the hands of one closure."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._db = connection
+
+    def _take(self, counter: str) -> int:
+        row = self._db.execute(
+            "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET next = counters.next + 1"
+            " RETURNING next - 1",
+            (counter,),
+        ).fetchone()
+        return int(row[0])
+
+    def next_stream_id(self) -> int:
+        return self._take("stream")
+
+    def next_server_id(self) -> int:
+        return self._take("server")
+
+    def claim_server_id(self, server_id: int) -> None:
+        self._db.execute(
+            "INSERT INTO counters VALUES ('server', ?)"
+            " ON CONFLICT (name) DO UPDATE SET next = excluded.next WHERE excluded.next > counters.next",
+            (server_id + 1,),
+        )
+
+    def get_stream(self, stream_id: int) -> StreamRow | None:
+        row = self._db.execute(
+            "SELECT stream_id, replica, ack_count, retention_ms, trim_offset, deleted, inside FROM streams"
+            " WHERE stream_id = ?",
+            (stream_id,),
+        ).fetchone()
+        if row is None:
+            return None
+        found, replica, ack_count, retention_ms, trim_offset, deleted, inside = row
+        return StreamRow(found, replica, ack_count, retention_ms, trim_offset, bool(deleted), bool(inside))
+
+    def put_stream(self, stream: StreamRow) -> None:
+        self._db.execute(
+            _PUT_STREAM,
+            (
+                stream.stream_id,
+                stream.replica,
+                stream.ack_count,
+                stream.retention_ms,
+                stream.trim_offset,
+                int(stream.deleted),
+                int(stream.inside),
+            ),
+        )
+
+    def _ranges(self, rows: list[tuple[Any, ...]]) -> list[RangeRow]:
+        ranges = []
+        for row in rows:
+            servers = self._db.execute(
+                "SELECT server_id FROM replicas WHERE stream_id = ? AND range_index = ? ORDER BY position", row[:2]
+            )
+            stream_id, index, epoch, start, end, replica_count, ack_count, document, floor = row
+            ids = [server_id for (server_id,) in servers]
+            ranges.append(
+                RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, ids, bool(document), floor)
+            )
+        return ranges
+
+    def last_range(self, stream_id: int) -> RangeRow | None:
+        rows = self._db.execute(
+            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index DESC LIMIT 1", (stream_id,)
+        ).fetchall()
+        return self._ranges(rows)[0] if rows else None
+
+    def get_range(self, stream_id: int, index: int) -> RangeRow | None:
+        rows = self._db.execute(
+            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? AND range_index = ?", (stream_id, index)
+        ).fetchall()
+        return self._ranges(rows)[0] if rows else None
+
+    def put_range(self, row: RangeRow) -> None:
+        known = self._db.execute(
+            "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
+        ).fetchone()
+        self._db.execute(
+            _PUT_RANGE,
+            (
+                row.stream_id,
+                row.index,
+                row.epoch,
+                row.start,
+                row.end,
+                row.replica_count,
+                row.ack_count,
+                int(row.document),
+                row.floor,
+            ),
+        )
+        if known is None:
+            for position, server in enumerate(row.server_ids):
+                self._db.execute(
+                    "INSERT INTO replicas VALUES (?, ?, ?, ?)", (row.stream_id, row.index, position, server)
+                )
+
+    def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
+        return self._ranges(
+            self._db.execute(
+                f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index", (stream_id,)
+            ).fetchall()
+        )
+
+    def ranges_of_server(self, server_id: int) -> list[RangeRow]:
+        return self._ranges(
+            self._db.execute(
+                f"SELECT {_RANGE_COLUMNS} FROM replicas JOIN ranges r USING (stream_id, range_index)"
+                " WHERE server_id = ? ORDER BY stream_id, range_index",
+                (server_id,),
+            ).fetchall()
+        )
+
+    def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
+        # Indexes are int32 on the wire, so 2**31 is above all of them.
+        bound = 1 << 31 if below_index is None else below_index
+        for table in ("ranges", "replicas"):
+            self._db.execute(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
+
+    def get_servers(self) -> dict[int, RangeServerInfo]:
+        rows = self._db.execute("SELECT server_id, advertise_addr FROM servers")
+        return {server_id: RangeServerInfo(server_id, address) for server_id, address in rows}
+
+    def put_server(self, server: RangeServerInfo) -> None:
+        self._db.execute(_PUT_SERVER, (server.server_id, server.advertise_addr))
+
+    def add_deletion(self, server_id: int, stream_id: int) -> None:
+        self._db.execute(_ADD_DELETION, (server_id, stream_id))
+
+    def deletions_of_server(self, server_id: int, most: int) -> list[int]:
+        query = "SELECT stream_id FROM deletions WHERE server_id = ? ORDER BY stream_id LIMIT ?"
+        rows = self._db.execute(query, (server_id, most))
+        return [stream_id for (stream_id,) in rows]
+
+    def drop_deletion(self, server_id: int, stream_id: int) -> None:
+        self._db.execute("DELETE FROM deletions WHERE server_id = ? AND stream_id = ?", (server_id, stream_id))
+
+    def add_news(self, server_id: int, stream_id: int, index: int) -> None:
+        self._db.execute(_ADD_NEWS, (server_id, stream_id, index))
+
+    def news_of_server(self, server_id: int, limit: int) -> list[tuple[int, int]]:
+        return self._db.execute(
+            "SELECT stream_id, range_index FROM news WHERE server_id = ? ORDER BY stream_id, range_index LIMIT ?",
+            (server_id, limit),
+        ).fetchall()
+
+    def drop_news(self, server_id: int, stream_id: int, index: int) -> None:
+        self._db.execute(
+            "DELETE FROM news WHERE server_id = ? AND stream_id = ? AND range_index = ?", (server_id, stream_id, index)
+        )
+
+
+class SqlState(SqlThread):
+    """A :class:`~sbp_back.placement_driver.state.PdState` in the database of ``engine``, with :data:`MIGRATIONS`."""
+
+    what = "the placement driver's state"
+    Failed = Full = Damaged = Closed = StateError
+    # Others wait behind what has failed: the next transaction tells what the database is worth.
+    ends_when_lost = False
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        """Opening blocks for a few milliseconds. Raises :class:`StateError` or :class:`StateVersionError`."""
+        super().__init__(engine)
+        try:
+            engine.open()
+        except StoreVersionError as error:
+            raise StateVersionError(f"{self.what}: {error}") from error
+        except StoreError as error:
+            raise StateError(f"{self.what}: {error}") from error
+        row = engine.connection.execute("SELECT value FROM identity").fetchone()
+        if row is None:
+            engine.close()
+            raise StateError(f"{self.what} {engine.name} has lost its identity: restore a backup")
+        self.identity: str = row[0]
+        self.start(loop)
+
+    def submit(
+        self,
+        work: Callable[[Transaction], T],
+        done: Callable[[T], None],
+        failed: Callable[[StateError], None],
+        *,
+        frees: bool = False,
+    ) -> None:
+        def answer(result: Any, error: Exception | None) -> None:
+            if error is None:
+                done(result)
+            else:
+                assert isinstance(error, StateError)
+                failed(error)
+
+        try:
+            self.put(lambda connection: work(SqlTransaction(connection)), answer, frees=frees)
+        except StateError as error:
+            failed(error)
+
+    def _told(self, error: Exception) -> Exception:
+        told = super()._told(error)
+        if isinstance(told, StateError):
+            return told.with_traceback(None)  # in which the closure is
+        logger.error("placement driver: a request failed unexpectedly", exc_info=told)
+        return StateError(f"unexpected {type(told).__name__}: {told}")
+
+
+def in_sqlite(path: Path) -> Engine:
+    """The engine of a state in the SQLite file ``path``, where what was answered survives loss of power."""
+    return SqliteEngine(path, MIGRATIONS, reserve_bytes=_RESERVE_BYTES)

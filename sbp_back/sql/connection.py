@@ -1,0 +1,48 @@
+"""What closures and migrations get of a database, whichever it is: statements in SQL that every engine takes.
+
+That is SQLite's SQL with ``?`` for values, without what is SQLite's alone: ``ON CONFLICT`` instead of ``OR REPLACE``,
+``RETURNING`` instead of the last row's id, aggregates but no ``max`` of two values, no ``rowid``. Types in migrations
+are SQLite's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+
+class Cursor(Protocol):
+    """The rows of one statement; to be used up in the closure that has it."""
+
+    @property
+    def rowcount(self) -> int:
+        """Rows that a change has changed."""
+        ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """The transaction that a closure is a part of."""
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor: ...
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> Cursor: ...
+
+
+Migration = Callable[[Connection], None]
+
+
+def upsert(table: str, key: str, rest: str = "") -> str:
+    """The statement that writes a row: ``key`` and ``rest`` name the columns, in the order of its values. A row with
+    that key is replaced; without ``rest`` it is left as it is."""
+    keys, others = key.split(), rest.split()
+    columns = ", ".join((*keys, *others))
+    marks = ", ".join("?" * (len(keys) + len(others)))
+    changes = ", ".join(f"{column} = excluded.{column}" for column in others)
+    then = f"UPDATE SET {changes}" if others else "NOTHING"
+    return f"INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) DO {then}"

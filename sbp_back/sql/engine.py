@@ -1,0 +1,72 @@
+"""What the database's thread asks of an engine: SQLite (:mod:`sbp_back.sql.sqlite`) or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sbp_back.sql.connection import Connection
+
+Closure = Callable[[Connection], Any]
+
+
+class SqlFailed(Exception):
+    """The database could not commit; nothing of the closure took effect."""
+
+
+class SqlFull(SqlFailed):
+    """There is no room on the database's disk."""
+
+
+class SqlDamaged(SqlFailed):
+    """The disk failed, or what is on it is no database any more."""
+
+
+class Job:
+    """A closure and what became of it: ``result``, or ``error`` (its own, or a :class:`SqlFailed`)."""
+
+    __slots__ = ("done", "error", "flush", "fn", "frees", "result")
+
+    def __init__(
+        self,
+        fn: Closure,
+        done: Callable[[Any, Exception | None], None],
+        *,
+        flush: bool = False,
+        frees: bool = False,
+    ) -> None:
+        self.fn = fn
+        self.done = done
+        self.flush = flush
+        self.frees = frees
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class Engine(Protocol):
+    """All but the constructor blocks; :meth:`open` comes first, the rest in one thread."""
+
+    name: str
+    """For people: what it is and where."""
+    commits: int
+    """Transactions committed since opening."""
+
+    def open(self) -> None:
+        """Connect and bring the schema up to date. Raises StoreVersionError, StoreCorrupt or StoreError."""
+        ...
+
+    @property
+    def connection(self) -> Connection:
+        """For the thread; before that starts, for whoever opened it."""
+        ...
+
+    def execute(self, group: list[Job]) -> None:
+        """Run all of ``group`` in its order and commit; each has its result or error then. An exception says that
+        nothing is known any more."""
+        ...
+
+    def idle(self) -> None:
+        """Between two groups, when the last one's results were given away."""
+        ...
+
+    def close(self) -> None: ...

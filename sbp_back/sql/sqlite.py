@@ -1,0 +1,206 @@
+"""SQLite as an engine: one file in WAL mode, each closure of a group in a savepoint of its own."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import traceback
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.sql.connection import Migration
+from sbp_back.sql.engine import Job, SqlDamaged, SqlFailed, SqlFull
+from sbp_back.sql.reserve import Reserve
+from sbp_back.sql.row_sums import DamagedRows, RowSums, make_table
+
+_DAMAGE = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN})
+
+
+class SqliteEngine:
+    """The file at ``path``, created when absent. With ``synchronous = FULL`` what was committed survives loss of power,
+    with ``"NORMAL"`` process death only.
+
+    ``application_id`` is written into the file's header and checked on opening, so that a foreign SQLite file is
+    refused. ``migrations[i]`` brings schema version ``i`` to ``i + 1``; ``PRAGMA user_version`` holds the version.
+    Where ``migrations`` have :func:`sbp_back.sql.row_sums.make_table` all rows have checksums, but those of
+    ``unwatched`` tables, which have their own. ``reserve_bytes`` of disk are kept for what makes room there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[Migration],
+        *,
+        application_id: int = 0,
+        synchronous: str = "FULL",
+        unwatched: Collection[str] = (),
+        reserve_bytes: int = 0,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
+        self.path = path
+        self.name = path.name
+        self.commits = 0
+        self.connection: sqlite3.Connection
+        self._migrations = tuple(migrations)
+        self._application_id = application_id
+        self._synchronous = synchronous
+        self._unwatched = unwatched
+        self._reserve = Reserve(path.with_name(f"{path.name}-reserve"), reserve_bytes)
+        self._sums: RowSums | None = None
+
+    def open(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        try:
+            self._connect()
+        except StoreError as error:
+            # On a full disk SQLite cannot even open a file, and says that it is broken.
+            if not self._reserve.is_full():
+                raise
+            if not self._reserve.spend():
+                raise StoreError(f"cannot open {self.path}: its disk is full") from error
+            self._connect()
+
+    def _connect(self) -> None:
+        try:
+            fresh = not self.path.exists() or self.path.stat().st_size == 0
+            self.connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"cannot open {self.path}: {error}") from error
+        try:
+            self._prepare(fresh)
+        except BaseException as error:
+            self.connection.close()
+            if isinstance(error, DamagedRows):
+                raise StoreCorrupt(f"{self.path} is damaged: {error}") from None
+            if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError):  # the latter of text that is none
+                raise StoreCorrupt(f"{self.path} is not a readable database: {error}") from error
+            raise
+
+    def _prepare(self, fresh: bool) -> None:
+        connection = self.connection
+        if not fresh:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise StoreCorrupt(f"{self.path} is damaged: {found}")
+        connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        # A crash between creating the file and its first commit leaves an empty database with neither number set.
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application != self._application_id and not (fresh or (application == version == tables == 0)):
+            raise StoreCorrupt(f"{self.path} is a database of another application")
+        check_version(str(self.path), version, len(self._migrations))
+        if make_table in self._migrations[:version]:
+            self._sums = RowSums(connection, self._unwatched)
+            self._sums.check()
+        if version == len(self._migrations):
+            if self._sums is not None:
+                self._sums.watch(changed=False)
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"PRAGMA application_id = {self._application_id}")
+        for migration in self._migrations[version:]:
+            migration(connection)
+        connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
+        if make_table in self._migrations:
+            self._sums = self._sums or RowSums(connection, self._unwatched)
+            self._sums.watch(changed=True)
+        connection.execute("COMMIT")
+
+    def idle(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        self._reserve.keep()
+
+    def close(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        self.connection.close()
+
+    def execute(self, group: list[Job]) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        failure = self._execute(group)
+        if failure is not None:
+            for job in group:
+                job.error = failure
+        freeing = [job for job in group if job.frees and isinstance(job.error, SqlFull)]
+        if freeing and self._reserve.spend():
+            for job in freeing:
+                job.error = None
+            self.execute(freeing)
+
+    def _execute(self, group: list[Job]) -> Exception | None:
+        """Why nothing of ``group`` was committed; None when it was."""
+        connection, sums = self.connection, self._sums
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for job in group:
+                connection.execute("SAVEPOINT job")
+                before = {} if sums is None else sums.changes
+                try:
+                    result = job.fn(connection)
+                    # A cursor must not leave this thread: dropping it resets a statement that is used here again.
+                    job.result = None if isinstance(result, sqlite3.Cursor) else result
+                    del result
+                except Exception as error:  # handed to whoever waits for it
+                    traceback.clear_frames(error.__traceback__)  # for the same reason
+                    job.error = _of_disk(error) or error
+                    if not connection.in_transaction:
+                        raise  # SQLite gave up the whole transaction (disk full, I/O error): nothing of it remains
+                    connection.execute("ROLLBACK TO job")
+                    if sums is not None:
+                        sums.undo(before)
+                connection.execute("RELEASE job")
+            if sums is not None:
+                sums.store()
+            connection.execute("COMMIT")
+            self.commits += 1
+        except Exception as error:  # noqa: BLE001 - handed to everybody of the group
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if sums is not None:
+                sums.undo({})
+            failure = _of_disk(error) or SqlFailed(str(error))
+            failure.__cause__ = error
+            return failure
+        try:
+            if self._synchronous != "FULL" and any(job.flush for job in group):
+                self._flush()
+        except OSError as error:
+            return SqlDamaged(str(error))
+        return None
+
+    def _flush(self) -> None:
+        """Have the disk take what was committed: in WAL mode that is the log's file, and the directory that has it."""
+        for path in (self.path.with_name(f"{self.path.name}-wal"), self.path.parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def check_version(name: str, version: int, known: int) -> None:
+    """Raises StoreVersionError where the database ``name`` is one that a newer release has written."""
+    if version > known:
+        raise StoreVersionError(
+            f"{name} has schema version {version}, and this program knows versions up to {known}: it was written by a "
+            "newer release; start that one, or restore a backup"
+        )
+
+
+def _of_disk(error: Exception) -> SqlFailed | None:
+    """What an error says of the disk, if it does."""
+    # Extended codes carry the primary one in their low byte.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF if isinstance(error, sqlite3.Error) else 0
+    told: SqlFailed
+    if code == sqlite3.SQLITE_FULL:
+        told = SqlFull(str(error))
+    elif code in _DAMAGE:
+        told = SqlDamaged(str(error))
+    else:
+        return None
+    told.__cause__ = error
+    return told

@@ -1,0 +1,196 @@
+"""One thread for one database, and commits shared by everything that waits.
+
+Whoever wants something hands over a closure; the thread executes all closures that are waiting inside one transaction
+and commits once. While that commit becomes durable the next closures queue up, so the number of commits follows the
+database and not the number of callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from sbp_back.sql.engine import Closure, Engine, Job, SqlDamaged, SqlFailed, SqlFull
+
+logger = logging.getLogger(__name__)
+
+MAX_GROUP = 1024
+"""Closures in one transaction: bounds how long the first of them waits for the last."""
+GIVEN_AT_ONCE = 32
+"""Results that are given in one turn of the event loop: each wakes somebody who has something to do with it."""
+
+
+class SqlThread:
+    """Runs closures on ``engine`` and gives their results on the loop that :meth:`start` is called in.
+
+    What callers are told is a subclass's: ``what`` stands in messages, the classes of errors are made with one.
+    """
+
+    what: ClassVar[str]
+    Failed: ClassVar[type[Exception]]
+    """Nothing took effect."""
+    Full: ClassVar[type[Exception]]
+    """Nothing took effect, for want of room on the disk."""
+    Damaged: ClassVar[type[Exception]]
+    """Nothing can be relied on."""
+    Closed: ClassVar[type[Exception]]
+    """It came too late."""
+    ends_when_lost: ClassVar[bool] = True
+    """After a group of which nothing is known, nothing is executed any more."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.closures = 0
+        """Closures executed since opening."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: deque[Job] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._ended = asyncio.Event()
+        # What was decided and not given yet; and whether a turn of the loop is on its way in which some of it is.
+        self._decided: deque[Job] = deque()
+        self._giving = False
+
+    @property
+    def commits(self) -> int:
+        """Transactions committed since opening."""
+        return self.engine.commits
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to execute; the engine is open."""
+        self._loop = loop
+        threading.Thread(target=self._main, name=f"sql-{self.engine.name}", daemon=True).start()
+
+    def put(
+        self,
+        fn: Closure,
+        done: Callable[[Any, Exception | None], None],
+        *,
+        flush: bool = False,
+        frees: bool = False,
+    ) -> None:
+        """Queue ``fn``; ``done(result, error)`` is called on the loop when it is durable, or is known not to be.
+
+        Closures take effect, and are answered, in the order in which they were put. They run in the database's thread
+        and may run more than once (a transaction that met another one is repeated), so they touch nothing but the
+        connection and what they make themselves. A closure that raises undoes its own changes only. With ``flush`` it
+        survives loss of power even where the engine promises less; what ``frees`` room on the disk may take that of
+        the reserve, where there is no other. Raises :attr:`Closed`.
+        """
+        if self._loop is None or self._closing:
+            raise self.Closed("the node is stopping")
+        job = Job(fn, done, flush=flush, frees=frees)
+        with self._wake:
+            self._queue.append(job)
+            if len(self._queue) == 1:
+                self._wake.notify()
+
+    async def close(self) -> None:
+        """Execute what is queued, then close the database. Harmless when called again."""
+        if self._loop is None:
+            return
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await self._ended.wait()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        self.engine.idle()
+        try:
+            while group := self._take():
+                lost = self._execute(group)
+                self._post(group)
+                if lost is not None and self.ends_when_lost:
+                    self._refuse_all(lost)
+                    break
+                self.engine.idle()
+                del group  # what it gave is its callers', and may be large
+        finally:
+            self.engine.close()
+            # Behind the results of the last group.
+            self._post([Job(lambda connection: None, lambda result, error: self._ended.set())])
+
+    def _take(self) -> list[Job]:
+        with self._wake:
+            while not self._queue:
+                if self._closing:
+                    return []
+                self._wake.wait()
+            return [self._queue.popleft() for _ in range(min(MAX_GROUP, len(self._queue)))]
+
+    def _execute(self, group: list[Job]) -> SqlDamaged | None:
+        try:
+            self._run(group)
+            lost = None
+        except Exception as error:
+            # Told to everybody who waits. Nothing is known of the connection's state any more.
+            logger.exception("%s: a transaction failed unexpectedly", self.what)
+            lost = SqlDamaged(str(error))
+            lost.__cause__ = error
+            for job in group:
+                job.error = lost
+        for job in group:
+            if job.error is not None:
+                job.error = self._told(job.error)
+        self.closures += len(group)
+        return lost
+
+    def _run(self, group: list[Job]) -> None:
+        self.engine.execute(group)
+
+    def _refuse_all(self, failure: SqlDamaged) -> None:
+        """Nothing is executed until the end."""
+        while group := self._take():
+            for job in group:
+                job.error = self._told(failure)
+            self._post(group)
+
+    def _told(self, error: Exception) -> Exception:
+        """What a caller is told: our own words where the trouble is the database's and not the closure's."""
+        if isinstance(error, SqlFull):
+            told = self.Full(f"there is no disk space left for {self.what}: it is full")
+        elif isinstance(error, SqlDamaged):
+            told = self.Damaged(f"{self.what} cannot be used any more: {error}")
+        elif isinstance(error, SqlFailed):
+            told = self.Failed(f"{self.what} could not commit: {error}")
+        else:
+            return error
+        told.__cause__ = error.__cause__ or error
+        return told
+
+    def _post(self, group: list[Job]) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop was closed without closing the database: nobody waits any more
+            self._loop.call_soon_threadsafe(self._deliver, group)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def _deliver(self, group: list[Job]) -> None:
+        """Give what was decided of a group, behind what is still to be given of earlier ones."""
+        self._decided += group
+        if not self._giving:
+            self._give()
+
+    def _give(self) -> None:
+        assert self._loop is not None
+        decided = self._decided
+        # Before anything can go wrong: whoever comes next must not wait for ever.
+        self._giving = len(decided) > GIVEN_AT_ONCE
+        if self._giving:
+            self._loop.call_soon(self._give)
+        for _ in range(min(len(decided), GIVEN_AT_ONCE)):
+            job = decided.popleft()
+            try:
+                job.done(job.result, job.error)
+            except Exception as error:  # noqa: BLE001 - told as the loop tells it; the others have their answers
+                told = {"message": f"an answer of {self.what} failed", "exception": error}
+                self._loop.call_exception_handler(told)
+            # The traceback of what another one raised leads to frames that have the whole group.
+            del job.fn, job.done, job.result, job.error
