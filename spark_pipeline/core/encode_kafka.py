@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.formats.compression import compress
-from spark_pipeline.core.kafka_batch import HEADER_SIZE, EncodedBatch
+from bridges.formats.kafka import HEADER_SIZE
+from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.partition_rows import lengths_of
 
 Int64s = npt.NDArray[np.int64]

@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 import crc32c
 
-HEADER_SIZE = 61
-TRANSACTIONAL = 0x10
+from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
+from bridges.formats.producer import SEQUENCES
+from bridges.formats.records import Buffer
+
 _FRONT = struct.Struct(">qiibI")
 _REST = struct.Struct(">hiqqqhii")
-_LOG_OVERHEAD = 12
-_MAGIC = 2
-_SEQUENCES = 1 << 31
-
-Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,8 @@ class EncodedBatch:
             self.max_timestamp,
             producer_id,
             epoch,
-            sequence % _SEQUENCES if sequence >= 0 else -1,
+            sequence % SEQUENCES if sequence >= 0 else -1,
             self.count,
         )
         checksum = crc32c.crc32c(self.body, crc32c.crc32c(rest))
-        return _FRONT.pack(0, self.size - _LOG_OVERHEAD, -1, _MAGIC, checksum) + rest
+        return _FRONT.pack(0, self.size - LOG_OVERHEAD, -1, MAGIC, checksum) + rest

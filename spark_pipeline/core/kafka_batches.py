@@ -11,16 +11,14 @@ from typing import NamedTuple
 
 import crc32c
 
+from bridges.formats.kafka import CONTROL, HEADER_SIZE, LOG_OVERHEAD, TRANSACTIONAL
 from spark_pipeline.core.errors import PipelineError
 
 _HEADER = struct.Struct(">qiibIhi")
 """Base offset, length behind it, leader epoch, magic, checksum, attributes, last offset delta."""
-HEADER_BYTES = 61
-_OVERHEAD = 12
 _CRC_FROM = 21
 _MAGIC_AT = 16
 _EPOCH_FROM, _EPOCH_TO = 12, 16
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
 
 class OldFormat(PipelineError):
@@ -44,12 +42,12 @@ class BatchHead(NamedTuple):
     @property
     def is_control(self) -> bool:
         """Whether it is a marker, which has no records for readers."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def is_transactional(self) -> bool:
         """Whether its records count only if its transaction is committed."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
 
 def heads(records: memoryview, place: str) -> Iterator[BatchHead]:
@@ -68,8 +66,8 @@ def heads(records: memoryview, place: str) -> Iterator[BatchHead]:
                 f"{place} has messages of format {magic} at offset {base}: they cannot be carried as they are; have "
                 "the source rewrite the topic in format 2 (Kafka 0.11 and later), or leave it out"
             )
-        until = at + length + _OVERHEAD
-        if magic != 2 or length < HEADER_BYTES - _OVERHEAD or delta < 0:
+        until = at + length + LOG_OVERHEAD
+        if magic != 2 or length < HEADER_SIZE - LOG_OVERHEAD or delta < 0:
             raise NoBatch(f"{place} has something at offset {base} that is no batch of records")
         if until > size:
             return

@@ -15,14 +15,21 @@ class Options:
     """Options by their names, in any case. What is wrong with one raises OptionError."""
 
     def __init__(self, options: Mapping[str, str] | None) -> None:
-        self._values = {name.lower(): value for name, value in (options or {}).items()}
+        self._options = dict(options or {})
+        self._values = {name.lower(): value for name, value in self._options.items()}
+        self._asked: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
 
     def get(self, name: str) -> str | None:
         """What was said; None for nothing."""
+        self._asked.add(name.lower())
         return self._values.get(name.lower())
+
+    def rest(self) -> dict[str, str]:
+        """What nobody has asked for, by the names that it was given."""
+        return {name: value for name, value in self._options.items() if name.lower() not in self._asked}
 
     def any(self, prefix: str) -> bool:
         """Whether one was given whose name begins so."""

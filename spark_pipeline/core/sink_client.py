@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spark_pipeline.core.kafka_batch import Buffer, EncodedBatch
+from bridges.formats.records import Buffer
+from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_client import NodeClient, NodeError
 
 GONE = "AttemptGone"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from bridges.formats.records import StoredBatch
-from spark_pipeline.core.kafka_batch import Buffer
+from bridges.formats.records import Buffer, StoredBatch
 
 MOST_BATCHES = 5_000
 """Batches of one answer: their heads are made in one step."""

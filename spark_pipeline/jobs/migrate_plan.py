@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -15,6 +14,7 @@ from spark_pipeline.endpoints.base import TopicInfo
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.migration import migration_source
 from spark_pipeline.jobs.migrate_terms import terms_of
+from spark_pipeline.jobs.topics import named
 
 
 def make_plan(
@@ -71,18 +71,12 @@ def make_plan(
 
 def chosen(found: Mapping[str, TopicInfo], topics: Sequence[str], exclude: Sequence[str]) -> list[str]:
     """Names that match one of ``topics`` and none of ``exclude``, sorted; internal topics never. Raises OptionError."""
-    try:
-        wanted = [re.compile(one) for one in topics]
-        unwanted = [re.compile(one) for one in exclude]
-    except re.error as error:
-        raise OptionError(f"{error.pattern!r} is no regular expression: {error}") from error
-    return sorted(
-        name
-        for name, topic in found.items()
-        if not topic.internal
-        and any(one.fullmatch(name) for one in wanted)
-        and not any(one.fullmatch(name) for one in unwanted)
-    )
+    listed = [name for name, topic in found.items() if not topic.internal]
+
+    def some(patterns: Sequence[str]) -> set[str]:
+        return {name for one in patterns for name in named(one, (), listed)}
+
+    return sorted(some(topics) - some(exclude))
 
 
 def _check(topic: TopicInfo) -> None:

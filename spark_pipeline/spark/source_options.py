@@ -29,42 +29,12 @@ _REFUSED = {
     "kafka.value.serializer": "values are bytes",
     "kafka.interceptor.classes": "an interceptor might change what a query relies on",
 }
-_OWN = frozenset(
-    {
-        "endpoint",
-        "protocol",
-        "path",
-        "subscribe",
-        "subscribepattern",
-        "assign",
-        "startingtimestamp",
-        "startingoffsetsbytimestamp",
-        "startingoffsets",
-        "endingtimestamp",
-        "endingoffsetsbytimestamp",
-        "endingoffsets",
-        "startingoffsetsbytimestampstrategy",
-        "failondataloss",
-        "minpartitions",
-        "maxrecordsperpartition",
-        "maxoffsetspertrigger",
-        "minoffsetspertrigger",
-        "maxtriggerdelay",
-        "maxbytespertrigger",
-        "includeheaders",
-        "includemetadata",
-        "arrow.batch.bytes",
-        "worker.freeze",
-        "kafka.bootstrap.servers",
-        # Of Spark's connector, which has groups, polls and retries of its own: without meaning here.
-        "kafka.group.id",
-        "groupidprefix",
-        "kafkaconsumer.polltimeoutms",
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms",
-    }
+_MEANINGLESS = (
+    *("path", "kafka.bootstrap.servers"),
+    *("kafka.group.id", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs"),
+    *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 )
-"""Those that are the source's, in lower case; all others are for the endpoint."""
+"""What says nothing to an endpoint: among it what Spark's connector has, with groups, polls and retries of its own."""
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -124,6 +94,8 @@ class SourceOptions:
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Read and check ``options``, whose names are in any case. Raises OptionError with a sentence."""
         given = _Given(options)
+        for name in _MEANINGLESS:
+            given.get(name)
         for name, reason in _REFUSED.items():
             if name in given:
                 raise OptionError(f"option {name} is not supported: {reason}")
@@ -156,7 +128,7 @@ class SourceOptions:
             given.truth("includeMetadata", False),
             given.sized("arrow.batch.bytes", SIZES) or 2 << 20,
             given.truth("worker.freeze", True),
-            {name: value for name, value in options.items() if name.lower() not in _OWN},
+            given.rest(),
         )
 
 
@@ -204,15 +176,14 @@ class _Given(Options):
 
     def bound(self, which: str, default: str) -> Bound:
         """Timestamps win over offsets, one for all over those of each partition, as with Spark's connector."""
-        timestamp = self.get(f"{which}Timestamp")
+        timestamp, offsets = self.get(f"{which}Timestamp"), self.get(f"{which}Offsets")
+        by_time = self.get(f"{which}OffsetsByTimestamp")
         if timestamp is not None:
             if not re.fullmatch(r"[0-9]{1,18}", timestamp.strip()):
                 raise OptionError(f"{which}Timestamp = {timestamp!r} is no number of milliseconds")
             return Bound(timestamp=int(timestamp))
-        by_time = self.get(f"{which}OffsetsByTimestamp")
         if by_time is not None:
             return Bound(timestamps=_by_partition(by_time, f"{which}OffsetsByTimestamp", 0))
-        offsets = self.get(f"{which}Offsets")
         if offsets is None:
             return Bound(default)
         if offsets.strip().lower() in (EARLIEST, LATEST):
