@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -155,18 +158,19 @@ class Verifier:
         source, target = self._sides()
         part = wanted.of
         compacted = self._plan.topic(part.topic).is_compacted
-        ours = _Ahead(_at("the target", self._counted(target.read_raw(wanted), done)))
-        for theirs in _at("the source", source.read_raw(wanted)):
-            mine = ours.at(theirs.base_offset, wanted.start)
-            reason = _why_different(theirs, mine)
-            if reason is not None and not (compacted and mine is not None and reason == _OTHER):
-                return self._in_detail(wanted, theirs, mine, reason)
-            if reason is None and ours.between and not compacted:
-                extra = ours.between[0]
-                return _differs(part, 1, extra.base_offset, _EXTRA)
-        rest = ours.rest()
-        if rest is not None and not compacted:
-            return _differs(part, 1, rest.base_offset, _EXTRA)
+        theirs = ((batch.base_offset, 0, batch) for batch in _at("the source", source.read_raw(wanted)))
+        ours = (
+            (batch.base_offset, 1, batch) for batch in _at("the target", self._counted(target.read_raw(wanted), done))
+        )
+        for _, found in groupby(merge(theirs, ours, key=itemgetter(0, 1)), key=itemgetter(0)):
+            sides = {side: batch for _, side, batch in found}
+            there, here = sides.get(0), sides.get(1)
+            if there is not None:
+                reason = _why_different(there, here)
+                if reason is not None and not (compacted and here is not None and reason == _OTHER):
+                    return self._in_detail(wanted, there, here, reason)
+            elif here is not None and not compacted and _has_records(here) and here.end_offset > wanted.start:
+                return _differs(part, 1, here.base_offset, _EXTRA)
         return self._subset(wanted, done) if compacted else None
 
     def _sound(self, wanted: OffsetRange, done: Compared) -> None:
@@ -294,36 +298,6 @@ def _why_different(theirs: RawBatch, mine: RawBatch | None) -> str | None:
     if not all(is_whole(own, head) for head in heads(own, "the target")):
         return "the batch does not match its checksum at the target"
     return None if mine.end_offset == theirs.end_offset and same(view, own) else _OTHER
-
-
-class _Ahead:
-    """Batches of one side, found by their base offset as those of the other come. Batches without records are gaps."""
-
-    def __init__(self, batches: Iterator[RawBatch]) -> None:
-        self._batches = batches
-        self._next = next(batches, None)
-        self.between: list[RawBatch] = []
-        """Batches with records that were passed over by the last look."""
-
-    def at(self, base: int, start: int) -> RawBatch | None:
-        """The batch that begins at ``base``."""
-        self.between = []
-        while self._next is not None and self._next.base_offset < base:
-            if _has_records(self._next) and self._next.end_offset > start:
-                self.between.append(self._next)
-            self._next = next(self._batches, None)
-        if self._next is None or self._next.base_offset != base:
-            return None
-        found, self._next = self._next, next(self._batches, None)
-        return found
-
-    def rest(self) -> RawBatch | None:
-        """The first batch with records that was not asked for."""
-        while self._next is not None:
-            if _has_records(self._next):
-                return self._next
-            self._next = next(self._batches, None)
-        return None
 
 
 def _has_records(batch: RawBatch) -> bool:
