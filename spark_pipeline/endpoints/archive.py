@@ -16,29 +16,11 @@ from spark_pipeline.lake.archive import Archive
 from spark_pipeline.lake.layout import RAW, DataFile
 from spark_pipeline.lake.reading import read_files
 from spark_pipeline.lake.store import Store
-from spark_pipeline.lake.table import Table
 
 
 def place_of(url: str) -> str:
     """Where the archive lies, of an endpoint's URL."""
     return url.removeprefix("archive+") if url.startswith("archive+") else url.replace("archive://", "file://", 1)
-
-
-@dataclass(slots=True)
-class _Both:
-    """The table of records, and of dead letters, whose paths are ``letters``, as one to read."""
-
-    records: Table
-    dead_letters: Table | None = None
-    letters: set[str] = field(default_factory=set)
-
-    @property
-    def store(self) -> Store:
-        return self.records.store
-
-    def open_path(self, file: DataFile) -> str:
-        table = self.dead_letters if self.dead_letters is not None and file.path in self.letters else self.records
-        return table.open_path(file)
 
 
 @dataclass(slots=True)
@@ -53,16 +35,16 @@ class ArchiveEndpoint:
     dead_letters: bool = False
     _archive: Archive = field(init=False)
     _files: dict[TopicPartition, list[DataFile]] = field(init=False)
-    _tables: _Both = field(init=False)
+    _letters: dict[str, Store] = field(init=False)
 
     def __post_init__(self) -> None:
         self._archive = Archive.open(self.place)
         self._files = {}
-        self._tables = _Both(self._archive.records)
+        self._letters = {}
         found = self._archive.records.files()
         if self.dead_letters and self._archive.dead_letters is not None:
             letters = self._archive.dead_letters.files()
-            self._tables = _Both(self._archive.records, self._archive.dead_letters, {one.path for one in letters})
+            self._letters = {one.path: self._archive.dead_letters.store for one in letters}
             found = [*found, *letters]
         for one in found:
             self._files.setdefault(TopicPartition(one.topic, one.partition), []).append(one)
@@ -100,7 +82,7 @@ class ArchiveEndpoint:
             found[part] = next(
                 (
                     int(np.asarray(batch.column("offset"))[at[0]])
-                    for batch in read_files(self._tables, later, ("offset", "timestamp"), 0, 1 << 62)
+                    for batch in self._read(later, ("offset", "timestamp"), 0, 1 << 62)
                     if len(
                         at := np.flatnonzero(np.asarray(batch.column("timestamp").cast(pa.int64())) >= moment * 1000)
                     )
@@ -109,12 +91,17 @@ class ArchiveEndpoint:
             )
         return found
 
+    def _read(
+        self, files: Sequence[DataFile], columns: Sequence[str], start: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        return read_files(self._archive.records, files, columns, start, end, self._letters)
+
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """See Endpoint. Columns that an archive does not keep are null. Raises OptionError for decoded values."""
         if self.decoded and "value" in columns:
             raise OptionError("the archive's values are decoded: they cannot be read as bytes")
         kept = [name for name in columns if name in RAW]
-        for batch in read_files(self._tables, self._files.get(range.of, []), kept, range.start, range.end):
+        for batch in self._read(self._files.get(range.of, []), kept, range.start, range.end):
             arrays = [
                 batch.column(name) if name in RAW else constant(None, TYPES[name], batch.num_rows) for name in columns
             ]

@@ -64,7 +64,7 @@ def merge(group: Group) -> tuple[Group, list[DataFile]]:
     """Write the records of a group anew, into files that belong to nothing yet. Raises OSError."""
     table: Table = Archive.open(group.place).tables[group.table]
     first = group.files[0]
-    with table.store.filesystem().open_input_file(table.open_path(first)) as stream:
+    with table.store.filesystem().open_input_file(f"{table.store.path}/{first.path}") as stream:
         schema = pq.read_schema(stream)
     # All records of a group are of one time partition: the writer need not look, but must name it.
     writer = FileWriter(table.store, first.topic, first.partition, schema, "none", 2 * group.file_bytes)

@@ -197,10 +197,6 @@ class IcebergRecords:
             )
         return found
 
-    def open_path(self, file: DataFile) -> str:
-        """See Table."""
-        return f"{self.store.path}/{file.path}"
-
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
         """See Table."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.lake.layout import DataFile
 from spark_pipeline.lake.store import Store
+from spark_pipeline.lake.table import Table
 
 WINDOW = 65_536
 """Rows of files that overlap which are sorted at a time, about."""
@@ -22,17 +23,6 @@ BYTES = 16 * 1024 * 1024
 """Bytes of a batch, about: rows are as large as their writers made them."""
 OPEN = 64
 """Files that overlap which are open at the same time; where there are more, they are opened again for each window."""
-
-
-class Readable(Protocol):
-    """What is asked of a table to read its files."""
-
-    @property
-    def store(self) -> Store:
-        """Tells the file system."""
-
-    def open_path(self, file: DataFile) -> str:
-        """Where a file can be read now."""
 
 
 def clusters(files: Sequence[DataFile]) -> list[list[DataFile]]:
@@ -52,15 +42,21 @@ def clusters(files: Sequence[DataFile]) -> list[list[DataFile]]:
 
 
 def read_files(
-    table: Readable, files: Sequence[DataFile], columns: Sequence[str], start: int, end: int
+    table: Table,
+    files: Sequence[DataFile],
+    columns: Sequence[str],
+    start: int,
+    end: int,
+    elsewhere: Mapping[str, Store] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows at the offsets ``[start, end)`` of ``files``, which are of one partition, in order.
+    """The rows at the offsets ``[start, end)`` of ``files``, which are of one partition, in order. ``elsewhere``: paths
+    of those that are not the table's, and where they are.
 
     What is there twice comes twice. Raises UnreadableBatch for files that are gone or damaged, when all in front of
     that has been given: for the offsets of what cannot be read of a file, or of a window where files overlap.
     """
     wanted = [one for one in files if one.last >= start and one.first < end]
-    with closing(_Opened(table)) as opened:
+    with closing(_Opened(table.store, elsewhere or {})) as opened:
         for together in clusters(wanted):
             if len(together) == 1:
                 yield from _rows(together[0], opened, columns, start, end)
@@ -84,9 +80,10 @@ def read_files(
 class _Opened:
     """Files that are kept open, as long as they are not too many."""
 
-    def __init__(self, table: Readable) -> None:
-        self._table = table
-        self._filesystem = table.store.filesystem()
+    def __init__(self, store: Store, elsewhere: Mapping[str, Store]) -> None:
+        self._store = store
+        self._elsewhere = elsewhere
+        self._filesystem = store.filesystem()
         self._open: dict[str, tuple[Any, pq.ParquetFile]] = {}
 
     def file(self, one: DataFile) -> pq.ParquetFile:
@@ -98,7 +95,7 @@ class _Opened:
         if found is None:
             if len(self._open) >= OPEN:
                 self._open.pop(next(iter(self._open)))[0].close()
-            stream = self._filesystem.open_input_file(self._table.open_path(one))
+            stream = self._filesystem.open_input_file(f"{self._elsewhere.get(one.path, self._store).path}/{one.path}")
             try:
                 found = stream, pq.ParquetFile(stream)
             except BaseException:

@@ -37,7 +37,7 @@ class Table(Protocol):
     """A table of records. Every method reads the table anew: what other processes did is seen."""
 
     store: Store
-    """Where the files of a commit have to be when it is made; their paths are from here."""
+    """Where the files are, also those of a commit when it is made; their paths are from here."""
 
     def progress(self, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """How far ``parts`` have been archived."""
@@ -50,9 +50,6 @@ class Table(Protocol):
 
     def files(self) -> list[DataFile]:
         """The files of the table now, with what is known of each."""
-
-    def open_path(self, file: DataFile) -> str:
-        """Where a file of :meth:`files` can be read now, for pyarrow's file systems."""
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
         """Take ``old`` out and put ``new`` in at once. Raises Overtaken if one of ``old`` is not there any more."""
