@@ -11,7 +11,7 @@ compression, or the protocol that the records were read through. (After referenc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ class Digester:
     """
 
     fields: tuple[str, ...] = ALL_FIELDS
-    _blocks: dict[int, BlockDigest] | None = None
+    _blocks: dict[int, BlockDigest] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """The next records: column ``offset``, and those of ``fields``."""
@@ -161,8 +161,6 @@ class Digester:
 
     def add_hashes(self, offsets: Offsets, of: Hashes) -> None:
         """The next records by their offsets and hashes; at least one."""
-        if self._blocks is None:
-            self._blocks = {}
         numbers = offsets // BLOCK
         starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
         totals = np.add.reduceat(of, starts)
@@ -184,7 +182,7 @@ class Digester:
     @property
     def blocks(self) -> dict[int, BlockDigest]:
         """Number of a block -> its digest; blocks without records are not there."""
-        return dict(self._blocks or {})
+        return dict(self._blocks)
 
 
 def digest(batches: Iterable[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIELDS) -> dict[int, BlockDigest]:
