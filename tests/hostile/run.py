@@ -6,9 +6,11 @@
 
 For every kind a line: 99th percentile and longest wait of the well-behaved clients, the node's memory and CPU, beside
 the calm before. The run fails when a well-behaved client was refused, lost or doubled anything, or waited for longer
-than a minute; when it waited longer than in the calm by more than a quarter of a second (``--stall``), which says
-something on a machine that does nothing else; when the node ended, logged an exception that nobody expected, or used
-more memory than it may. Bounded in time and number; loopback only.
+than a minute; when it waited longer than in the calm by more than a quarter of a second (``--stall``) and what the bare
+disk takes, which says something on a machine that does nothing else; when the node ended, logged an exception that
+nobody expected, or used more memory than it may. What the bare disk takes is measured where it matters: how long 4 KiB
+wait that are written and flushed beside as many bytes a second as the node wrote (``hostile_disk.py``). Bounded in time
+and number; loopback only.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from hostile_clients import (  # noqa: E402
     Worker,
     YdbWriting,
 )
+from hostile_disk import floor  # noqa: E402
 from hostile_frames import BOMBS, BULK, pravega_segment  # noqa: E402
 from hostile_ydb import CONSUMER  # noqa: E402
 
@@ -72,6 +75,8 @@ BULK_PARTITIONS = 50
 STALL_S = 0.25
 """What anybody's longest wait may be longer than the longest one in the calm before, on a machine that does nothing
 else: a step of the event loop, or a call that holds the interpreter, holds up everybody."""
+DISK_RATE = 200e6
+"""Bytes a second beside which the bare disk is asked once, to tell what machine this is."""
 MEMORY_ALLOWED = 700 * 1024 * 1024
 """Bytes a node may grow by, whatever is done to it: its budget of 256 MiB, ten thousand connections, a heap's waste."""
 UNEXPECTED = ("Traceback (most recent call last)", "request failed", "Task exception was never retrieved")
@@ -160,6 +165,9 @@ class Line:
     requests: dict[str, int] = field(default_factory=dict)
     peak_rss: int = 0
     cpu_seconds: float = 0.0
+    disk_bytes: int = 0
+    disk_floor: float = 0.0
+    """Longest wait for the bare disk beside as many bytes, if it was asked."""
     attacks: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -278,6 +286,7 @@ class Run:
                 time.sleep(self.args.seconds)
         line.seconds = time.monotonic() - began
         line.peak_rss, line.cpu_seconds = watch.usage.peak_rss, watch.usage.cpu_seconds
+        line.disk_bytes = watch.usage.disk_bytes
         for worker in self.workers:
             for kind, took in worker.lap().items():
                 took.sort()
@@ -287,6 +296,7 @@ class Run:
         self.report.lines.append(line)
         self.judge(line)
         show(line)
+        print(told_of_disk(line), flush=True)
 
     def carried_out(self, phase: Phase) -> dict[str, dict[str, int]]:
         """What the attacks of a phase did, when the last of them has ended."""
@@ -308,11 +318,17 @@ class Run:
             self.report.violations.append(f"{phase.name}: the attacks broke: exit {process.returncode}")
         return done
 
+    def bound(self, line: Line, kind: str) -> float:
+        """Seconds that a request may have taken: as in the calm, ``--stall``, and what the bare disk takes."""
+        return self.calm.get(kind, 0.0) + float(self.args.stall) + line.disk_floor
+
     def judge(self, line: Line) -> None:
         """What must hold in every phase."""
         if not self.base_rss:
             self.base_rss, self.calm = line.peak_rss, line.longest
         grown = line.peak_rss - self.base_rss
+        if any(longest > self.bound(line, kind) for kind, longest in line.longest.items()):
+            line.disk_floor = floor(self.node.data.parent, line.disk_bytes / line.seconds, self.args.seconds)
         if grown > MEMORY_ALLOWED:
             self.report.violations.append(f"{line.phase}: the node grew by {grown >> 20} MiB")
         for kind in KINDS:
@@ -320,7 +336,7 @@ class Run:
                 self.report.violations.append(f"{line.phase}: not one answer for {kind}")
             elif line.longest[kind] > PATIENCE_S:
                 self.report.violations.append(f"{line.phase}: {kind} took {line.longest[kind]:.1f} s")
-            elif line.longest[kind] > self.calm.get(kind, 0) + self.args.stall:
+            elif line.longest[kind] > self.bound(line, kind):
                 told = f"{_ms(line.longest[kind])} ms, {_ms(self.calm.get(kind))} ms in the calm"
                 self.report.violations.append(f"{line.phase}: {kind} took {told}")
         if not psutil.pid_exists(self.node.pid):
@@ -359,6 +375,13 @@ def show(line: Line) -> None:
     for kind, done in line.attacks.items():
         told = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in done.items() if value)
         print(f"    {kind}: {told}", flush=True)
+
+
+def told_of_disk(line: Line) -> str:
+    """What the node had the disk do, and what the bare disk made of as much."""
+    rate = line.disk_bytes / line.seconds / 1e6
+    told = f"    the node wrote {line.disk_bytes / 1e6:,.0f} MB, {rate:.0f} MB/s"
+    return told + (f"; beside as much 4 KiB, flushed, took up to {_ms(line.disk_floor)} ms" if line.disk_floor else "")
 
 
 def _ms(seconds: float | None) -> str:
@@ -406,6 +429,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         node.start()
         run = Run(node, report, args)
+        waited = floor(directory, DISK_RATE, 2.0)
+        print(f"the bare disk: 4 KiB, flushed, beside {DISK_RATE / 1e6:.0f} MB/s took up to {_ms(waited)} ms")
         heading()
         for phase in chosen:
             run.phase(phase)
