@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from bridges.auth import ANONYMOUS, Principal
+from bridges.auth import Principal
 from bridges.net import server as net_server
 from bridges.net.outbox import joined
 from kafka_front import failures
@@ -77,7 +77,7 @@ class Connection(Client):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self.principal == ANONYMOUS and self.server.must_log_in(self.listener):
+        if self.principal.is_anonymous and self.server.must_log_in(self.listener):
             self._barred = True
             self._framer.allow(_LOGIN_BYTES)
 
@@ -93,7 +93,7 @@ class Connection(Client):
 
     def logged_in(self, principal: Principal) -> None:
         """The client has proved who it is, and may do what that one may."""
-        self.principal = principal
+        self.principal = principal.at(self.peer[0])
         self._barred = False
         self._framer.allow(self.server.framing.most)
 

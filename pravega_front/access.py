@@ -49,7 +49,7 @@ class Access:
     async def caller(self, call: GrpcCall) -> Principal:
         """Who calls. Raises GrpcRefusal (UNAUTHENTICATED, UNAVAILABLE)."""
         if not self._required_at(call.listener):
-            return ANONYMOUS
+            return ANONYMOUS.at(call.host)
         method, _, credentials = call.header("authorization").partition(" ")
         found: Principal | None = None
         if method.lower() == "basic":
@@ -67,7 +67,7 @@ class Access:
                 found = None
         if found is None:
             raise GrpcRefusal(Code.UNAUTHENTICATED, "name and password are needed, and these are not right")
-        return found
+        return found.at(call.host)
 
     def allow(self, principal: Principal, operation: Operation, resource: Resource) -> None:
         """Raise GrpcRefusal (PERMISSION_DENIED) unless a caller may do this."""
@@ -94,7 +94,7 @@ class Access:
     def token(self, principal: Principal, info: Any) -> str:
         """A token for a stream: to write to it where the caller may, else to read it; none for who need not say who it
         is."""
-        if principal == ANONYMOUS:
+        if principal.is_anonymous:
             return ""
         resource = self.topic(info.scope, info.stream)
         may = self._node.authorizer.allows
@@ -106,12 +106,15 @@ class Access:
 
     # --- commands --------------------------------------------------------------------------------------------------
 
-    def check(self, listener: str, token: str, segment: str, update: bool) -> float | None:
-        """Until when (wall clock, s) a token allows a command on a segment; None at a listener that asks for none.
+    def check(self, listener: str, host: str, token: str, segment: str, update: bool) -> float | None:
+        """Until when (wall clock, s) a token allows a command on a segment from ``host``; None at a listener that asks
+        for none.
 
         Raises Refused.
         """
         if not self._required_at(listener):
+            scope, stream = _stream_of(segment)
+            self._check_rules(ANONYMOUS.at(host), scope, stream, segment, update)
             return None
         try:
             found = self._node.authenticator.check(token, AUDIENCE)
@@ -119,25 +122,33 @@ class Access:
             raise Refused(str(error), True) from error
         except TokenError as error:
             raise Refused(str(error)) from error
-        self._check_claims(found, segment, update)
+        self._check_claims(found, host, segment, update)
         return found.expires
 
-    def _check_claims(self, token: Token, segment: str, update: bool) -> None:
-        scope, _, rest = segment.partition("/")
-        stream = rest.partition("/")[0]
+    def _check_claims(self, token: Token, host: str, segment: str, update: bool) -> None:
+        scope, stream = _stream_of(segment)
         if (name := stream.removesuffix(TABLE)) != stream and _claim(scope, stream) not in token.claims:
             stream = name  # clients ask for tokens by the names that users gave to their tables
         rights = token.claims.get(_claim(scope, stream))
         if rights != _UPDATE and (update or rights != _READ):
             raise Refused(f"the token was not made for {segment}")
+        self._check_rules(token.principal.at(host), scope, stream, segment, update)
+
+    def _check_rules(self, principal: Principal, scope: str, stream: str, segment: str, update: bool) -> None:
         operation = Operation.WRITE if update else Operation.READ
-        if not self._node.authorizer.allows(token.principal, operation, self.topic(scope, stream)):
-            raise Refused(f"{token.principal} may not {operation.value} {segment}")
+        if not self._node.authorizer.allows(principal, operation, self.topic(scope, stream)):
+            raise Refused(f"{principal} may not {operation.value} {segment}")
 
     @staticmethod
     def expired(until: float | None) -> bool:
         """Whether a token that was checked before has expired since."""
         return until is not None and until <= time.time()
+
+
+def _stream_of(segment: str) -> tuple[str, str]:
+    """Scope and stream of a segment's name."""
+    scope, _, rest = segment.partition("/")
+    return scope, rest.partition("/")[0]
 
 
 def _claim(scope: str, stream: str) -> str:

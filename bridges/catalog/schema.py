@@ -245,6 +245,15 @@ def _version_18(connection: Connection) -> None:
     connection.execute("UPDATE meta SET value = CAST(value AS TEXT)")
 
 
+def _version_19(connection: Connection) -> None:
+    # Who may do what (bridges/catalog/access_rules.py).
+    connection.execute(
+        "CREATE TABLE access_rules (kind TEXT NOT NULL, pattern TEXT NOT NULL, name TEXT NOT NULL, "
+        "principal TEXT NOT NULL, host TEXT NOT NULL, operation TEXT NOT NULL, allow INTEGER NOT NULL, "
+        "PRIMARY KEY (kind, pattern, name, principal, host, operation, allow)) STRICT, WITHOUT ROWID"
+    )
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -264,6 +273,7 @@ MIGRATIONS = (
     _version_16,
     make_table,
     _version_18,
+    _version_19,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

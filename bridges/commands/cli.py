@@ -26,6 +26,7 @@ _COMMANDS = {
     "topic": "List, create, describe, alter and delete topics.",
     "transaction": "Find transactions that nobody ends any more, and end them.",
     "group": "Show consumer groups and their lag.",
+    "acl": "Say who may do what.",
     "user": "Add, remove and list users, and change passwords.",
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",

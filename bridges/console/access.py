@@ -56,11 +56,11 @@ class Doorkeeper:
             response = error_response(RequestError("name and password do not belong together"), 401)
             response.headers.update(_CHALLENGE)
             return response
-        if principal == ANONYMOUS and self._is_required(request) and request.path not in self._open:
+        if principal.is_anonymous and self._is_required(request) and request.path not in self._open:
             response = error_response(RequestError("say who you are, with name and password"), 401)
             response.headers.update(_CHALLENGE)
             return response
-        request[_PRINCIPAL] = principal
+        request[_PRINCIPAL] = principal.at(request.remote or "")
         return await handler(request)
 
     def _is_required(self, request: web.Request) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from aiohttp import web
 
 from bridges.console.access import Doorkeeper
+from bridges.console.access_rules import AccessRuleHandlers
 from bridges.console.errors import errors_as_json
 from bridges.console.groups import GroupHandlers
 from bridges.console.host import Host
@@ -39,6 +40,7 @@ class Console:
         StatusHandlers(self._node).add_to(app)
         TopicHandlers(self._node).add_to(app)
         GroupHandlers(self._node).add_to(app)
+        AccessRuleHandlers(self._node).add_to(app)
         JobHandlers(self._node).add_to(app)
         self._records.add_to(app)
         app.router.add_get("/", self._page)

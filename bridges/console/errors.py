@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from aiohttp import web
 
+from bridges.catalog.access_rules import TooManyRules
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
@@ -43,6 +44,7 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (BatchInvalid, 400),
     (BatchTooLarge, 413),
     (OffsetOutOfRange, 416),
+    (TooManyRules, 409),
     (StorageFull, 507),
 )
 

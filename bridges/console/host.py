@@ -8,6 +8,7 @@ from typing import Protocol
 
 from bridges.auth import Authorizer
 from bridges.auth.authenticator import Authenticator
+from bridges.catalog.access_rules import AccessRules
 from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
@@ -43,6 +44,8 @@ class Host(Protocol):
     def authenticator(self) -> Authenticator: ...
     @property
     def authorizer(self) -> Authorizer: ...
+    @property
+    def access_rules(self) -> AccessRules | None: ...
     @property
     def metrics(self) -> Metrics: ...
     @property

@@ -8,7 +8,7 @@ from functools import partial
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from bridges.auth import ANONYMOUS, Operation
+from bridges.auth import Operation
 from bridges.catalog.group_view import GroupName, live_groups
 from bridges.console.access import Access, principal_of
 from bridges.console.host import Host
@@ -70,7 +70,7 @@ class StatusHandlers:
 
     def _is_stranger(self, request: web.Request) -> bool:
         """Let in for health and numbers, whatever an authorizer would let strangers do."""
-        return self._node.authenticator.required and principal_of(request) == ANONYMOUS
+        return self._node.authenticator.required and principal_of(request).is_anonymous
 
     async def status(self, request: web.Request) -> web.Response:
         node = self._node

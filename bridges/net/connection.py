@@ -142,8 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = monotonic()
         # With TLS, a limit of zero would mean that nothing held is too much already.
         tls = transport.get_extra_info("sslcontext") is not None
+        self.principal = (certified(transport) if tls else ANONYMOUS).at(self.peer[0])
         if tls:
-            self.principal = certified(transport)
             self._tls_bytes = bound_tls_memory(transport)
             self._budget.attach(self._tls_bytes)
         self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from bridges.catalog.access_rules import AccessRules
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
@@ -143,6 +144,9 @@ class Node:
         """Node-level configuration that the settings give, by key: defaults of topics, and what fronts tell."""
         self.authenticator = Authenticator(settings.auth_options)
         self.authorizer: Authorizer = Everybody()
+        self.access_rules: AccessRules | None = None
+        """Who may do what; None where everybody may do everything."""
+        self.denied = 0
         self.started_ms = 0
         self._backend: backend.Backend | None = None
         self._kinds = settings.fronts if fronts is None else tuple(fronts)
@@ -268,6 +272,7 @@ class Node:
         self.client = self._backend.client
         self.addresses.update(self._backend.addresses)
 
+        await self._load_rules()
         self.progress = Progress(self.db)
         await self.progress.load()
         options = CatalogOptions(
@@ -340,6 +345,23 @@ class Node:
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
 
+    async def _load_rules(self) -> None:
+        auth = self.settings.auth
+        if auth.rules == "off":
+            return
+        from bridges.auth.rule_authorizer import RuleAuthorizer  # where there are rules
+        from bridges.catalog.access_rules import AccessRules
+
+        self.access_rules = AccessRules(self.db, auth.max_rules)
+        await self.access_rules.load()
+        supers, otherwise = self.settings.super_users, auth.rules == "allow"
+        authorizer = RuleAuthorizer(self.access_rules.rules, supers, otherwise=otherwise, denied=self._count_denial)
+        self.access_rules.on_change.append(authorizer.changed)
+        self.authorizer = authorizer
+
+    def _count_denial(self) -> None:
+        self.denied += 1
+
     def _migrate_fronts(self, connection: Connection) -> None:
         for kind in self._kinds:
             front_tables.migrate(connection, kind.name, kind.migrations)
@@ -380,6 +402,7 @@ class Node:
             budget=self.budget,
             authenticator=self.authenticator,
             authorizer=self.authorizer,
+            access_rules=self.access_rules,
             metrics=self.metrics.front(kind.name),
             barrier=self.metrics.barrier,
             every=self.every,
@@ -397,7 +420,7 @@ class Node:
         if self.embedded is None:
             # Servers elsewhere let do everything whoever reaches them, which is not for clients who have to say who
             # they are. A listener of this node's that somebody has opened all the same is another matter.
-            nodes = () if self.settings.auth.required else tuple(Address.parse(one) for one in sbp.pd.split(","))
+            nodes = () if self._asks_who else tuple(Address.parse(one) for one in sbp.pd.split(","))
             return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity)
         told = self.settings.advertise.get(backend.PD)
         found = self.addresses.get(backend.PD) if told is None else Address.parse(told)
@@ -447,8 +470,8 @@ class Node:
                 f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}, and further ones of a "
                 "front's, under names like kafka-external"
             )
-        # Those of the backend ask nobody who it is: where that must be said, they open only when they are asked for.
-        inner, required = backend.listeners(self.settings), self.settings.auth.required
+        # Those of the backend ask nobody who it is: where that matters, they open only when they are asked for.
+        inner, required = backend.listeners(self.settings), self._asks_who
         addresses: dict[str, Address] = {}
         for name, port in ports.items():
             if self.settings.listen.get(name) == OFF or (name not in given and name in inner and required):
@@ -465,6 +488,11 @@ class Node:
             except ValueError as error:
                 raise SettingsError(f"advertise.{name}: {error}") from None
         return addresses
+
+    @property
+    def _asks_who(self) -> bool:
+        """Whether it matters who a client is."""
+        return self.settings.auth.required or self.settings.auth.rules != "off"
 
     def _check_authentication(self, listen: Mapping[str, Address]) -> None:
         """Where clients must say who they are, whether they can, everywhere. Raises SettingsError."""

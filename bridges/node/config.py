@@ -149,6 +149,11 @@ class Settings(Section):
             key_seconds=auth.key_ms // 1000,
         )
 
+    @property
+    def super_users(self) -> frozenset[str]:
+        """Who may do everything, as KIND:NAME."""
+        return frozenset(name.strip() for name in self.auth.super_users.split(";") if name.strip())
+
     def own_names(self, listener: str) -> OwnNames:
         """By which names browsers may ask an HTTP listener, besides addresses."""
         hosts = [self.default_host]

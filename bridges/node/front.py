@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bridges.auth import Authorizer
     from bridges.auth.authenticator import Authenticator
     from bridges.barrier import Barrier
+    from bridges.catalog.access_rules import AccessRules
     from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.sql import Connection, Database
@@ -128,6 +129,8 @@ class NodeServices(Struct, frozen=True):
     authenticator: Authenticator
     """Tells who has a name and password, or a token; whether clients of a listener must have them (``required_at``)."""
     authorizer: Authorizer
+    access_rules: AccessRules | None
+    """Who may do what; None where everybody may do everything."""
     """To be asked on every operation."""
     metrics: FrontMetrics
     barrier: Barrier

@@ -43,6 +43,7 @@ class Scraped(Protocol):
     budget: MemoryBudget
     stalls: LoopStalls
     authenticator: Authenticator
+    denied: int
 
     @property
     def limits(self) -> LimitSettings: ...
@@ -86,6 +87,9 @@ def _about(node: Scraped) -> Iterator[Metric]:
     authentications.add_metric(("succeeded",), node.authenticator.succeeded)
     authentications.add_metric(("failed",), node.authenticator.failed)
     yield authentications
+    denials = counter("anabranch_denials", "What clients asked for and may not do.")
+    denials.add_metric((), node.denied)
+    yield denials
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
 

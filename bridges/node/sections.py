@@ -247,6 +247,15 @@ class AuthSettings(Section):
         ge=1000,
         description="Age at which a key gets a successor; it is accepted until its last token has ended.",
     )
+    rules: Literal["off", "deny", "allow"] = setting(
+        "off",
+        description="Who may do what: off, everybody everything; deny, only what access rules allow; allow, what "
+        "they allow, and everything to what none is about.",
+    )
+    super_users: str = setting(
+        "", description="Who may do everything whatever rules say, as User:NAME, with ; between them."
+    )
+    max_rules: int = setting(100_000, ge=1, description="Most access rules that are kept.")
 
 
 class LoggingSettings(Section):

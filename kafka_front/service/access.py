@@ -45,14 +45,19 @@ NO_OPERATIONS = -(2**31)
 class Access:
     """Asks the authorizer in Kafka's words. The principal is that of the request's connection."""
 
-    __slots__ = ("_allows",)
+    __slots__ = ("_allows", "_allows_any")
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._allows = authorizer.allows
+        self._allows_any = authorizer.allows_any
 
     def topic(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the topic?"""
         return self._allows(ctx.connection.principal, operation, _topic(name))
+
+    def any_topic(self, ctx: Context, operation: Operation) -> bool:
+        """May the client do this to some topic?"""
+        return self._allows_any(ctx.connection.principal, operation, ResourceKind.TOPIC)
 
     def group(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the group?"""

@@ -31,8 +31,8 @@ class ProducerIds:
 
     async def handle(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if request.transactional_id is None:
-            # Kafka's brokers let in, too, who may write to any topic; an authorizer can decide so by itself.
-            self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
+            if not self._access.any_topic(ctx, Operation.WRITE):  # KIP-679
+                self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
         else:
             # An empty id is never valid; others would need transactions, which this front does not offer.
             # FindCoordinator says so already, with the same error: one that no client repeats.

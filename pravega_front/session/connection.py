@@ -241,7 +241,7 @@ class Connection(net.Connection):
 
     def _check(self, command: Any, segment: str, *, update: bool) -> float | None:
         """Until when the command's token is valid. Raises Refused."""
-        return self.server.access.check(self.listener, command.token, segment, update)
+        return self.server.access.check(self.listener, self.peer[0], command.token, segment, update)
 
     def refuse(self, request_id: int, error: Refused, kind: str) -> None:
         """Tell a client that its token does not allow a command of this kind."""

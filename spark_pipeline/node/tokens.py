@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.auth import ANONYMOUS
 from bridges.console.access import principal_of
 from bridges.console.errors import RequestError
 from spark_pipeline.node.core import whole
@@ -27,7 +26,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
         body = await core.json(request, {"seconds"})
         seconds = whole(body.get("seconds", _DAY_S), "seconds", 1)
         principal = principal_of(request)
-        if principal == ANONYMOUS:
+        if principal.is_anonymous:
             raise RequestError("a token is for somebody who has said who it is", 403)
         if request.headers.get("Authorization", "").lower().startswith("bearer "):
             # Otherwise one that was stolen could be renewed for ever.

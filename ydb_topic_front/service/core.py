@@ -158,8 +158,8 @@ class YdbService:
         """
         ticket = call.header("x-ydb-auth-ticket")
         if not ticket and (name := call.certificate_name):
-            return Principal(ANONYMOUS.kind, name)
-        return self.identify(ticket, call.listener)
+            return Principal(ANONYMOUS.kind, name, call.host)
+        return self.identify(ticket, call.listener).at(call.host)
 
     def identify(self, ticket: str, listener: str) -> Principal:
         """Whose token this is that came by a listener; nobody's if it is empty.
@@ -181,7 +181,7 @@ class YdbService:
     def client_of(self, call: GrpcCall, principal: Principal) -> Client:
         """Who calls, for people."""
         software = call.header("x-ydb-sdk-build-info") or call.header("user-agent")
-        user = "" if principal == ANONYMOUS else principal.name
+        user = "" if principal.is_anonymous else principal.name
         application = call.header("x-ydb-application-name")
         return Client(call.host, application[:_MOST_SHOWN], software[:_MOST_SHOWN], user)
 

@@ -1,0 +1,200 @@
+"""Rules of who may do what, compiled to be asked: Kafka's ACL model (KIP-11, KIP-290), for every protocol.
+
+A rule lets somebody do something to the resources that it is about, or keeps it from that, wherever it speaks from or
+at one address. Of all rules about a resource one that denies decides; without one it takes one that allows. Being
+allowed to read, write, delete or alter includes being allowed to describe, and altering a configuration includes
+describing it; denying includes nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from msgspec import Struct
+
+from bridges.auth import Operation, Principal, Resource, ResourceKind
+
+ANY = "*"
+"""Stands for every name of a kind of resources, for everybody's name, and for every address."""
+
+_INCLUDED = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+_ALLOWING = {asked: frozenset((asked, Operation.ALL, *_INCLUDED.get(asked, ()))) for asked in Operation}
+"""What being allowed to do includes what is asked for."""
+
+
+class Pattern(Enum):
+    """How a rule's name is meant."""
+
+    LITERAL = "literal"
+    """One resource; ``*`` is all of the kind."""
+    PREFIXED = "prefixed"
+    """All whose names begin so."""
+
+
+class Rule(Struct, frozen=True, order=False):
+    """``principal`` is of the form KIND:NAME, with ``*`` for every name of the kind; ``host`` an address, or ``*``."""
+
+    kind: ResourceKind
+    pattern: Pattern
+    name: str
+    principal: str
+    host: str
+    operation: Operation
+    allow: bool
+
+    def is_about(self, name: str) -> bool:
+        """Whether it is about the resource of its kind with this name."""
+        if self.pattern is Pattern.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (ANY, name)
+
+
+class RuleFilter(Struct, frozen=True):
+    """Rules that agree with everything that is not None. ``matching``: ``name`` is a resource's, and meant are the
+    rules about it, whatever their pattern."""
+
+    kind: ResourceKind | None = None
+    pattern: Pattern | None = None
+    name: str | None = None
+    matching: bool = False
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation | None = None
+    allow: bool | None = None
+
+    def takes(self, rule: Rule) -> bool:
+        """Whether a rule is one of those."""
+        if self.name is not None and not (rule.is_about(self.name) if self.matching else rule.name == self.name):
+            return False
+        return (
+            self.kind in (None, rule.kind)
+            and self.pattern in (None, rule.pattern)
+            and self.principal in (None, rule.principal)
+            and self.host in (None, rule.host)
+            and self.operation in (None, rule.operation)
+            and self.allow in (None, rule.allow)
+        )
+
+
+_Place = tuple[ResourceKind, Pattern, str]
+
+
+class Rules:
+    """A set of rules. A question takes as many steps as names that are prefixes have different lengths, and rules of
+    the asking principal about the resource, however many others there are."""
+
+    __slots__ = ("_counts", "_lengths", "_of", "_places")
+
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+        self._places: dict[_Place, dict[str, dict[Rule, None]]] = {}
+        """Rules by what they are about, then by principal, in the order in which they came."""
+        self._of: dict[tuple[ResourceKind, str], dict[Rule, None]] = {}
+        """Rules by kind of resource and principal."""
+        self._lengths: dict[ResourceKind, Counter[int]] = {kind: Counter() for kind in ResourceKind}
+        """Lengths of the names that are prefixes, and of how many places each is."""
+        self._counts: Counter[ResourceKind] = Counter()
+        for rule in rules:
+            self.add(rule)
+
+    def __iter__(self) -> Iterator[Rule]:
+        for of in self._of.values():
+            yield from of
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+    def __contains__(self, rule: object) -> bool:
+        return isinstance(rule, Rule) and rule in self._of.get((rule.kind, rule.principal), ())
+
+    def add(self, rule: Rule) -> None:
+        """Have it hold; nothing changes if it does."""
+        if rule in self:
+            return
+        self._counts[rule.kind] += 1
+        place = (rule.kind, rule.pattern, rule.name)
+        if place not in self._places and rule.pattern is Pattern.PREFIXED:
+            self._lengths[rule.kind][len(rule.name)] += 1
+        self._places.setdefault(place, {}).setdefault(rule.principal, {})[rule] = None
+        self._of.setdefault((rule.kind, rule.principal), {})[rule] = None
+
+    def remove(self, rule: Rule) -> None:
+        """Have it hold no longer. Raises KeyError."""
+        of = self._of[rule.kind, rule.principal]
+        del of[rule]
+        self._counts[rule.kind] -= 1
+        if not of:
+            del self._of[rule.kind, rule.principal]
+        place = (rule.kind, rule.pattern, rule.name)
+        here = self._places[place]
+        del here[rule.principal][rule]
+        if not here[rule.principal]:
+            del here[rule.principal]
+        if here:
+            return
+        del self._places[place]
+        if rule.pattern is Pattern.PREFIXED:
+            lengths = self._lengths[rule.kind]
+            lengths[len(rule.name)] -= 1
+            if not lengths[len(rule.name)]:
+                del lengths[len(rule.name)]
+
+    def verdict(self, principal: Principal, operation: Operation, resource: Resource) -> bool | None:
+        """Whether this may be done; None where no rule at all is about the resource."""
+        asking = _names(principal)
+        allowing = _ALLOWING[operation]
+        known = allowed = False
+        for here in self._about(resource.kind, resource.name):
+            known = True
+            for name in asking:
+                for rule in here.get(name, ()):
+                    if rule.host not in (ANY, principal.host):
+                        continue
+                    if rule.allow:
+                        allowed = allowed or rule.operation in allowing
+                    elif rule.operation in (operation, Operation.ALL):
+                        return False
+        return allowed if known else None
+
+    def verdict_any(self, principal: Principal, operation: Operation, kind: ResourceKind) -> bool | None:
+        """Whether this may be done to some resource of the kind (KIP-679): a rule allows it that no other takes back
+        as a whole. None where no rule at all is about the kind."""
+        allowed: list[Rule] = []
+        names: set[str] = set()
+        prefixes: set[str] = set()
+        for asking in _names(principal):
+            for rule in self._of.get((kind, asking), ()):
+                if rule.host not in (ANY, principal.host):
+                    continue
+                if rule.allow:
+                    if rule.operation in _ALLOWING[operation]:
+                        allowed.append(rule)
+                elif rule.operation in (operation, Operation.ALL):
+                    (names if rule.pattern is Pattern.LITERAL else prefixes).add(rule.name)
+        if ANY in names:
+            return False
+        lengths = {len(prefix) for prefix in prefixes}
+        for rule in allowed:
+            of_all = rule.pattern is Pattern.LITERAL and rule.name == ANY
+            one = rule.pattern is Pattern.LITERAL and rule.name in names
+            if of_all or not (one or any(rule.name[:length] in prefixes for length in lengths)):
+                return True
+        return False if self._counts[kind] else None
+
+    def _about(self, kind: ResourceKind, name: str) -> Iterator[dict[str, dict[Rule, None]]]:
+        places = self._places
+        for place in ((kind, Pattern.LITERAL, name), (kind, Pattern.LITERAL, ANY)):
+            if place in places:
+                yield places[place]
+        for length in self._lengths[kind]:
+            if length <= len(name) and (found := places.get((kind, Pattern.PREFIXED, name[:length]))) is not None:
+                yield found
+
+
+def _names(principal: Principal) -> tuple[str, str]:
+    """What rules call somebody."""
+    return (str(principal), f"{principal.kind}:{ANY}")

@@ -1,0 +1,104 @@
+"""The rules of who may do what (:mod:`bridges.auth.rules`), kept in the node's database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from bridges.auth import Operation, ResourceKind
+from bridges.auth.rules import Pattern, Rule, RuleFilter, Rules
+from bridges.errors import LogError
+from bridges.turns import portions
+from sbp_back.sql.connection import upsert
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Database
+
+_COLUMNS = "kind, pattern, name, principal, host, operation, allow"
+
+
+class TooManyRules(LogError):
+    """There are as many rules as the node keeps."""
+
+
+class AccessRules:
+    """Rules as they hold. ``most`` are kept. What is called in ``on_change`` is told after every change.
+
+    A change is durable before it holds, and holds before it is answered.
+    """
+
+    def __init__(self, db: Database, most: int) -> None:
+        self.rules = Rules()
+        self.on_change: list[Callable[[], None]] = []
+        self._db = db
+        self._most = most
+        self._changing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read what is kept."""
+        query = f"SELECT {_COLUMNS} FROM access_rules"
+        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+        async for some in portions(rows):
+            for row in some:
+                self.rules.add(_rule(row))
+
+    async def add(self, rules: Sequence[Rule]) -> None:
+        """Have them hold, all or none; those that do already change nothing. Raises TooManyRules, DatabaseError."""
+        async with self._changing:
+            new = [rule for rule in dict.fromkeys(rules) if rule not in self.rules]
+            if len(self.rules) + len(new) > self._most:
+                raise TooManyRules(
+                    f"there are {len(self.rules)} rules, and at most {self._most} are kept (auth.max_rules)"
+                )
+            if new:
+                rows = list(map(_row, new))
+                query = upsert("access_rules", _COLUMNS.replace(",", ""))
+                await self._db.run(lambda connection: connection.executemany(query, rows), flush=True)
+                self._hold(new, self.rules.add)
+
+    async def find(self, wanted: RuleFilter) -> list[Rule]:
+        """Those that a filter takes."""
+        async with self._changing:
+            return await self._find(wanted)
+
+    async def remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
+        """Have the rules that any filter takes hold no longer; which those are, of each. Raises DatabaseError."""
+        async with self._changing:
+            found = [await self._find(wanted) for wanted in filters]
+            gone = list(dict.fromkeys(rule for taken in found for rule in taken))
+            if gone:
+                rows = list(map(_row, gone))
+                query = f"DELETE FROM access_rules WHERE {' AND '.join(f'{name} = ?' for name in _COLUMNS.split(', '))}"
+                await self._db.run(lambda connection: connection.executemany(query, rows), flush=True, frees=True)
+                self._hold(gone, self.rules.remove)
+            return found
+
+    async def _find(self, wanted: RuleFilter) -> list[Rule]:
+        found: list[Rule] = []
+        async for some in portions(self.rules):
+            found += filter(wanted.takes, some)
+        return found
+
+    def _hold(self, rules: Sequence[Rule], change: Callable[[Rule], None]) -> None:
+        for rule in rules:
+            change(rule)
+        for told in self.on_change:
+            told()
+
+
+def _row(rule: Rule) -> tuple[str, str, str, str, str, str, int]:
+    return (
+        rule.kind.name,
+        rule.pattern.name,
+        rule.name,
+        rule.principal,
+        rule.host,
+        rule.operation.name,
+        int(rule.allow),
+    )
+
+
+def _rule(row: tuple[str, str, str, str, str, str, int]) -> Rule:
+    kind, pattern, name, principal, host, operation, allow = row
+    return Rule(ResourceKind[kind], Pattern[pattern], name, principal, host, Operation[operation], bool(allow))

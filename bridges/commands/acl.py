@@ -1,0 +1,99 @@
+"""``anabranch acl``: list, add, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import click
+
+from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_RESOURCES = ("topic", "group", "node", "transactional id", "token", "user")
+_FIELDS = ("resource", "pattern", "name", "principal", "host", "operation")
+
+
+@click.group("acl")
+def command() -> None:
+    """Say who may do what.
+
+    Rules hold on nodes whose setting auth.rules is deny or allow. Users who may do everything are named by
+    auth.super_users.
+    """
+
+
+def _fields(function: F) -> F:
+    for option in (
+        click.option("--principal", metavar="TYPE:NAME", help="Who, as User:alice; User:* is everybody."),
+        click.option("--host", help="From which address; * is any."),
+        click.option("--operation", help="read, write, create, delete, alter, describe, ..., or all."),
+        click.option("--name", help="Of the resource; * is all of them, and a node has none."),
+        click.option("--pattern", type=click.Choice(["literal", "prefixed"]), help="How the name is meant."),
+        click.option("--resource", type=click.Choice(_RESOURCES), help="What the rule is about."),
+    ):
+        function = option(function)
+    return function
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _FIELDS if options[name] is not None}
+
+
+def _print(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "MAY"],
+        (
+            [
+                one["resource"],
+                one["name"] or "-",
+                one["pattern"],
+                one["principal"],
+                one["host"],
+                one["operation"],
+                "yes" if one["allow"] else "no",
+            ]
+            for one in found["acls"]
+        ),
+    )
+
+
+@command.command("list")
+@_fields
+@click.option("--about", help="Rules about the resource of this name, whatever their pattern.")
+@node_option
+@json_option
+def list_rules(about: str | None, node: str, as_json: bool, **options: Any) -> None:
+    """Show rules, all or those that agree with the options."""
+    given = _given(options) | ({} if about is None else {"about": about})
+    _print(NodeClient(node, as_json=as_json).call("GET", f"/api/acls?{urlencode(given)}"), as_json)
+
+
+@command.command("add")
+@_fields
+@click.option("--deny", is_flag=True, help="Keep them from it, whatever else allows it.")
+@node_option
+@json_option
+def add(deny: bool, node: str, as_json: bool, **options: Any) -> None:
+    """Let somebody do something: --resource, --name, --principal and --operation say who may do what."""
+    body = _given(options) | {"allow": not deny}
+    _print(NodeClient(node, as_json=as_json).call("POST", "/api/acls", body), as_json)
+
+
+@command.command("remove")
+@_fields
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@node_option
+@json_option
+def remove(yes: bool, node: str, as_json: bool, **options: Any) -> None:
+    """Have the rules that agree with the options hold no longer; shows which those were."""
+    client, given = NodeClient(node, as_json=as_json), _given(options)
+    if not yes and not as_json:
+        _print(client.call("GET", f"/api/acls?{urlencode(given)}"), as_json)
+        click.confirm("Remove these rules?", abort=True, err=True)
+    _print(client.call("POST", "/api/acls/remove", given), as_json)

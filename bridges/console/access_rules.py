@@ -1,0 +1,136 @@
+"""Rules of who may do what over HTTP: list, add, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiohttp import web
+
+from bridges.auth import Operation, ResourceKind
+from bridges.auth.rules import ANY, Pattern, Rule, RuleFilter
+from bridges.console import rows
+from bridges.console.access import Access
+from bridges.console.bodies import json_object
+from bridges.console.errors import RequestError
+from bridges.console.host import Host
+
+if TYPE_CHECKING:
+    from bridges.catalog.access_rules import AccessRules
+
+_FIELDS = {"resource", "pattern", "name", "principal", "host", "operation", "allow"}
+_LONGEST = 1000
+_Word = TypeVar("_Word", ResourceKind, Pattern, Operation)
+
+
+class AccessRuleHandlers:
+    """``/api/acls``. Only who may alter the node changes them, only who may describe it sees them."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self._access = Access(node.authorizer)
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/acls", self.list)
+        app.router.add_post("/api/acls", self.add)
+        app.router.add_post("/api/acls/remove", self.remove)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """Query: any of a rule's fields; and ``about``, with ``resource``: the rules about what is called so."""
+        self._access.require_node(request, Operation.DESCRIBE)
+        found = await self._rules().find(_filter(dict(request.query)))
+        return await rows.answer(request, "acls", _told(found))
+
+    async def add(self, request: web.Request) -> web.StreamResponse:
+        """Body: a rule's fields; those that are left out are ``literal``, ``*`` and true."""
+        self._access.require_node(request, Operation.ALTER)
+        rule = _rule(await json_object(request, _FIELDS))
+        await self._rules().add([rule])
+        return await rows.answer(request, "acls", _told([rule]), status=201)
+
+    async def remove(self, request: web.Request) -> web.StreamResponse:
+        """Body: any of a rule's fields. Answers with the rules that agree with all of them, which hold no longer."""
+        self._access.require_node(request, Operation.ALTER)
+        fields = await json_object(request, _FIELDS)
+        if not fields:
+            raise RequestError("say which rules: at least one field")
+        gone = await self._rules().remove([_filter(fields)])
+        return await rows.answer(request, "acls", _told(gone[0]))
+
+    def _rules(self) -> AccessRules:
+        if self._node.access_rules is None:
+            raise RequestError("no access rules hold on this node: auth.rules is off", 409)
+        return self._node.access_rules
+
+
+def _told(rules: Sequence[Rule]) -> Iterator[dict[str, object]]:
+    for rule in rules:
+        yield {
+            "resource": rule.kind.value,
+            "pattern": rule.pattern.value,
+            "name": rule.name,
+            "principal": rule.principal,
+            "host": rule.host,
+            "operation": rule.operation.name.lower(),
+            "allow": rule.allow,
+        }
+
+
+def _rule(fields: dict[str, Any]) -> Rule:
+    """Raises RequestError."""
+    kind = _word(ResourceKind, fields.get("resource"), "resource")
+    name = _text(fields, "name", "" if kind is ResourceKind.NODE else None)
+    if (kind is ResourceKind.NODE) == bool(name):
+        raise RequestError("a node has no name, and everything else has one (* for all)")
+    principal = _text(fields, "principal", None)
+    of, _, who = principal.partition(":")
+    if not of or not who:
+        raise RequestError("principal is to be TYPE:NAME, for instance User:alice or User:*")
+    allow = fields.get("allow", True)
+    if not isinstance(allow, bool):
+        raise RequestError("allow is to be true or false")
+    return Rule(
+        kind,
+        _word(Pattern, fields.get("pattern", Pattern.LITERAL.value), "pattern"),
+        name,
+        principal,
+        _text(fields, "host", ANY),
+        _word(Operation, fields.get("operation"), "operation"),
+        allow,
+    )
+
+
+def _filter(fields: dict[str, Any]) -> RuleFilter:
+    """Raises RequestError."""
+    about = fields.pop("about", None)
+    if unknown := sorted(fields.keys() - _FIELDS):
+        raise RequestError(f"unknown field {unknown[0]!r}; there are about, {', '.join(sorted(_FIELDS))}")
+    given = fields.get("allow")
+    allow = {"true": True, "false": False}.get(str(given).lower())
+    if given is not None and allow is None:
+        raise RequestError("allow is to be true or false")
+    return RuleFilter(
+        kind=_word(ResourceKind, fields["resource"], "resource") if "resource" in fields else None,
+        pattern=_word(Pattern, fields["pattern"], "pattern") if "pattern" in fields else None,
+        name=fields.get("name") if about is None else about,
+        matching=about is not None,
+        principal=fields.get("principal"),
+        host=fields.get("host"),
+        operation=_word(Operation, fields["operation"], "operation") if "operation" in fields else None,
+        allow=allow,
+    )
+
+
+def _word(kind: type[_Word], given: Any, field: str) -> _Word:
+    words = {one.name.lower() if kind is Operation else one.value: one for one in kind}
+    found = words.get(given.replace("-", "_") if kind is Operation else given) if isinstance(given, str) else None
+    if found is None:
+        raise RequestError(f"{field} is to be one of {', '.join(words)}")
+    return found
+
+
+def _text(fields: dict[str, Any], field: str, default: str | None) -> str:
+    text = fields.get(field, default)
+    if not isinstance(text, str) or len(text) > _LONGEST or (not text and default != ""):
+        raise RequestError(f"{field} is to be text of at most {_LONGEST} characters")
+    return text
