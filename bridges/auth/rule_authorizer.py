@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from bridges.auth import Operation, Principal, Resource, ResourceKind
+from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.rules import Rules
 
 _REMEMBERED = 10_000
@@ -41,6 +41,9 @@ class RuleAuthorizer:
         found = self._known.get(asked)
         if found is None:
             verdict = self._rules.verdict(principal, operation, resource)
+            if not verdict and operation is Operation.CREATE and resource.kind is ResourceKind.TOPIC:
+                # Kafka's rule: who may create on the cluster may create any topic.
+                verdict = self._rules.verdict(principal, operation, NODE) or verdict
             found = self._remember(asked, self._otherwise if verdict is None else verdict)
         if not found and operation is not Operation.DESCRIBE:
             self._denied()

@@ -150,6 +150,14 @@ def test_denials_are_counted_and_a_change_is_seen_at_once() -> None:
     assert not authorizer.allows(ALICE, READ, topic("t"))
 
 
+def test_who_may_create_on_the_node_may_create_any_topic() -> None:
+    rules = Rules([rule("t", Operation.CREATE, allow=False), rule("", Operation.CREATE, kind=ResourceKind.NODE)])
+    authorizer = RuleAuthorizer(rules, frozenset(), otherwise=False)
+    assert authorizer.allows(ALICE, Operation.CREATE, topic("t"))
+    assert not authorizer.allows(BOB, Operation.CREATE, topic("t"))
+    assert not authorizer.allows(ALICE, Operation.CREATE, Resource(GROUP, "g"))
+
+
 def test_a_question_costs_the_same_however_many_rules_there_are() -> None:
     def seconds(many: int) -> float:
         rules = Rules(rule(f"topic-{number}", principal=f"User:{number % 1000}") for number in range(many))
