@@ -8,7 +8,7 @@ turn of the loop is counted in bytes (:mod:`sbp_back.transport.turn`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from time import monotonic
@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
+S = TypeVar("S", str, tuple[str, str], tuple[str, int])
 
 _TURN_SECONDS = 0.003
 _PORTION = 50
+_RUN = 500
 _AT_ONCE = 100
 """Coroutines that run at the same time: enough to share flushes of the database."""
 
@@ -89,8 +91,17 @@ async def by_name(things: Iterable[T], name: Callable[[T], N]) -> tuple[dict[N, 
     return first, twice
 
 
-async def in_order(names: Iterable[str]) -> AsyncIterator[str]:
+def sorting(items: Sequence[S]) -> Iterator[S | None]:
+    """``items`` in ascending order, after a None for each step of the way."""
+    runs = []
+    for start in range(0, len(items), _RUN):
+        runs.append(sorted(items[start : start + _RUN]))
+        yield None
+    yield from merge(*runs)
+
+
+async def in_order(names: Sequence[str]) -> AsyncIterator[str]:
     """``names`` in ascending order."""
-    runs = [sorted(some) async for some in portions(names)]
-    async for name in in_turns(merge(*runs)):
-        yield name
+    async for name in in_turns(sorting(names)):
+        if name is not None:
+            yield name

@@ -24,6 +24,7 @@ from bridges.console.access import Access
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.errors import LogError
+from bridges.turns import sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
@@ -64,7 +65,7 @@ class GroupHandlers:
             if name not in live:
                 names.append((name[1], name[0]))
             yield None
-        for one in rows.in_order(names):
+        for one in sorting(names):
             if one is None or not self._access.group(request, Operation.DESCRIBE, one[0]):
                 yield None
             else:
@@ -115,7 +116,7 @@ class GroupHandlers:
         total = _Total()
 
         def positions() -> Iterator[dict[str, Any] | None]:
-            for place in rows.in_order([*(read & {*readers} | {*committed})]):
+            for place in sorting([*(read & {*readers} | {*committed})]):
                 if place is None or not self._access.topic(request, Operation.DESCRIBE, place[0]):
                     yield None
                     continue

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import merge
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -20,8 +19,6 @@ from bridges.turns import in_turns
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
-
-T = TypeVar("T", str, tuple[str, str], tuple[str, int])
 
 STEP = 500
 """Partitions or positions that are looked at before a None is given."""
@@ -60,15 +57,6 @@ async def answer(
     await response.write("".join(pieces).encode())
     await response.write_eof()
     return response
-
-
-def in_order(items: Sequence[T]) -> Iterator[T | None]:
-    """``items`` in ascending order, after a None for each step of the way."""
-    runs = []
-    for start in range(0, len(items), STEP):
-        runs.append(sorted(items[start : start + STEP]))
-        yield None
-    yield from merge(*runs)
 
 
 async def opened(logs: Sequence[PartitionLog]) -> None:

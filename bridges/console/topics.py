@@ -19,6 +19,7 @@ from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.log.skipping import skip
+from bridges.turns import sorting
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import Appended, PartitionLog
@@ -53,7 +54,7 @@ class TopicHandlers:
 
     def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
         topics = self._node.catalog.topics
-        for name in rows.in_order([*topics]):
+        for name in sorting([*topics]):
             if name is None or name not in topics or not self._access.topic(request, Operation.DESCRIBE, name):
                 yield None
             else:

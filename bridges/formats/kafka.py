@@ -130,18 +130,17 @@ def stamp(batch: Buffer, base_offset: int, leader_epoch: int) -> None:
     _EPOCH.pack_into(batch, 12, leader_epoch)
 
 
-def set_log_append_time(batch: memoryview, now_ms: int) -> None:
-    """Make the broker's clock the batch's timestamp, which the checksum covers (rule 24)."""
+def set_log_append_time(batch: memoryview, now_ms: int) -> Generator[None, None, None]:
+    """Make the broker's clock the batch's timestamp, which the checksum covers (rule 24); in steps."""
     (attributes,) = struct.unpack_from(">h", batch, _ATTRIBUTES_AT)
     struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
-    struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, now_ms)
-    struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_CRC_START:]))
+    yield from set_max_timestamp(batch, now_ms)
 
 
-def set_max_timestamp(batch: memoryview, timestamp: int) -> None:
-    """Put the header's highest timestamp, which the checksum covers, right; the rest stays as it was sent."""
+def set_max_timestamp(batch: memoryview, timestamp: int) -> Generator[None, None, None]:
+    """Put the header's highest timestamp, which the checksum covers, right; the rest stays as it was sent. In steps."""
     struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, timestamp)
-    struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_CRC_START:]))
+    struct.pack_into(">I", batch, _CRC_AT, (yield from checksum(batch)))
 
 
 def _varint(data: Buffer, position: int) -> tuple[int, int]:

@@ -37,12 +37,13 @@ from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.base import APPEND_TIME
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import CONTROL, Header, heads, parse_header, set_log_append_time, set_max_timestamp
+from bridges.formats.pieces import STEP
 from bridges.formats.producer import LedgerKind
 from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import next_message, parse_head
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.time_search import CLOCK_SKEW_MS
-from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance
+from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance, at_once
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
@@ -237,7 +238,10 @@ def _look_at_kafka(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes:
     if rules.log_append_time:
         if rules.compacted:
             return _records_of_kafka(batch, header, rules, now_ms, inflated_bytes)
-        _stamped(batch, now_ms)
+        stamped = _stamped(batch, now_ms)
+        if len(payload) > STEP:
+            return stamped
+        at_once(stamped)
     elif (
         rules.compacted
         or rules.bounds_past
@@ -249,9 +253,9 @@ def _look_at_kafka(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes:
     return None
 
 
-def _stamped(batch: Batch, now_ms: int) -> None:
+def _stamped(batch: Batch, now_ms: int) -> Sliced[None]:
     """Have a batch of Kafka's say that its records are from now."""
-    set_log_append_time(memoryview(batch.payload), now_ms)
+    yield from set_log_append_time(memoryview(batch.payload), now_ms)
     batch.max_timestamp = batch.append_time_ms = now_ms
 
 
@@ -283,9 +287,9 @@ def _records_of_kafka(
             yield None
     _refuse(without_key, wrong_time)
     if not times:
-        _stamped(batch, now_ms)
+        yield from _stamped(batch, now_ms)
     elif highest != header.max_timestamp:
-        set_max_timestamp(records, highest)
+        yield from set_max_timestamp(records, highest)
         batch.max_timestamp = highest
 
 

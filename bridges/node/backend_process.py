@@ -125,7 +125,8 @@ class _Process:
 
             self.metrics.add_source(lambda: _of_process(budget))
             at = self._address(METRICS, given[METRICS])
-            self._health = HealthServer(self, self.metrics, self.settings.own_names(METRICS))
+            names, required = self.settings.own_names(METRICS), self.settings.auth.required
+            self._health = HealthServer(self, self.metrics, names, tells=not required)
             # First, so that a long recovery can be watched.
             self.addresses[METRICS] = await self._health.start(at)
         port = backend.LISTENERS[self.kind]

@@ -19,10 +19,12 @@ _REQUEST_S = 60.0
 
 
 class HealthServer:
-    """``/healthz``, ``/readyz`` and ``/metrics``, answered as a node answers them (docs/operations.md)."""
+    """``/healthz``, ``/readyz`` and ``/metrics``, answered as a node answers them (docs/operations.md). Nobody says
+    here who it is: why the process cannot go on everybody is told, or without ``tells`` nobody."""
 
-    def __init__(self, patient: Patient, metrics: Metrics, names: OwnNames) -> None:
+    def __init__(self, patient: Patient, metrics: Metrics, names: OwnNames, *, tells: bool = True) -> None:
         self._patient = patient
+        self._tells = tells
         self._metrics = metrics
         self._names = names
         self._site = HttpSite(most_connections=_CONNECTIONS, request_seconds=_REQUEST_S, kept=HEALTH)
@@ -39,4 +41,4 @@ class HealthServer:
     async def _application(self) -> web.Application:
         from bridges.node.health_pages import application  # where somebody asks
 
-        return application(self._patient, self._metrics)
+        return application(self._patient, self._metrics, tells=self._tells)

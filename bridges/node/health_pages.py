@@ -25,12 +25,15 @@ class Patient(Protocol):
         """Whether clients are welcome now."""
 
 
-def application(patient: Patient, metrics: Metrics) -> web.Application:
-    """The pages of a process that is no node."""
+_UNTOLD = "the reason is in the log"
+
+
+def application(patient: Patient, metrics: Metrics, *, tells: bool) -> web.Application:
+    """The pages of a process that is no node. ``tells``: also why it cannot go on, which has names and paths in it."""
 
     async def health(request: web.Request) -> web.Response:
         failure = patient.failure
-        body = {"healthy": failure is None, "failure": failure}
+        body = {"healthy": failure is None, "failure": failure if tells or failure is None else _UNTOLD}
         return web.json_response(body, status=200 if failure is None else 503)
 
     async def ready(request: web.Request) -> web.Response:

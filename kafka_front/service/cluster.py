@@ -194,7 +194,7 @@ class Cluster:
         named, _ = await by_name(request.topics, lambda topic: topic.name)
         cursor = request.cursor
         room = min(max(request.response_partition_limit, 1), _MAX_PAGE)
-        async for name in in_order(named or list(self._catalog.topics)):
+        async for name in in_order([*(named or self._catalog.topics)]):
             if cursor is not None and name < cursor.topic_name:
                 continue
             topic = self._catalog.topics.get(name)

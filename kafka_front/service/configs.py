@@ -14,7 +14,7 @@ from bridges.catalog import topic_config, topic_defaults
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.catalog.names import check_topic_name
 from bridges.errors import LogError
-from bridges.turns import by_name, in_turns
+from bridges.turns import by_name, in_turns, portions
 from kafka_front import group_config, node_config
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated
@@ -46,6 +46,9 @@ _Altered = TypeVar(
     IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
 )
 """New values by key; None takes the key's own value away."""
+_MOST_CONFIGS = 1_000
+_MOST_CHARACTERS = 64 * 1024
+"""Of names and values that a request gives one resource."""
 
 
 class Resource(IntEnum):
@@ -100,7 +103,9 @@ class Configs:
             except LogError as error:
                 result.error_code, result.error_message = int(admin_code(error)), str(error)
             else:
-                wanted = set(resource.configuration_keys or ())
+                wanted: set[str] = set()
+                async for some in portions(resource.configuration_keys or ()):
+                    wanted.update(some)
                 result.configs = [
                     _row(value, request.include_synonyms, request.include_documentation)
                     for value in values
@@ -215,6 +220,7 @@ class Configs:
                 if (one.resource_type, one.resource_name) in twice:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
                 self._check(ctx, Operation.ALTER_CONFIGS, one.resource_type, one.resource_name)
+                _check_length(one.configs)
                 await self._apply(one.resource_type, one.resource_name, changes(one), validate_only)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message
@@ -294,6 +300,17 @@ def _definition(kind: int, name: str) -> ConfigDef:
     if definition is None:
         raise InvalidConfig(f"{name!r} is not a configuration of this resource")
     return definition
+
+
+def _check_length(
+    configs: Sequence[AlterConfigsRequest.AlterableConfig | IncrementalAlterConfigsRequest.AlterableConfig],
+) -> None:
+    """Raise KafkaError for more than anything has: what follows takes as long as they are many, and long."""
+    if len(configs) > _MOST_CONFIGS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no resource has {_MOST_CONFIGS} configurations")
+    if sum(len(one.name) + len(one.value or "") for one in configs) > _MOST_CHARACTERS:
+        text = f"the configurations of a resource are longer than {_MOST_CHARACTERS} characters"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, text)
 
 
 def _default(definition: ConfigDef, *, synonyms: bool) -> ConfigValue:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from bridges.turns import in_turns, portions
 from kafka_front.context import Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.fetch_operation import FetchOperation
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
-from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, SessionError, asked_for
+from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, SessionError
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
@@ -37,38 +36,36 @@ class Fetch:
         self, ctx: Context, request: FetchRequest
     ) -> FetchResponse | Outcome | Coroutine[Any, Any, FetchResponse | Outcome]:
         uses_ids = ctx.version >= _IDS_SINCE
-        if sum(len(topic.partitions) for topic in request.topics) > self.partitions.at_once:
+        topics, forgotten = request.topics, request.forgotten_topics_data
+        at_once = self.partitions.at_once
+        if (
+            len(topics) + len(forgotten) > at_once
+            or sum(len(topic.partitions) for topic in topics) > at_once
+            or (forgotten and sum(len(topic.partitions) for topic in forgotten) > at_once)
+        ):
             return self._read_in_turns(ctx, request, uses_ids)
         try:
             session, partitions = self._sessions.resolve(request, uses_ids, self._loop.time())
         except SessionError as error:
             return FetchResponse(error_code=int(error.code))
-        places = self._places(ctx, request, session)
+        places = _places(session)
+        if places is not None:
+            reader = _reader(ctx, request)
+            if len(places) > at_once and places.reader != reader:
+                return self._start_in_turns(ctx, request, session, partitions)
+            places.belong(reader)
         keys: Collection[Key] = partitions if places is None else places.awake
-        if len(keys) > self.partitions.at_once:
-            return self._start_in_turns(ctx, request, session, partitions, places)
+        if len(keys) > at_once:
+            return self._start_in_turns(ctx, request, session, partitions)
         slots = [Slot(key, partitions[key]) for key in keys]
         return FetchOperation(self.partitions, ctx, request, session, slots, places).start()
 
-    def _places(self, ctx: Context, request: FetchRequest, session: FetchSession | None) -> Places | None:
-        """The places of a session if this is its only request in progress."""
-        if session is None or session.places.request is not None:
-            return None
-        session.places.belong((ctx.connection.principal, request.isolation_level))
-        return session.places
-
     async def _read_in_turns(self, ctx: Context, request: FetchRequest, uses_ids: bool) -> FetchResponse | Outcome:
-        asked: dict[Key, FetchedPartition] = {}
-        async for topic in in_turns(request.topics):
-            async for some in portions(topic.partitions):
-                for part in some:
-                    key, partition = asked_for(topic, part, uses_ids)
-                    asked[key] = partition
         try:
-            session, partitions = self._sessions.resolve(request, uses_ids, self._loop.time(), asked)
+            session, partitions = await self._sessions.resolve_in_turns(request, uses_ids, self._loop.time())
         except SessionError as error:
             return FetchResponse(error_code=int(error.code))
-        return await self._start_in_turns(ctx, request, session, partitions, self._places(ctx, request, session))
+        return await self._start_in_turns(ctx, request, session, partitions)
 
     async def _start_in_turns(
         self,
@@ -76,8 +73,14 @@ class Fetch:
         request: FetchRequest,
         session: FetchSession | None,
         partitions: dict[Key, FetchedPartition],
-        places: Places | None,
     ) -> FetchResponse | Outcome:
+        places = _places(session)
+        if session is not None and places is not None and places.reader != _reader(ctx, request):
+            session.busy = True
+            try:
+                await places.belong_in_turns(_reader(ctx, request))
+            finally:
+                session.busy = False
         operation = FetchOperation(self.partitions, ctx, request, session, [], places)
         try:
             async with ctx.room(len(partitions if places is None else places.awake) * _SLOT_WORTH):
@@ -87,6 +90,15 @@ class Fetch:
         except BaseException:
             operation.cancel()
             raise
+
+
+def _places(session: FetchSession | None) -> Places | None:
+    """The places of a session if this is its only request in progress."""
+    return None if session is None or session.places.request is not None else session.places
+
+
+def _reader(ctx: Context, request: FetchRequest) -> object:
+    return ctx.connection.principal, request.isolation_level
 
 
 def register(registry: Registry, service: KafkaService) -> None:

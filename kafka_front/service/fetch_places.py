@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from bridges.turns import portions
+
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
 
@@ -66,6 +68,13 @@ class Places:
             self.reader = reader
             for key in list(self._resting):
                 self.wake(key)
+
+    async def belong_in_turns(self, reader: object) -> None:
+        """As :meth:`belong`, where many rest."""
+        async for some in portions(list(self._resting)):
+            for key in some:
+                self.wake(key)
+        self.reader = reader
 
     def rest(self, key: Key, log: PartitionLog) -> None:
         """All is told of a partition, as its log is now."""

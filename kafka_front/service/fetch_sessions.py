@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 
+from bridges.turns import in_turns, portions
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
@@ -67,13 +69,17 @@ class FetchedPartition:
 
 
 class FetchSession:
-    """The partitions of one consumer, in the order in which they are served next, and where they wait."""
+    """The partitions of one consumer, in the order in which they are served next, and where they wait.
 
-    __slots__ = ("epoch", "id", "last_used", "partitions", "places", "uses_ids")
+    ``busy``: a request changes it in turns; others do not fit it meanwhile.
+    """
+
+    __slots__ = ("busy", "epoch", "id", "last_used", "partitions", "places", "uses_ids")
 
     def __init__(self, session_id: int, uses_ids: bool, partitions: dict[Key, FetchedPartition], now: float) -> None:
         self.id = session_id
         self.epoch = 1
+        self.busy = False
         self.uses_ids = uses_ids
         self.partitions = partitions
         self.places = Places(partitions)
@@ -134,49 +140,94 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(
-        self,
-        request: FetchRequest,
-        uses_ids: bool,
-        now: float,
-        asked: dict[Key, FetchedPartition] | None = None,
+        self, request: FetchRequest, uses_ids: bool, now: float
     ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
-        """The session (None: the request stands alone) and the partitions to serve. ``asked``: those the request
-        names, where somebody has gathered them already.
+        """The session (None: the request stands alone) and the partitions to serve.
 
         Raises SessionError.
         """
-        session_id, epoch = request.session_id, request.session_epoch
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if session_id:
-                self._drop(session_id)
-            partitions = _asked(request, uses_ids) if asked is None else asked
-            if epoch == FINAL_EPOCH or not partitions or not self._make_room(now, len(partitions)):
-                return None, partitions
-            session = FetchSession(self._new_id(), uses_ids, partitions, now)
-            self._sessions[session.id] = session
-            self._partitions += len(partitions)
-            return session, partitions
-        found = self._sessions.get(session_id)
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            asked = (_asked_for(topic, part, uses_ids) for topic in request.topics for part in topic.partitions)
+            return self._begun(request, uses_ids, dict(asked), now)
+        found = self._found(request, uses_ids, now)
+        before = len(found.partitions)
+        for topic in request.topics:
+            _name(found, topic, topic.partitions)
+        for forgotten in request.forgotten_topics_data:
+            _forget(found, forgotten, forgotten.partitions)
+        self._partitions += len(found.partitions) - before
+        self._check_size(found, before)
+        found.advance()
+        return found, found.partitions
+
+    async def resolve_in_turns(
+        self, request: FetchRequest, uses_ids: bool, now: float
+    ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
+        """As :meth:`resolve`, of a request that names many partitions."""
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            asked: dict[Key, FetchedPartition] = {}
+            async for topic in in_turns(request.topics):
+                async for some in portions(topic.partitions):
+                    asked.update(_asked_for(topic, part, uses_ids) for part in some)
+            return self._begun(request, uses_ids, asked, now)
+        found = self._found(request, uses_ids, now)
+        before = len(found.partitions)
+        found.busy = True
+        try:
+            async for topic in in_turns(request.topics):
+                async for parts in portions(topic.partitions):
+                    self._change(found, before, partial(_name, found, topic, parts))
+            async for forgotten in in_turns(request.forgotten_topics_data):
+                async for numbers in portions(forgotten.partitions):
+                    self._change(found, before, partial(_forget, found, forgotten, numbers))
+        except BaseException:
+            self._drop(found.id)  # what the client takes it for it is not
+            raise
+        finally:
+            found.busy = False
+        self._check_size(found, before)
+        found.advance()
+        return found, found.partitions
+
+    def _begun(
+        self, request: FetchRequest, uses_ids: bool, asked: dict[Key, FetchedPartition], now: float
+    ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
+        if request.session_id:
+            self._drop(request.session_id)
+        if request.session_epoch == FINAL_EPOCH or not asked or not self._make_room(now, len(asked)):
+            return None, asked
+        session = FetchSession(self._new_id(), uses_ids, asked, now)
+        self._sessions[session.id] = session
+        self._partitions += len(asked)
+        return session, asked
+
+    def _found(self, request: FetchRequest, uses_ids: bool, now: float) -> FetchSession:
+        found = self._sessions.get(request.session_id)
         if found is None:
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if epoch != found.epoch:
+        if request.session_epoch != found.epoch or found.busy:
             raise SessionError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if uses_ids != found.uses_ids:
             raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         found.last_used = now
-        self._sessions.move_to_end(session_id)
-        if asked is not None and len(asked) > self._most_of_one:
-            self._drop(session_id)
+        self._sessions.move_to_end(found.id)
+        return found
+
+    def _change(self, session: FetchSession, before: int, change: Callable[[], None]) -> None:
+        """A part of a change that is made in turns. Raises SessionError."""
+        if self._sessions.get(session.id) is not session:
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        before = len(found.partitions)
-        _update(found, request)
-        self._partitions += len(found.partitions) - before
-        if len(found.partitions) > max(before, self._most_of_one) or self._partitions > self.most:
-            # It has grown too large: the client starts over with a full request, which is answered without a session.
-            self._drop(session_id)
+        had = len(session.partitions)
+        change()
+        self._partitions += len(session.partitions) - had
+        self._check_size(session, before)
+
+    def _check_size(self, session: FetchSession, before: int) -> None:
+        """Raise SessionError if it has grown too large: the client starts over with a full request, which is answered
+        without a session."""
+        if len(session.partitions) > max(before, self._most_of_one) or self._partitions > self.most:
+            self._drop(session.id)
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        found.advance()
-        return found, found.partitions
 
     @property
     def _most_of_one(self) -> int:
@@ -206,7 +257,7 @@ class FetchSessions:
                 return candidate
 
 
-def asked_for(
+def _asked_for(
     topic: FetchRequest.FetchTopic, part: FetchRequest.FetchPartition, uses_ids: bool
 ) -> tuple[Key, FetchedPartition]:
     """One partition that a request names."""
@@ -214,22 +265,19 @@ def asked_for(
     return key, FetchedPartition(topic.topic, topic.topic_id, part)
 
 
-def _asked(request: FetchRequest, uses_ids: bool) -> dict[Key, FetchedPartition]:
-    return dict(asked_for(topic, part, uses_ids) for topic in request.topics for part in topic.partitions)
+def _name(session: FetchSession, topic: FetchRequest.FetchTopic, parts: Iterable[FetchRequest.FetchPartition]) -> None:
+    for part in parts:
+        key = _key(topic.topic, topic.topic_id, part.partition, session.uses_ids)
+        known = session.partitions.get(key)
+        if known is None:
+            session.partitions[key] = FetchedPartition(topic.topic, topic.topic_id, part)
+        else:
+            known.update(part)
+        session.places.wake(key)
 
 
-def _update(session: FetchSession, request: FetchRequest) -> None:
-    for topic in request.topics:
-        for part in topic.partitions:
-            key = _key(topic.topic, topic.topic_id, part.partition, session.uses_ids)
-            known = session.partitions.get(key)
-            if known is None:
-                session.partitions[key] = FetchedPartition(topic.topic, topic.topic_id, part)
-            else:
-                known.update(part)
-            session.places.wake(key)
-    for forgotten in request.forgotten_topics_data:
-        for partition in forgotten.partitions:
-            key = _key(forgotten.topic, forgotten.topic_id, partition, session.uses_ids)
-            if session.partitions.pop(key, None) is not None:
-                session.places.forget(key)
+def _forget(session: FetchSession, topic: FetchRequest.ForgottenTopic, partitions: Iterable[int]) -> None:
+    for partition in partitions:
+        key = _key(topic.topic, topic.topic_id, partition, session.uses_ids)
+        if session.partitions.pop(key, None) is not None:
+            session.places.forget(key)

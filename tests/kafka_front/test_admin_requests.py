@@ -461,6 +461,17 @@ async def test_incremental_refusals(place: Place) -> None:
     assert (await place.configs(TOPIC, name))["retention.ms"].value == "1234"
 
 
+async def test_configurations_of_any_number_or_length_are_refused_as_they_are(place: Place) -> None:
+    name = await place.topic(1, retention_ms="1234")
+    many = [(f"no.such.thing.{number}", SET, "1") for number in range(200_000)]
+    assert await change(place, TOPIC, name, *many) in (E.INVALID_REQUEST, E.INVALID_CONFIG)
+    if place.ours:  # a broker tries
+        items = ",".join(map(str, range(200_000)))
+        assert await change(place, TOPIC, name, ("cleanup.policy", APPEND, items)) == E.INVALID_CONFIG
+        assert await alter(place, TOPIC, name, {f"k{n}": "1" for n in range(200_000)}) == E.INVALID_REQUEST
+    assert (await place.configs(TOPIC, name))["retention.ms"].value == "1234"
+
+
 async def test_broker_configs_change_what_topics_inherit(place: Place) -> None:
     name, broker = await place.topic(), str(place.node_id)
     key = "log.segment.delete.delay.ms"

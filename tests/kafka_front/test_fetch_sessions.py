@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, FetchSessions, SessionError
@@ -140,3 +142,48 @@ def test_all_sessions_together_remember_a_bounded_number_of_partitions() -> None
     assert opened(sessions, *named(10, "c"), now=120).id
     sessions.resolve(fetch(held[2].id, -1), False, 120)
     assert opened(sessions, *named(10, "d"), now=120).id, "a session that was closed made room"
+
+
+def changing(session: FetchSession, named: int, forgotten: int) -> FetchRequest:
+    request = fetch(session.id, session.epoch, *((f"n{index}", 0, 7) for index in range(named)))
+    request.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic="a", partitions=list(range(forgotten)))]
+    return request
+
+
+async def test_a_session_is_changed_in_turns_and_by_one_request_at_a_time() -> None:
+    sessions = FetchSessions(10)
+    session = opened(sessions, *named(20_000))
+    request = changing(session, 20_000, 20_000)
+    work = asyncio.ensure_future(sessions.resolve_in_turns(request, False, 1))
+    turns = 0
+    while not work.done():
+        await asyncio.sleep(0)
+        turns += 1
+        if session.busy:
+            assert refused(sessions, fetch(session.id, 1)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert turns > 3
+    same, partitions = await work
+    assert same is session
+    assert session.epoch == 2
+    assert len(partitions) == 20_000
+    assert ("n5", 0) in partitions
+    assert sessions.resolve(fetch(session.id, 2), False, 2)[0] is session
+
+
+@pytest.mark.parametrize("how", ["dropped", "cancelled", "too large"])
+async def test_a_session_that_was_changed_in_part_is_gone_and_counts_no_more(how: str) -> None:
+    sessions = FetchSessions(10, partitions=200_000)
+    session = opened(sessions, *named(15_000))
+    request = changing(session, 30_000 if how == "too large" else 5_000, 0)
+    work = asyncio.ensure_future(sessions.resolve_in_turns(request, False, 1))
+    while not session.busy:
+        await asyncio.sleep(0)
+    if how == "dropped":
+        sessions.resolve(fetch(session.id, -1), False, 1)
+    elif how == "cancelled":
+        work.cancel()
+    with pytest.raises(asyncio.CancelledError if how == "cancelled" else SessionError):
+        await work
+    assert len(sessions) == 0
+    for _ in range(10):  # all of what there may be is free
+        opened(sessions, *named(20_000))

@@ -14,9 +14,9 @@ import pytest
 
 from bridges.catalog.group_view import GroupSummary, GroupView
 from bridges.catalog.progress import Committed
-from bridges.console.rows import in_order
 from bridges.node.assembly import Node
 from bridges.node.config import load
+from bridges.turns import sorting
 
 GROUPS = 60_000
 LONGEST_S = 0.04
@@ -116,4 +116,4 @@ async def test_groups_and_topics_come_in_order(node: Node) -> None:
         "lag": None,
         "unknown_lags": 5_000,
     }
-    assert [one for one in in_order(["b", "a"] * 1_000) if one is not None] == ["a"] * 1_000 + ["b"] * 1_000
+    assert [one for one in sorting(["b", "a"] * 1_000) if one is not None] == ["a"] * 1_000 + ["b"] * 1_000

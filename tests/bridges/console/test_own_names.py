@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from bridges.metrics import Metrics
@@ -119,3 +120,21 @@ async def test_the_pages_of_a_process_that_is_no_node_neither() -> None:
                 assert (await status(address, "GET", path, f"Host: {host}"))[0] == expected, host
     finally:
         await server.stop()
+
+
+class Ill(Well):
+    failure = "/secret/place was removed"
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_why_a_process_cannot_go_on_is_told_to_everybody_or_nobody(tells: bool) -> None:
+    server = HealthServer(Ill(), Metrics(), OwnNames([]), tells=tells)
+    address = await server.start(Address("127.0.0.1", 0))
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://{address}/healthz") as answer:
+            assert answer.status == 503
+            told = await answer.json()
+    finally:
+        await server.stop()
+    assert told["healthy"] is False
+    assert ("/secret/place" in told["failure"]) == tells

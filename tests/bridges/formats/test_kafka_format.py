@@ -17,6 +17,7 @@ from bridges.formats import FormatId, Translator, decode, format_of
 from bridges.formats.compression import Compression, compress, decompress
 from bridges.formats.kafka import check_batch, encode, iterate, parse_header, set_log_append_time, stamp
 from bridges.formats.records import Record, StoredBatch
+from bridges.sliced import at_once
 
 CODECS = list(Compression)
 
@@ -87,7 +88,7 @@ def test_a_batch_that_nobody_stamped_says_no_leaders_epoch() -> None:
 
 def test_log_append_time_is_the_time_of_every_record() -> None:
     batch = encode([Record(None, b"a", timestamp=5), Record(None, b"b", timestamp=9)])
-    set_log_append_time(memoryview(batch), 1000)
+    at_once(set_log_append_time(memoryview(batch), 1000))
     assert check_batch(memoryview(batch)).max_timestamp == 1000
     assert [r.timestamp for r in iterate(batch)] == [1000, 1000]
 

@@ -14,6 +14,7 @@ from bridges.formats.compression import Compression
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import check_count, encode, parse_header, set_log_append_time
 from bridges.formats.records import CODEC_HEADER, Buffer, Record, StoredBatch, bounded
+from bridges.sliced import at_once
 
 BASE = 1000
 DOCUMENT = DocumentFormat()
@@ -152,7 +153,7 @@ def test_when_a_record_was_written() -> None:
     for batch in batches([Record(None, b"x", timestamp=5)]):
         assert [one.written for one in decode(batch)] == [77]
     stamped = kafka([Record(None, b"x", timestamp=5)])
-    set_log_append_time(memoryview(stamped.payload), 99)
+    at_once(set_log_append_time(memoryview(stamped.payload), 99))
     assert [(one.timestamp, one.written) for one in decode(stamped)] == [(99, 99)]
 
 

@@ -122,6 +122,23 @@ def test_log_append_time_replaces_the_batch_timestamp_and_skips_the_bounds(compa
     assert parse_header(one.payload).max_timestamp == NOW
 
 
+def test_the_time_of_a_large_batch_is_written_in_steps_of_its_checksum() -> None:
+    rules = TopicRules(64 << 20, True, FOREVER, FOREVER, False)
+    one = batch(Record(b"k", bytes(5 << 20), timestamp=5))
+    work = look(one, rules, NOW)
+    assert work is not None
+    assert len(list(work)) == 5
+    assert (one.max_timestamp, one.append_time_ms) == (NOW, NOW)
+    assert check_batch(memoryview(one.payload)).max_timestamp == NOW
+
+
+def test_what_is_told_from_the_header_alone_is_what_the_rules_say() -> None:
+    assert PLAIN.glance_bytes == PLAIN.max_message_bytes
+    assert COMPACTED.glance_bytes == INTERNAL.glance_bytes == -1
+    assert TopicRules(9, True, FOREVER, FOREVER, False).glance_bytes == -1
+    assert TopicRules(9, False, 5, FOREVER, False).glance_bytes == -1
+
+
 UNTIMED = TopicRules(1_048_588, False, FOREVER, FOREVER, False)
 
 

@@ -17,6 +17,7 @@ from bridges.formats.records import Record
 from bridges.log import time_search
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.log.time_search import CLOCK_SKEW_MS
+from bridges.sliced import at_once
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log.log_lab import World
 
@@ -28,7 +29,7 @@ LARGE = 70_000
 def batch(*times: int, claim: int | None = None, size: int = 10, codec: int = 0) -> Batch:
     payload = memoryview(encode([Record(None, bytes(size), timestamp=one) for one in times], codec=codec))
     if claim is not None:
-        set_max_timestamp(payload, claim)
+        at_once(set_max_timestamp(payload, claim))
     return claiming(payload, len(times), max(times) if claim is None else claim)
 
 
@@ -307,7 +308,7 @@ async def test_a_search_leaves_the_loop_to_others_between_batches() -> None:
 async def test_a_bomb_is_searched_off_the_loop_slice_by_slice() -> None:
     record = Record(None, None, timestamp=1000, offset=0)
     payload = memoryview(encode([record] * 100_000, codec=4))
-    set_max_timestamp(payload, LIE)
+    at_once(set_max_timestamp(payload, LIE))
     world = World()
     log = await written(world, claiming(payload, 100_000, LIE))
     assert await log.find_timestamp(2000) is None
