@@ -10,7 +10,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import structlog
 from msgspec import Struct, field
@@ -151,7 +153,8 @@ class Logs:
         self._unopened: deque[PartitionLog] = deque()
         self._openers = 0  # without those whose opening is slow
         self._slow = 0
-        self._rebuilds = asyncio.Semaphore(self.options.open_concurrency)
+        # By the servers that are read from: one that hangs keeps the places of no partition that has nothing there.
+        self._rebuilds: WeakValueDictionary[frozenset[int], asyncio.Semaphore] = WeakValueDictionary()
         # By stream that could not be opened: how often in a row, and the monotonic time before which it is not again.
         self._failing: dict[int, tuple[int, float]] = {}
         self._put_off: dict[PartitionLog, asyncio.TimerHandle] = {}
@@ -391,11 +394,12 @@ class Logs:
     async def _open(self, log: PartitionLog) -> None:
         writer: Writer | None = None
         try:
-            writer = await self._take_in_time(log)
-            async with self._rebuilds:
-                rebuilt = await self._rebuild_what_is_left(log, writer)
-                if self.before_opening is not None:
-                    await self.before_opening(log, writer.next_offset)
+            with self._giving_place():
+                writer = await self._take(log)
+                async with self._rebuilds_from(writer.servers):
+                    rebuilt = await self._rebuild_what_is_left(log, writer)
+                    if self.before_opening is not None:
+                        await self.before_opening(log, writer.next_offset)
             self._failing.pop(log.stream_id, None)
             if self._is_current(log):
                 log.opened(writer, rebuilt)
@@ -419,8 +423,16 @@ class Logs:
         wait = 0.0 if not times else min(_RETRY_FIRST_S * 2 ** min(times - 1, 10), _RETRY_LAST_S)
         self._failing[log.stream_id] = times + 1, self._loop.time() + wait
 
-    async def _take_in_time(self, log: PartitionLog) -> Writer:
-        """As :meth:`_take`; somebody else is opened meanwhile if it takes long."""
+    def _rebuilds_from(self, servers: frozenset[int]) -> asyncio.Semaphore:
+        """A place among the rebuilds that hold memory at the same time."""
+        places = self._rebuilds.get(servers)
+        if places is None:
+            places = self._rebuilds[servers] = asyncio.Semaphore(self.options.open_concurrency)
+        return places
+
+    @contextmanager
+    def _giving_place(self) -> Iterator[None]:
+        """Somebody else is opened meanwhile if this takes long."""
         slow = False
 
         def give_place() -> None:
@@ -433,7 +445,7 @@ class Logs:
 
         timer = self._loop.call_later(_SLOW_S, give_place)
         try:
-            return await self._take(log)
+            yield
         finally:
             timer.cancel()
             if slow:

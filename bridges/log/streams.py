@@ -29,6 +29,10 @@ class Writer(Protocol):
     confirm_offset: int
     failed: SbpError | None
 
+    @property
+    def servers(self) -> frozenset[int]:
+        """The range servers that have what is in the stream, as far as there are several."""
+
     def append(
         self, payload: Buffer, count: int, flags: int, timestamp: int, done: Callable[[SbpError | None], None]
     ) -> int:

@@ -147,6 +147,12 @@ class StreamWriter:
         return base
 
     @property
+    def servers(self) -> frozenset[int]:
+        """The range servers that have what is in the stream."""
+        kept = (info for info in self.ranges if info.end < 0 or info.end > self.start_offset)
+        return frozenset(server.server_id for info in kept for server in info.servers)
+
+    @property
     def unconfirmed(self) -> int:
         """Batches whose fate is not decided."""
         return len(self._pending)

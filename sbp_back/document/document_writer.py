@@ -107,6 +107,11 @@ class DocumentWriter:
         self._task: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()  # set whenever nothing is pending any more
 
+    @property
+    def servers(self) -> frozenset[int]:
+        """Nobody tells."""
+        return frozenset()
+
     def append(self, payload: Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
         """Appends a batch of ``count`` records and returns the base offset it is expected to get; ``timestamp`` in ms.
 

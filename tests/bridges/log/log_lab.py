@@ -39,6 +39,7 @@ class Writer:
         self.closed = False
         self.failed: SbpError | None = None
         self.largest = 1 << 30
+        self.servers: frozenset[int] = frozenset()
 
     def append(self, payload: Any, count: int, flags: int, timestamp: int, done: Done) -> int:
         if len(payload) > self.largest:

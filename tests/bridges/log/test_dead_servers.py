@@ -85,6 +85,36 @@ async def test_no_more_are_rebuilt_at_the_same_time_than_before(monkeypatch: pyt
     await world.logs.close()
 
 
+async def test_a_server_that_hangs_while_it_is_read_from_holds_up_its_own_partitions_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where all that a stream has there is sealed: to take the stream it need not be asked."""
+    monkeypatch.setattr(logs_module, "_SLOW_S", 0.001)
+    world = Cluster(60, dead=set(), open_concurrency=4)
+    hanging = set(range(1, 31))
+
+    async def opened(stream_id: int, epoch: int) -> Writer:
+        writer = await world.backends[stream_id].open(stream_id, epoch)
+        writer.servers = frozenset({1 if stream_id in hanging else 2})
+        return writer
+
+    async def load(stream_id: int) -> None:
+        if stream_id in hanging:
+            await world.back.wait()
+
+    world.open = opened  # type: ignore[method-assign]
+    world.snapshots.load = load  # type: ignore[assignment]
+    await world.boot(open_it=False)
+    logs = [world.logs.get("t", number) for number in range(60)]
+    waiting = [asyncio.ensure_future(log.ready()) for log in logs if log is not None]
+    await asyncio.wait_for(asyncio.gather(*waiting[30:]), 30)
+    assert not any(one.done() for one in waiting[:30])
+    world.back.set()
+    await asyncio.wait_for(asyncio.gather(*waiting), 30)
+    assert world.logs._openers == world.logs._slow == 0
+    await world.logs.close()
+
+
 async def test_a_partition_that_cannot_be_opened_is_not_tried_as_fast_as_clients_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
