@@ -54,7 +54,8 @@ _KNOWN = frozenset(Codec)
 
 
 class Head(NamedTuple):
-    """What stands before the messages; they lie in the payload from ``body`` on. ``session_meta`` is encoded."""
+    """What stands before the messages; they lie in the payload from ``body`` on. ``session_meta`` is encoded. An empty
+    ``producer_id`` keeps the ledger out of it: nothing is known of repetitions then."""
 
     sparse: bool
     codec: int
@@ -64,7 +65,7 @@ class Head(NamedTuple):
     max_created_ms: int
     producer_id: bytes
     session_meta: bytes
-    body: int
+    body: int = -1
 
 
 def created_ms(seconds: int, nanos: int) -> int:
@@ -73,45 +74,19 @@ def created_ms(seconds: int, nanos: int) -> int:
     return ms if 0 <= ms < _LATEST else -1
 
 
-def encode_batch(
-    producer_id: bytes,
-    session_meta: bytes,
-    codec: int,
-    count: int,
-    first_seq_no: int,
-    last_seq_no: int,
-    max_created_ms: int,
-    messages: Buffer,
-    *,
-    sparse: bool = False,
-) -> bytes:
-    """A batch of ``count`` messages, encoded as the fields of a WriteRequest.
-
-    An empty ``producer_id`` keeps the ledger out of it: nothing is known of repetitions then.
-    """
-    parts = _parts(producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, messages, sparse)
+def encode_batch(head: Head, messages: Buffer) -> bytes:
+    """A batch of ``messages``, encoded as the fields of a WriteRequest."""
+    parts = (_packed(head)[_CRC.size :], head.producer_id, head.session_meta, messages)
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
     return b"".join((_CRC.pack(crc), *parts))
 
 
-def encode_in_slices(
-    producer_id: bytes,
-    session_meta: bytes,
-    codec: int,
-    count: int,
-    first_seq_no: int,
-    last_seq_no: int,
-    max_created_ms: int,
-    messages: Buffer,
-) -> Generator[None, None, Buffer]:
+def encode_in_slices(head: Head, messages: Buffer) -> Generator[None, None, Buffer]:
     """The same as :func:`encode_batch` for messages of many mebibytes, of which one step copies one."""
-    parts = _parts(
-        producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, messages, sparse=False
-    )
-    layout = Layout(bytes(_CRC.size))
-    for part in parts:
+    layout = Layout(_packed(head))
+    for part in (head.producer_id, head.session_meta, messages):
         layout.put(part)
     whole = yield from layout.together()
     yield from _seal(whole)
@@ -134,46 +109,11 @@ def _checksum(payload: Buffer) -> Generator[None, None, int]:
     return crc
 
 
-def _parts(
-    producer_id: bytes,
-    session_meta: bytes,
-    codec: int,
-    count: int,
-    first_seq_no: int,
-    last_seq_no: int,
-    max_created_ms: int,
-    messages: Buffer,
-    sparse: bool,
-) -> tuple[Buffer, ...]:
-    """All of a batch behind its checksum."""
-    head = _head(producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, sparse=sparse)
-    return head[_CRC.size :], producer_id, session_meta, messages
-
-
-def _head(
-    producer_id: bytes,
-    session_meta: bytes,
-    codec: int,
-    count: int,
-    first_seq_no: int,
-    last_seq_no: int,
-    max_created_ms: int,
-    *,
-    sparse: bool,
-) -> bytes:
+def _packed(head: Head) -> bytes:
     """What stands first, with a checksum that is not one yet."""
-    return _HEAD.pack(
-        0,
-        _VERSION,
-        _SPARSE if sparse else 0,
-        len(producer_id),
-        codec,
-        count,
-        first_seq_no,
-        last_seq_no,
-        max_created_ms,
-        len(session_meta),
-    )
+    sparse, codec, count, first, last, created, producer, meta, _ = head
+    flags = _SPARSE if sparse else 0
+    return _HEAD.pack(0, _VERSION, flags, len(producer), codec, count, first, last, created, len(meta))
 
 
 def parse_head(payload: Buffer) -> Head:
@@ -540,7 +480,8 @@ class YdbBuilder:
 
     def finish_in_slices(self) -> Generator[None, None, Buffer]:
         whole = yield from self._layout.together()
-        head = _head(self._producer, b"", Codec.RAW, self._count, self._first, self._last, self._created, sparse=True)
+        numbers = self._count, self._first, self._last, self._created
+        head = _packed(Head(True, Codec.RAW, *numbers, self._producer, b""))
         whole[: len(head)] = head
         yield from _seal(whole)
         return whole

@@ -12,7 +12,7 @@ from typing import Any
 from bridges.formats import FormatId
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import StoredBatch
-from bridges.formats.ydb import DELTA_TAG, created_ms, encode_batch
+from bridges.formats.ydb import DELTA_TAG, Head, created_ms, encode_batch
 from bridges.formats.ydb_codecs import Codec
 from spark_pipeline.endpoints.ydb_client import WriteRequest
 
@@ -46,15 +46,17 @@ def _stored(batch: Any, messages: Sequence[Any]) -> StoredBatch:
         default=-1,
     )
     payload = encode_batch(
-        producer.encode(),
-        _session_meta(batch.write_session_meta),
-        batch.codec or Codec.RAW,
-        len(messages),
-        messages[0].seq_no,
-        messages[-1].seq_no,
-        newest,
+        Head(
+            sparse,
+            batch.codec or Codec.RAW,
+            len(messages),
+            messages[0].seq_no,
+            messages[-1].seq_no,
+            newest,
+            producer.encode(),
+            _session_meta(batch.write_session_meta),
+        ),
         _written(messages, base if sparse else None),
-        sparse=sparse,
     )
     return StoredBatch(base, until, int(FormatId.YDB), payload, _written_ms(batch))
 

@@ -17,6 +17,7 @@ from bridges.formats import FORMATS, FormatId, pravega
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.records import Record, StoredBatch
+from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as encode_ydb
 from bridges.formats.ydb_codecs import FIRST_CUSTOM, Codec, codec_name
 from sbp_back.wire.record_batch import DocumentRecord, encode_batch
@@ -85,7 +86,7 @@ def seeds() -> dict[str, bytes]:
     found |= {"raw": b"\x00anything", "document": bytes([8 + FormatId.SBP_V01]) + document}
     messages = b"".join(b"\x0a\x12\x08%c\x12\x02\x08\x05\x3a\x05\x0a\x01k\x12\x00\x1a\x03abc" % n for n in range(1, 7))
     for codec in (*Codec, FIRST_CUSTOM):
-        batch = encode_ydb(b"producer", b"", codec, 6, 1, 6, 5000, messages)
+        batch = encode_ydb(Head(False, codec, 6, 1, 6, 5000, b"producer", b""), messages)
         found[f"ydb-{codec_name(codec)}"] = bytes([8 + FormatId.YDB]) + batch
     sparse = FORMATS[FormatId.YDB].builder(0, 20)
     for record in records:

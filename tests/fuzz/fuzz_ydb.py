@@ -16,7 +16,7 @@ import crc32c
 from google.protobuf.message import DecodeError
 
 from bridges.errors import BatchInvalid
-from bridges.formats.ydb import encode_batch, parse_head
+from bridges.formats.ydb import Head, encode_batch, parse_head
 from bridges.formats.ydb_codecs import Codec
 from bridges.sliced import Sliced
 from tests.fuzz.harness import run
@@ -137,7 +137,7 @@ def seeds() -> dict[str, bytes]:
         body = WriteRequest(messages=some).SerializeToString()
         numbers = [int(str(one["seq_no"])) for one in some]
         for codec in Codec:
-            batch = encode_batch(b"producer", b"", codec, len(some), numbers[0], numbers[-1], 5000, body)
+            batch = encode_batch(Head(False, codec, len(some), numbers[0], numbers[-1], 5000, b"producer", b""), body)
             found[f"batch-{name}-{codec}"] = bytes([BATCH]) + bytes(batch)
     init = StreamWriteFromClient(init_request={"path": "topic", "producer_id": "p"})
     found["write-init"] = bytes([WRITE]) + init.SerializeToString()

@@ -13,7 +13,7 @@ from bridges.formats import FormatId
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.protobuf import length
 from bridges.formats.records import Buffer
-from bridges.formats.ydb import encode_batch, encode_in_slices, parse_head, without_first
+from bridges.formats.ydb import Head, encode_batch, encode_in_slices, parse_head, without_first
 from bridges.log.interfaces import Batch
 from bridges.sliced import Sliced
 from ydb_topic_front.session.write_request import Part
@@ -93,18 +93,17 @@ class Batches:
 
     def batch(self, part: Part, codec: int) -> Batch:
         """The batch of a part. Its messages are copied."""
-        return self._around(encode_batch(*self._fields(part, codec)), part)
+        return self._around(encode_batch(self._head(part, codec), part.messages), part)
 
     def in_slices(self, part: Part, codec: int) -> Sliced[Batch]:
         """The same for a part of which to copy all would hold up others."""
-        payload = yield from encode_in_slices(*self._fields(part, codec))
+        payload = yield from encode_in_slices(self._head(part, codec), part.messages)
         return self._around(payload, part)
 
-    def _fields(self, part: Part, codec: int) -> tuple[bytes, bytes, int, int, int, int, int, Buffer]:
-        """What is encoded of a part, in the order of :func:`bridges.formats.ydb.encode_batch`."""
+    def _head(self, part: Part, codec: int) -> Head:
         seq_nos = part.seq_nos
-        numbers = len(seq_nos), seq_nos[0], seq_nos[-1]
-        return self._producer, self._meta, codec, *numbers, part.max_created_ms, part.messages
+        numbers = len(seq_nos), seq_nos[0], seq_nos[-1], part.max_created_ms
+        return Head(False, codec, *numbers, self._producer, self._meta)
 
     def _around(self, payload: Buffer, part: Part) -> Batch:
         seq_nos = part.seq_nos

@@ -17,7 +17,7 @@ from bridges.formats.kafka import HEADER_SIZE, encode
 from bridges.formats.pieces import LARGE, STEP, Layout, copied, room, written
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Buffer, Record, StoredBatch
-from bridges.formats.ydb import encode_batch, encode_in_slices
+from bridges.formats.ydb import Head, encode_batch, encode_in_slices
 from bridges.formats.ydb_codecs import Codec
 from bridges.sliced import Sliced, advance, at_once
 
@@ -78,7 +78,7 @@ def ydb_batch(codec: int, body: bytes) -> bytes:
     message, fields = bytearray(b"\x08\x01"), bytearray()
     put_bytes(message, 0x1A, body)
     put_bytes(fields, 0x0A, message)
-    return encode_batch(b"p", b"", codec, 1, 1, 1, -1, fields)
+    return encode_batch(Head(False, codec, 1, 1, 1, -1, b"p", b""), fields)
 
 
 def gzip(data: bytes) -> bytes:
@@ -149,8 +149,8 @@ def test_no_step_of_what_a_writer_of_ydb_brings_copies_much() -> None:
     put_varint(fields, 0x0A)
     put_varint(fields, len(message) + len(BODY))
     whole = bytes(fields + message) + BODY
-    found = in_small_steps(encode_in_slices(b"p", b"", Codec.RAW, 1, 1, 1, -1, whole))
-    assert found == encode_batch(b"p", b"", Codec.RAW, 1, 1, 1, -1, whole)
+    found = in_small_steps(encode_in_slices(Head(False, Codec.RAW, 1, 1, 1, -1, b"p", b""), whole))
+    assert found == encode_batch(Head(False, Codec.RAW, 1, 1, 1, -1, b"p", b""), whole)
 
 
 def test_builders_finish_the_same_at_once_and_in_slices() -> None:

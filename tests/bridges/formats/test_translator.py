@@ -15,6 +15,7 @@ from bridges.formats import FormatId, Translator, format_of
 from bridges.formats.kafka import BatchBuilder, check_batch, iterate
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Record, StoredBatch
+from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as ydb_batch
 from bridges.sliced import SlicedWorks
 from sbp_back.wire.record_batch import DocumentRecord, encode_batch
@@ -64,7 +65,7 @@ def of_ydb(codec: int) -> StoredBatch:
     body = {1: bytes, 2: gzip.compress, 4: zstandard.compress}[codec](bytes(LARGE))
     messages = bytearray()
     put_bytes(messages, 1 << 3 | 2, b"".join((b"\x08\x01\x1a", put(len(body)), body)))
-    return StoredBatch(0, 1, int(FormatId.YDB), ydb_batch(b"p", b"", codec, 1, 1, 1, -1, messages))
+    return StoredBatch(0, 1, int(FormatId.YDB), ydb_batch(Head(False, codec, 1, 1, 1, -1, b"p", b""), messages))
 
 
 def put(number: int) -> bytes:

@@ -13,7 +13,7 @@ from bridges.formats import FormatId
 from bridges.formats.lzop import LARGEST_BLOCK, MAGIC
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import StoredBatch
-from bridges.formats.ydb import encode_batch
+from bridges.formats.ydb import Head, encode_batch
 from bridges.formats.ydb_codecs import Codec
 
 
@@ -57,7 +57,8 @@ def stored(
     last: int = 0,
 ) -> StoredBatch:
     payload = encode_batch(
-        producer, b"", codec, len(messages), first, last or first + len(messages) - 1, 5, request(*messages)
+        Head(False, codec, len(messages), first, last or first + len(messages) - 1, 5, producer, b""),
+        request(*messages),
     )
     return StoredBatch(base, base + len(messages), int(FormatId.YDB), payload, 77)
 

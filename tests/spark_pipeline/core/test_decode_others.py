@@ -17,7 +17,7 @@ from bridges.formats.pravega import NO_WRITER, Shape
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Buffer, Record, StoredBatch
-from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, encode_batch
+from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, Head, encode_batch
 from bridges.formats.ydb_codecs import Codec
 from spark_pipeline.core import decode_records
 from spark_pipeline.core.decode_batches import Aborted
@@ -136,7 +136,7 @@ def test_ydb_as_its_clients_write_it(messages: list[Any], times: int, behind: by
     for seq_no, data, created, items, backwards in messages * times:
         message(out, seq_no, data, created, items, backwards=backwards)
     count = len(messages) * times
-    payload = encode_batch(b"producer", b"", Codec.RAW, count, 1, count, 5, bytes(out) + behind)
+    payload = encode_batch(Head(False, Codec.RAW, count, 1, count, 5, b"producer", b""), bytes(out) + behind)
     stored = [StoredBatch(11, 11 + count, FormatId.YDB, payload, 5)]
     assert decoded(stored) == expected(stored)
     middle = 11 + count // 2
@@ -148,7 +148,7 @@ def test_usual_messages_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch)
     items: list[tuple[str | None, bytes | None]] = [(KEY_ITEM, b"k"), ("header", b"v"), (KEY_ITEM, b"another")]
     for number in range(300):
         message(out, number + 1, bytes(number), (1_700_000_000, 5_000_000), items[: number % 4])
-    payload = encode_batch(b"producer", b"", Codec.RAW, 300, 1, 300, 5, out)
+    payload = encode_batch(Head(False, Codec.RAW, 300, 1, 300, 5, b"producer", b""), out)
     stored = [StoredBatch(11, 311, FormatId.YDB, payload, 5)]
     wanted = expected(stored)
     monkeypatch.setattr(decode_records, "decode", None)
@@ -161,7 +161,7 @@ def test_compressed_bodies_and_those_of_unknown_codecs(codec: int) -> None:
     out = bytearray()
     for number in range(3):
         message(out, number + 1, gzip.compress(b"plain"))
-    payload = encode_batch(b"p", b"", codec, 3, 1, 3, 5, out)
+    payload = encode_batch(Head(False, codec, 3, 1, 3, 5, b"p", b""), out)
     stored = [StoredBatch(0, 3, FormatId.YDB, payload, 5)]
     rows = decoded(stored)
     assert rows == expected(stored)
@@ -175,7 +175,7 @@ def test_compressed_bodies_and_those_of_unknown_codecs(codec: int) -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=120), st.integers(0, 6), st.booleans())
 def test_any_bytes_for_messages(body: bytes, count: int, sparse: bool) -> None:
-    payload = encode_batch(b"", b"", Codec.RAW, count, 1, count, 5, body, sparse=sparse)
+    payload = encode_batch(Head(sparse, Codec.RAW, count, 1, count, 5, b"", b""), body)
     compared([StoredBatch(0, 6 if sparse else max(1, count), FormatId.YDB, payload, 5)])
 
 
@@ -187,7 +187,7 @@ def test_every_byte_of_a_message_wrong() -> None:
         for bit in (0, 4, 7):
             changed = bytearray(out)
             changed[place] ^= 1 << bit
-            payload = encode_batch(b"", b"", Codec.RAW, 2, 1, 2, 5, changed, sparse=True)
+            payload = encode_batch(Head(True, Codec.RAW, 2, 1, 2, 5, b"", b""), changed)
             compared([StoredBatch(0, 6, FormatId.YDB, payload, 5)])
 
 

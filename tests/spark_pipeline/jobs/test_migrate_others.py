@@ -25,7 +25,7 @@ from bridges.formats import FormatId
 from bridges.formats import pravega as pravega_format
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.formats.ydb import encode_batch
+from bridges.formats.ydb import Head, encode_batch
 from spark_pipeline.core import import_frames
 from spark_pipeline.core.errors import EndpointUnavailable
 from spark_pipeline.core.plan import Plan
@@ -271,7 +271,9 @@ def test_what_differs_is_found(
     importer = Importer(target_url(pipeline_target), {}, Plan.load(plan).migration)
     created = b"\x12\x06\x08" + bytes([0x84, 0xE2, 0xCF, 0xAA, 0x06])
     message = b"\x08" + bytes([seq_no]) + created + b"\x1a" + length(body)
-    forged = encode_batch(b"orders", b"", 1, 1, seq_no, seq_no, 1_700_000_004_000, b"\x0a" + length(message))
+    forged = encode_batch(
+        Head(False, 1, 1, seq_no, seq_no, 1_700_000_004_000, b"orders", b""), b"\x0a" + length(message)
+    )
     out = bytearray()
     import_frames.put(out, 1, 1, forged)
     importer.append(TopicPartition(topic, 0), importer.state(topic).epoch, [out], int(FormatId.YDB))

@@ -9,7 +9,7 @@ import pytest
 from bridges.formats import FormatId
 from bridges.formats import pravega as pravega_format
 from bridges.formats.producer import LedgerKind, SeqNoStamp
-from bridges.formats.ydb import encode_batch
+from bridges.formats.ydb import Head, encode_batch
 from bridges.log.ledger_rules import Last
 from spark_pipeline.core import import_frames
 from spark_pipeline.core.errors import Conflict, PipelineError
@@ -29,7 +29,7 @@ def importer(lab: Lab) -> Importer:
 def messages(*seq_nos: int, producer: bytes = b"p", claimed: int = 0) -> bytes:
     """A batch of YDB's with a message for each number."""
     body = b"".join(b"\x0a\x05\x08" + bytes([seq_no]) + b"\x1a\x01x" for seq_no in seq_nos)
-    return encode_batch(producer, b"", 1, claimed or len(seq_nos), seq_nos[0], seq_nos[-1], -1, body)
+    return encode_batch(Head(False, 1, claimed or len(seq_nos), seq_nos[0], seq_nos[-1], -1, producer, b""), body)
 
 
 def events(*values: bytes, writer: bytes = pravega_format.NO_WRITER, claimed: int = 0) -> bytes:

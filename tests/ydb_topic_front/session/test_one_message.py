@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bridges.formats.protobuf import put_varint
 from bridges.formats.records import Buffer, StoredBatch
-from bridges.formats.ydb import YdbFormat, created_ms, encode_batch
+from bridges.formats.ydb import Head, YdbFormat, created_ms, encode_batch
 from bridges.sliced import at_once
 from ydb_topic_front.session import alike, read_data, write_request
 from ydb_topic_front.session.read_data import BatchReader, Place
@@ -231,7 +231,7 @@ def test_every_way_of_reading_finds_what_protobuf_finds(
 
     # What is read of it again: by YDB's readers, and by those of other protocols.
     count = len(written)
-    payload = encode_batch(b"p", b"", CODEC, count, 1, count, -1, request)
+    payload = encode_batch(Head(False, CODEC, count, 1, count, -1, b"p", b""), request)
     start = BASE + skipped
     for way, values in WAYS_TO_READ.items():
         with patched(read_data, **values):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.records import Buffer, Record
-from bridges.formats.ydb import encode_batch
+from bridges.formats.ydb import Head, encode_batch
 from bridges.sliced import at_once
 from ydb_topic_front.session import read_data
 from ydb_topic_front.session.read_data import BatchReader, Place
@@ -45,7 +45,9 @@ WRITTEN = st.lists(
 
 
 def batch_of(request: Any, producer: bytes = b"producer", meta: bytes = b"", codec: int = 2) -> bytes:
-    return encode_batch(producer, meta, codec, len(request.messages), 1, 9, -1, request.SerializeToString())
+    return encode_batch(
+        Head(False, codec, len(request.messages), 1, 9, -1, producer, meta), request.SerializeToString()
+    )
 
 
 def read(reader: BatchReader, max_bytes: int = NEVER, max_messages: int = 1000) -> Any:
@@ -202,7 +204,7 @@ def test_unusual_encodings_are_read_as_protobuf_does() -> None:
     one = b"\x1a\x03abc" + b"\x20\x03" + b"\x08\x05" + b"\x30\x09" + b"\x42\x02\x08\x01" + b"\x3a\x03\x0a\x01k"
     raw = b"\x0a%c" % len(one) + one + b"\x10\x02"
     request = WriteRequest.FromString(raw)
-    payload = encode_batch(b"producer", b"", 2, 1, 1, 9, -1, raw)
+    payload = encode_batch(Head(False, 2, 1, 1, 9, -1, b"producer", b""), raw)
     assert found(read(BatchReader(payload, BASE, BASE + 1, -1, Place(BASE)))) == expected(request, "producer")
 
 
@@ -242,7 +244,9 @@ def test_what_others_wrote_has_gaps() -> None:
 
 @pytest.mark.parametrize("raw", [b"\x0a\x05\x08\x01", b"\x0a\x03\x1a\x05a", b"\x0a\x01\x08", b"\x0a\x02\x0b\x0b", b""])
 def test_a_damaged_message_is_an_error(raw: bytes) -> None:
-    reader = BatchReader(encode_batch(b"p", b"", 1, min(1, len(raw)), 1, 1, -1, raw), 0, min(1, len(raw)), -1, Place(0))
+    reader = BatchReader(
+        encode_batch(Head(False, 1, min(1, len(raw)), 1, 1, -1, b"p", b""), raw), 0, min(1, len(raw)), -1, Place(0)
+    )
     if not raw:
         assert reader.take([], 100, 100) == 0
         assert reader.ended

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridges.formats.protobuf import put_varint
 from bridges.formats.records import StoredBatch
-from bridges.formats.ydb import YdbFormat, encode_batch
+from bridges.formats.ydb import Head, YdbFormat, encode_batch
 from bridges.sliced import advance
 from ydb_topic_front.session import alike, write_request
 from ydb_topic_front.session.write_request import WriteParts, parse_other, parts_at_once, parts_in_slices, write_body
@@ -93,7 +93,8 @@ def test_slices_find_what_a_look_at_the_whole_finds(found: list[dict[str, Any]],
     for one in sliced.parts:
         numbers = one.seq_nos
         batch = encode_batch(
-            b"p", b"", sliced.codec, len(numbers), numbers[0], numbers[-1], one.max_created_ms, one.messages
+            Head(False, sliced.codec, len(numbers), numbers[0], numbers[-1], one.max_created_ms, b"p", b""),
+            one.messages,
         )
         stored = StoredBatch(0, len(numbers), 3, batch)
         records += [record for record in YdbFormat().records(stored) if record is not None]
@@ -251,7 +252,8 @@ def test_damaged_requests_are_refused_or_can_be_read_again(found: list[dict[str,
     for part in taken.parts:
         numbers = part.seq_nos
         batch = encode_batch(
-            b"", b"", taken.codec, len(numbers), numbers[0], numbers[-1], part.max_created_ms, part.messages
+            Head(False, taken.codec, len(numbers), numbers[0], numbers[-1], part.max_created_ms, b"", b""),
+            part.messages,
         )
         stored = StoredBatch(0, len(numbers), 3, batch)
         got = [record for record in YdbFormat().records(stored) if record is not None]
