@@ -310,7 +310,7 @@ def _check_length(
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"no resource has {_MOST_CONFIGS} configurations")
     if sum(len(one.name) + len(one.value or "") for one in configs) > _MOST_CHARACTERS:
         text = f"the configurations of a resource are longer than {_MOST_CHARACTERS} characters"
-        raise KafkaError(ErrorCode.INVALID_CONFIG, text)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
 
 def _default(definition: ConfigDef, *, synonyms: bool) -> ConfigValue:

@@ -463,12 +463,13 @@ async def test_incremental_refusals(place: Place) -> None:
 
 async def test_configurations_of_any_number_or_length_are_refused_as_they_are(place: Place) -> None:
     name = await place.topic(1, retention_ms="1234")
-    many = [(f"no.such.thing.{number}", SET, "1") for number in range(200_000)]
-    assert await change(place, TOPIC, name, *many) in (E.INVALID_REQUEST, E.INVALID_CONFIG)
     if place.ours:  # a broker tries
-        items = ",".join(map(str, range(200_000)))
-        assert await change(place, TOPIC, name, ("cleanup.policy", APPEND, items)) == E.INVALID_CONFIG
-        assert await alter(place, TOPIC, name, {f"k{n}": "1" for n in range(200_000)}) == E.INVALID_REQUEST
+        many = {f"no.such.thing.{number}": "1" for number in range(1_001)}
+        assert await alter(place, TOPIC, name, dict(many)) == E.INVALID_REQUEST
+        assert await change(place, TOPIC, name, *((key, SET, "1") for key in many)) == E.INVALID_REQUEST
+        long = [(f"no.such.thing.{number}", SET, "x" * 30_000) for number in range(3)]
+        assert await change(place, TOPIC, name, *long) == E.INVALID_REQUEST
+        assert await change(place, TOPIC, name, *long[:2]) == E.INVALID_CONFIG
     assert (await place.configs(TOPIC, name))["retention.ms"].value == "1234"
 
 
