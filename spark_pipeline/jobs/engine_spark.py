@@ -27,19 +27,21 @@ _RESULT = pa.schema([pa.field("result", pa.binary())])
 class SparkEngine:
     """See Engine. A task that fails is tried again as often as Spark is set to, by new attempts of the piece.
 
-    What a piece raises on purpose is not tried again, and raised here as it was. Without a ``session`` one is made when
-    it is first needed.
+    What a piece raises on purpose is not tried again, and raised here as it was. Without a ``session`` one is made at
+    once: Java is started by a fork, which gRPC's threads do not survive, so an engine is opened before any system is.
     """
 
     master: str | None = None
     session: Any = None
     _own: bool = field(init=False, default=False)
 
-    def map(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """See Engine."""
+    def __post_init__(self) -> None:
         if self.session is None:
             self._own = SparkSession.getActiveSession() is None
             self.session = session("anabranch", self.master)
+
+    def map(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """See Engine."""
         for begin in range(0, len(items), WAVE):
             arguments = [pickle.dumps(item) for item in items[begin : begin + WAVE]]
             frame = self.session.range(0, len(arguments), 1, len(arguments))

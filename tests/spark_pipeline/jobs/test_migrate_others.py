@@ -27,7 +27,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.formats.ydb import Head, encode_batch
 from spark_pipeline.core import import_frames
-from spark_pipeline.core.errors import EndpointUnavailable
+from spark_pipeline.core.errors import EndpointUnavailable, PipelineError
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.endpoints.base import TopicPartition
 from spark_pipeline.endpoints.importer import Importer
@@ -410,3 +410,23 @@ def test_a_scope_is_brought_by_a_job_that_is_killed(
         assert (one["offset"], one["reason"]) == (end, "value differ")
     finally:
         importer.close()
+
+
+def test_spark_is_started_before_a_source_is_connected_to(
+    pipeline_node: NodeProcess, source: ydb.Driver, pipeline_target: NodeProcess, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Java is started by a fork, which may end in one of gRPC's threads: "Java gateway process exited"."""
+    topic = f"forked-{uuid.uuid4().hex[:8]}"
+    source.topic_client.create_topic(f"/local/{topic}")
+    plan = planned(source_url(pipeline_node), pipeline_target, tmp_path, topic)
+    opened: list[str] = []
+
+    def started(app: str, master: str | None) -> None:
+        opened.append("session")
+        raise PipelineError("this is as far as it goes")
+
+    monkeypatch.setattr("spark_pipeline.jobs.engine_spark.session", started)
+    monkeypatch.setattr("spark_pipeline.jobs.migrate_run.migration_source", lambda *_: opened.append("source"))
+    told = migrate("run", plan, "--quiet", "--engine", "spark", code=1)
+    assert told["error"] == "this is as far as it goes"
+    assert opened == ["session"]
