@@ -196,7 +196,10 @@ class LimitSettings(Section):
         description="Memory for batches translated for readers of another protocol.",
     )
     http_line_bytes: Size = setting(
-        16 * 1024**2, ge=1024, description="Longest line accepted in records sent to the HTTP interface."
+        4 * 1024**2,
+        ge=1024,
+        description="Longest line accepted in records sent to the HTTP interface. A line is parsed in one go, and "
+        "others wait for up to 7 ms a MiB.",
     )
     http_connections: int = setting(
         1_000, ge=1, description="Most connections to the console address at the same time."

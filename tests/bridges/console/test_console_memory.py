@@ -37,6 +37,7 @@ async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         "log.tail_cache_bytes": "0",
         "limits.http_request_ms": getattr(request, "param", "60s"),
         "topic_defaults.max.message.bytes": str(8 * MIB),
+        "limits.http_line_bytes": str(16 * MIB),
     }
     fronts = (PipelineFront,)
     made = Node(load(flags, environ={}, directory=tmp_path, fronts=fronts).settings, fronts=fronts)
