@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
-from operator import attrgetter
 from typing import ClassVar
 
 from msgspec import Struct, field
@@ -13,9 +11,9 @@ from msgspec.structs import replace
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
-from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges, tell_end
+from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges, opening, tell_end
 from sbp_back.client.fetch import Fetch, FetchDone
-from sbp_back.client.gathering import Gatherer, Gathering
+from sbp_back.client.gathering import Gatherer, Gathering, place_of
 from sbp_back.client.local_channel import LocalChannel, LocalServer
 from sbp_back.client.replica import Channel, Way
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
@@ -25,8 +23,6 @@ from sbp_back.wire import model as m
 from sbp_back.wire.room import Room
 
 __all__ = ["Client", "ClientOptions", "FetchDone", "StreamWriter"]
-
-_START = attrgetter("start")
 
 Locator = Callable[[int, int, int, int, int], tuple[int, int, int, int] | None]
 """(start, end, bytes, batches) of what is stored at (stream, range, offset), below a limit, up to a number of bytes."""
@@ -151,12 +147,8 @@ class Client:
         Raises ``FencedError`` when a later writer was there, ``SbpError`` 1404 for an unknown stream, 1498 for one
         with more than one replica, ``ConnectionLost`` when it takes longer than it may.
         """
-        try:
-            async with asyncio.timeout(self._options.open_timeout):
-                return await self._open(stream_id, epoch)
-        except TimeoutError:
-            message = f"stream {stream_id} could not be opened in {self._options.open_timeout:g} s"
-            raise ConnectionLost(message) from None
+        async with opening(stream_id, self._options.open_timeout):
+            return await self._open(stream_id, epoch)
 
     async def _open(self, stream_id: int, epoch: int) -> StreamWriter:
         stream = await self.describe_stream(stream_id)
@@ -269,7 +261,7 @@ class Client:
         ranges = self.known_ranges(stream_id)
         if self.locator is None or not ranges:
             return None
-        position = bisect_right(ranges, offset, key=_START) - 1
+        position = place_of(ranges, offset)
         if position < 0:
             return None
         wanted = ranges[position]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from msgspec import Struct
@@ -76,6 +77,16 @@ async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOption
         await asyncio.sleep(delay)
         delay = min(2 * delay, options.delay_limit)
     return await attempt()
+
+
+@asynccontextmanager
+async def opening(stream_id: int, seconds: float) -> AsyncIterator[None]:
+    """Raises ``ConnectionLost`` when the opening of a stream takes longer than ``seconds``."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise ConnectionLost(f"stream {stream_id} could not be opened in {seconds:g} s") from None
 
 
 def tell_end(carrier: Carrier, sealed: RangeInfo, options: ControlOptions) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVarTuple
 
+from sbp_back.client.gathering import place_of
 from sbp_back.errors import ConnectionLost, ErrorCode, Lost, Reclaimed, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
 from sbp_back.wire import model as m
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 FetchDone = Callable[[list[m.Entry] | SbpError], None]
 
 Ts = TypeVarTuple("Ts")
-
-_START = attrgetter("start")
 
 _STALE_CODES = frozenset(
     {
@@ -113,8 +110,7 @@ class Fetch:
             self._refresh()
             return
         offset = self._offset
-        # Of an empty range and the one after it, which start at the same offset, the later is the one to read.
-        position = bisect_right(ranges, offset, key=_START) - 1
+        position = place_of(ranges, offset)
         if position < 0:
             if not self._fresh:
                 self._refresh()

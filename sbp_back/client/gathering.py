@@ -11,6 +11,19 @@ from sbp_back.wire.model import Entry, RangeInfo
 
 _START = attrgetter("start")
 
+
+class Ranged(Protocol):
+    """A range, whichever dialect's."""
+
+    start: int
+
+
+def place_of(ranges: Sequence[Ranged], offset: int) -> int:
+    """The place in ``ranges``, those of a stream in order, of the one to read ``offset`` from; -1 below them. Of an
+    empty range and the one after it, which start at the same offset, the later is the one to read."""
+    return bisect_right(ranges, offset, key=_START) - 1
+
+
 Gathered = Sequence[list[Entry] | Exception]
 """Of each fetch what it found, at least one entry. An error only means that it has to be made by itself."""
 
@@ -47,7 +60,7 @@ class Gathering:
         Gives the bytes of these; 0 when there is no room for the first; -1 when it has to be fetched by itself.
         """
         ranges = self._ranges.get(stream_id)
-        position = bisect_right(ranges, offset, key=_START) - 1 if ranges else -1
+        position = place_of(ranges, offset) if ranges else -1
         if ranges is None or position < 0:
             return -1
         found = ranges[position]

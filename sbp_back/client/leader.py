@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.transport.carrier import Answer, AnswerTo, Carrier
 from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.tcp_carrier import Introduce, TcpCarrier, TcpOptions, parse_address
-from sbp_back.wire.flat import Table, Tables, Text, flag
-from sbp_back.wire.model import PdNode, Request, Response
+from sbp_back.wire.flat import Table, Tables
+from sbp_back.wire.model import PdNode, Request
+from sbp_back.wire.v02 import PD_NODE
 
 _MAX_HOPS = 3
 _MAX_ADDRESSES = 32
@@ -29,14 +29,7 @@ class _Cluster(Struct):
     nodes: list[PdNode] = field(default_factory=list)
 
 
-_CLUSTER = Table(
-    _Cluster,
-    Tables(
-        "nodes",
-        Table(PdNode, Text("name", required=True), Text("advertise_addr", required=True), flag("is_leader")),
-        required=True,
-    ),
-)
+_CLUSTER = Table(_Cluster, Tables("nodes", PD_NODE, required=True))
 
 
 def encode_cluster(nodes: Sequence[PdNode]) -> bytes:
@@ -53,7 +46,7 @@ def decode_cluster(detail: bytes) -> list[PdNode]:
     return cluster.nodes
 
 
-class PdCarrier:
+class PdCarrier(Carrier):
     """A :class:`~sbp_back.transport.carrier.Carrier` to the placement drivers at ``addresses`` ("host:port", at least
     one).
 
@@ -82,9 +75,6 @@ class PdCarrier:
             return
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         self._send(request, reply, deadline, _MAX_HOPS)
-
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
-        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True

@@ -7,17 +7,15 @@ are no epochs, so opening a stream keeps nobody else from appending to it.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Awaitable, Callable
-from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import Struct, field
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
-from sbp_back.client.control import ControlOptions, repeatedly
-from sbp_back.client.gathering import Gathering
+from sbp_back.client.control import ControlOptions, opening, repeatedly
+from sbp_back.client.gathering import Gathering, place_of
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
 from sbp_back.document.document_writer import DocumentWriter
@@ -32,7 +30,6 @@ __all__ = ["DocumentStreams", "StreamsOptions"]
 
 T = TypeVar("T")
 
-_START = attrgetter("start")
 _CATCH_UP_BYTES = 4 * 1024 * 1024
 
 
@@ -154,12 +151,8 @@ class DocumentStreams:
         being stored is either below the end or refused. Raises ``SbpError`` 1404 for an unknown stream,
         ``ConnectionLost`` when it takes longer than it may.
         """
-        try:
-            async with asyncio.timeout(self._options.open_timeout):
-                return await self._open(stream_id, epoch)
-        except TimeoutError:
-            message = f"stream {stream_id} could not be opened in {self._options.open_timeout:g} s"
-            raise ConnectionLost(message) from None
+        async with opening(stream_id, self._options.open_timeout):
+            return await self._open(stream_id, epoch)
 
     async def _open(self, stream_id: int, epoch: int) -> DocumentWriter:
         older = self._writers.pop(stream_id, None)
@@ -296,7 +289,7 @@ class DocumentStreams:
             done(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} has no ranges"))
             return
         # Below the first range its server says what is wrong.
-        position = max(0, bisect_right(ranges, offset, key=_START) - 1)
+        position = max(0, place_of(ranges, offset))
         try:
             channel = self._channel(ranges[position])
         except ConnectionLost as error:

@@ -14,10 +14,10 @@ from msgspec import Struct
 from sbp_back.document import messages as m
 from sbp_back.document.codes import from_wire, to_wire
 from sbp_back.wire import model as w
-from sbp_back.wire.flat import Blob, Inner, Longs, Reader, Sub, Table, Tables, Text, Writer, flag, i8, i16, i32, i64
+from sbp_back.wire.flat import Inner, Longs, Reader, Sub, Table, Tables, Text, Writer, flag, i8, i32, i64
 from sbp_back.wire.model import Opcode
+from sbp_back.wire.v02 import FIGURES, STATUS
 
-STATUS = Table(w.Status, i16("code"), Text("message"), Blob("detail"))
 RANGE_SERVER = Table(w.RangeServerInfo, i32("server_id", -1), Text("advertise_addr"))
 REPLICA = Table(m.Replica, Sub("server", RANGE_SERVER), flag("is_primary"))
 RANGE = Table(
@@ -93,12 +93,6 @@ class _StreamOfRange(Inner):
         super().__init__("range", i64("stream_id", -1))
 
 
-_FIGURES = [
-    (i32 if name == "uring_pending_task_cnt" else i64 if position < 5 else i16)(name)
-    for position, name in enumerate(w.RangeServerMetrics.__struct_fields__)
-]
-
-
 def _report(range_server: w.RangeServerInfo | None, **figures: int) -> w.ReportMetricsRequest:
     return w.ReportMetricsRequest(range_server or w.RangeServerInfo(), w.RangeServerMetrics(**figures))
 
@@ -161,7 +155,7 @@ class Shapes:
             Opcode.UPDATE_STREAM: request(m.UpdateStreamsRequest, "streams", STREAM),
             Opcode.DESCRIBE_STREAM: Table(m.DescribeStreamsRequest, timeout, Longs("stream_ids", required=True)),
             Opcode.TRIM_STREAM: request(m.TrimStreamsRequest, "items", TRIM_ITEM),
-            Opcode.REPORT_METRICS: Table(_report, Sub("range_server", RANGE_SERVER), *_FIGURES),
+            Opcode.REPORT_METRICS: Table(_report, Sub("range_server", RANGE_SERVER), *FIGURES),
             Opcode.DESCRIBE_PD: Table(
                 w.DescribePdRequest, Sub("range_server", RANGE_SERVER, always=True, default=w.RangeServerInfo), timeout
             ),

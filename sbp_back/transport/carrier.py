@@ -37,7 +37,7 @@ class Carrier(Protocol):
 
     async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
         """The same for one request that somebody waits for. Raises ``ConnectionLost``."""
-        ...
+        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         """Answers what is in flight with ``ConnectionLost``, as it does everything submitted later. Idempotent."""
@@ -71,7 +71,7 @@ def _nobody(response: m.Response) -> None:
     """Nobody waits for it."""
 
 
-class InProcessCarrier:
+class InProcessCarrier(Carrier):
     """Carries requests to a handler in this process; messages and the bytes they refer to are not copied.
 
     Without a ``timeout`` a request waits for as long as its handler does.
@@ -122,9 +122,6 @@ class InProcessCarrier:
             self._handler.handle(request, _nobody)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._barrier.caught(type(request).__name__, error)
-
-    async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
-        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True

@@ -245,7 +245,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.writelines(out)
 
 
-class TcpCarrier:
+class TcpCarrier(Carrier):
     """Carries requests over one connection to ``host:port``, made when first needed and again after it was lost.
 
     Requests are pipelined. One that arrives while the connection is being made waits for it; if it cannot be made, all
@@ -326,9 +326,6 @@ class TcpCarrier:
             self._queued_bytes += call.size
             self.pump()
         self._alarm.set(deadline)
-
-    async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
-        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True

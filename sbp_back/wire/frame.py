@@ -17,26 +17,9 @@ from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire.model import Buffer
 
 try:
-    from isal.isal_zlib import crc32
+    from isal.isal_zlib import crc32 as crc32
 except ImportError:  # the wheel is missing on this platform: same polynomial, a tenth of the speed
-    from zlib import crc32
-
-__all__ = [
-    "FLAG_END",
-    "FLAG_RESPONSE",
-    "FLAG_SYSTEM_ERROR",
-    "FRAME_OVERHEAD",
-    "GOAWAY_IDLE",
-    "GOAWAY_MAINTENANCE",
-    "MAX_FRAME_LENGTH",
-    "RESPONSE_FLAGS",
-    "SYSTEM_ERROR_FLAGS",
-    "Frame",
-    "FrameReader",
-    "crc32",
-    "encode_frame",
-    "receive_buffer",
-]
+    from zlib import crc32 as crc32
 
 FLAG_RESPONSE = 0x01
 FLAG_END = 0x02

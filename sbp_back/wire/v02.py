@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 
 import msgspec
 
@@ -47,26 +48,12 @@ RANGE = Table(
     Unused("offload_owner"),
 )
 PD_NODE = Table(m.PdNode, Text("name", required=True), Text("advertise_addr", required=True), flag("is_leader"))
-METRICS = Table(
-    m.RangeServerMetrics,
-    i64("disk_in_rate"),
-    i64("disk_out_rate"),
-    i64("disk_free_space"),
-    i64("disk_unindexed_data_size"),
-    i64("memory_used"),
-    i16("uring_task_rate"),
-    i16("uring_inflight_task_cnt"),
-    i32("uring_pending_task_cnt"),
-    i16("uring_task_avg_latency"),
-    i16("network_append_rate"),
-    i16("network_fetch_rate"),
-    i16("network_failed_append_rate"),
-    i16("network_failed_fetch_rate"),
-    i16("network_append_avg_latency"),
-    i16("network_fetch_avg_latency"),
-    i16("range_missing_replica_cnt"),
-    i16("range_active_cnt"),
-)
+FIGURES = [
+    (i32 if name == "uring_pending_task_cnt" else i64 if position < 5 else i16)(name)
+    for position, name in enumerate(m.RangeServerMetrics.__struct_fields__)
+]
+"""What a range server tells of its load; the same in all dialects."""
+METRICS = Table(m.RangeServerMetrics, *FIGURES)
 APPEND_RESULT = Table(m.AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
 
 
@@ -152,24 +139,8 @@ SYSTEM_ERROR = Table(m.SystemErrorResponse, _STATUS)
 UNSERVED = frozenset({m.Opcode.SYNC_RANGE, m.Opcode.COMMIT_OBJECT, m.Opcode.LIST_RESOURCE, m.Opcode.WATCH_RESOURCE})
 """Opcodes of the dialect that nobody answers with anything but 1498."""
 
-OPCODES: dict[type[m.Request], m.Opcode] = {
-    m.PingRequest: m.Opcode.PING,
-    m.GoAway: m.Opcode.GOAWAY,
-    m.HeartbeatRequest: m.Opcode.HEARTBEAT,
-    m.AllocateIdRequest: m.Opcode.ALLOCATE_ID,
-    m.AppendRequest: m.Opcode.APPEND,
-    m.FetchRequest: m.Opcode.FETCH,
-    m.ListRangeRequest: m.Opcode.LIST_RANGE,
-    m.SealRangeRequest: m.Opcode.SEAL_RANGE,
-    m.CreateRangeRequest: m.Opcode.CREATE_RANGE,
-    m.CreateStreamRequest: m.Opcode.CREATE_STREAM,
-    m.DeleteStreamRequest: m.Opcode.DELETE_STREAM,
-    m.UpdateStreamRequest: m.Opcode.UPDATE_STREAM,
-    m.DescribeStreamRequest: m.Opcode.DESCRIBE_STREAM,
-    m.TrimStreamRequest: m.Opcode.TRIM_STREAM,
-    m.ReportMetricsRequest: m.Opcode.REPORT_METRICS,
-    m.DescribePdRequest: m.Opcode.DESCRIBE_PD,
-}
+OPCODES: dict[Any, int] = {m.PingRequest: m.Opcode.PING, m.GoAway: m.Opcode.GOAWAY}
+OPCODES.update((table.make, opcode) for opcode, table in REQUESTS.items())
 
 
 class DialectV02:
@@ -308,17 +279,45 @@ def unpack_append_request(header: m.Buffer) -> tuple[int, Sequence[tuple[int, in
 def pack_fetch_request(request: m.FetchRequest) -> bytes:
     """Header of a FETCH request; without the range's servers, which the one being asked has no use for."""
     wanted = request.range
-    asked = request.offset, request.limit, request.max_wait_ms, _FETCH_RANGE_OFFSET, request.min_bytes
-    of_range = wanted.stream_id, wanted.epoch, wanted.start, wanted.end, wanted.index
-    counts = wanted.replica_count, wanted.ack_count
-    return _FETCH_REQUEST.pack(_FETCH_FIXED, *asked, request.max_bytes, _FETCH_RANGE_FIXED, *of_range, *counts)
+    return _FETCH_REQUEST.pack(
+        _FETCH_FIXED,
+        request.offset,
+        request.limit,
+        request.max_wait_ms,
+        _FETCH_RANGE_OFFSET,
+        request.min_bytes,
+        request.max_bytes,
+        _FETCH_RANGE_FIXED,
+        wanted.stream_id,
+        wanted.epoch,
+        wanted.start,
+        wanted.end,
+        wanted.index,
+        wanted.replica_count,
+        wanted.ack_count,
+    )
 
 
 def unpack_fetch_request(header: m.Buffer) -> m.FetchRequest:
     """The reverse of :func:`pack_fetch_request`, for any layout. Raises ``DecodeError``."""
     if len(header) == _FETCH_REQUEST.size:
-        fixed, offset, limit, max_wait_ms, range_offset, min_bytes, max_bytes, *of_range = _FETCH_REQUEST.unpack(header)
-        range_fixed, stream_id, epoch, start, end, index, replica_count, ack_count = of_range
+        (
+            fixed,
+            offset,
+            limit,
+            max_wait_ms,
+            range_offset,
+            min_bytes,
+            max_bytes,
+            range_fixed,
+            stream_id,
+            epoch,
+            start,
+            end,
+            index,
+            replica_count,
+            ack_count,
+        ) = _FETCH_REQUEST.unpack(header)
         if fixed == _FETCH_FIXED and range_offset == _FETCH_RANGE_OFFSET and range_fixed == _FETCH_RANGE_FIXED:
             wanted = m.RangeInfo(stream_id, epoch, index, start, end, [], replica_count, ack_count)
             return m.FetchRequest(wanted, offset, limit, max_wait_ms, min_bytes, max_bytes)

@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sbp_back.awaited import awaited
 from sbp_back.client.client import Client, ClientOptions, StreamWriter
 from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import RetryOptions
@@ -36,8 +35,8 @@ from sbp_back.range_server.range_server_service import (
     start_range_server,
 )
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.transport.carrier import AnswerTo
-from sbp_back.wire.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request, Response
+from sbp_back.transport.carrier import AnswerTo, Carrier
+from sbp_back.wire.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.dying import Place, copy_log
 
@@ -48,7 +47,7 @@ SPARED = (HeartbeatRequest, ReportMetricsRequest)
 """How often servers report depends on time: a game is played again with the same fates only without them."""
 
 
-class Wire:
+class Wire(Carrier):
     """A carrier to a place."""
 
     def __init__(self, place: Place) -> None:
@@ -60,9 +59,6 @@ class Wire:
             reply(ConnectionLost("closed"))
         else:
             self._place.submit(request, reply)
-
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
-        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sbp_back.awaited import awaited
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import RetryOptions, TellOptions
@@ -25,7 +24,7 @@ from sbp_back.range_server.range_server_service import (
     start_range_server,
 )
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.transport.carrier import AnswerTo
+from sbp_back.transport.carrier import AnswerTo, Carrier
 from sbp_back.transport.handler import Handler
 from sbp_back.wire.model import GoAway, RangeServerInfo, Request, Response
 
@@ -50,7 +49,7 @@ def answer_lost(request: Request) -> str:
     return "answer lost"
 
 
-class Link:
+class Link(Carrier):
     """The way of ``who`` to a server; :attr:`World.fates` says what happens on it."""
 
     def __init__(self, world: World, who: str, where: int) -> None:
@@ -76,9 +75,6 @@ class Link:
             reply(response if fate == "arrives" and alive else LOST)
 
         handler.handle(request, answered)
-
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
-        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True

@@ -15,7 +15,7 @@ from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD, RetryOptions
 from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode, FencedError, NoSpace, SbpError
-from sbp_back.transport.carrier import Answer, AnswerTo, InProcessCarrier
+from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier
 from sbp_back.transport.handler import Reply
 from sbp_back.wire import model as m
 
@@ -222,7 +222,7 @@ class MiniServer:
             reply(m.AppendResponse(results=results))
 
 
-class Wire:
+class Wire(Carrier):
     """A carrier that can lose requests (``before`` they are served) and answers (``after``)."""
 
     def __init__(self, handler: Any) -> None:
@@ -237,14 +237,6 @@ class Wire:
             self.inner.submit(request, lambda answer: reply(ConnectionLost("lost after")), timeout)
         else:
             self.inner.submit(request, reply, timeout)
-
-    async def call(self, request: m.Request, timeout: float | None = None) -> m.Response:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.submit(request, future.set_result, timeout)
-        answer = await future
-        if isinstance(answer, ConnectionLost):
-            raise answer
-        return answer
 
     async def close(self) -> None:
         await self.inner.close()
