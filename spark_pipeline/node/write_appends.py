@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.awaited import Settle, awaited
 from spark_pipeline.node.write_attempts import WriteRefused
 from spark_pipeline.node.write_tables import add_places
 
 if TYPE_CHECKING:
-    from bridges.errors import LogError
     from bridges.log.partition_log import Appended, Batch, PartitionLog
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
@@ -33,7 +31,7 @@ class Appends:
     async def append(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> list[Appended]:
         """Append to an attempt's transaction; returns when all is durable.
 
-        Raises AttemptGone, TooManyAttempts, and what the logs refuse batches with. What was appended before stays; who
+        Raises AttemptGone, TooManyPlaces, and what the logs refuse batches with. What was appended before stays; who
         repeats all of it finds that stored.
         """
         # In the order of the requests: sequence numbers must not overtake one another.
@@ -45,7 +43,7 @@ class Appends:
                 # In one step with the look at its state: who ends the attempt does it before or after that.
                 self._attempts.open(attempt.row.owner, attempt.key)
                 some = batches[start : start + _HANDED_OVER_AT_ONCE]
-                futures += [self._hand_over(attempt, one, batch) for one, batch in some]
+                futures += [attempt.appended(one, batch) for one, batch in some]
                 if start + len(some) < len(batches):
                     await asyncio.sleep(0)
             results = await asyncio.gather(*futures, return_exceptions=True)
@@ -64,23 +62,8 @@ class Appends:
             return
         self._attempts.open(attempt.row.owner, attempt.key)
         most = self._settings.partitions_per_attempt
-        if len(new) + sum(map(len, attempt.places.values())) > most:
+        if len(new) + attempt.place_count > most:
             raise WriteRefused(f"one attempt of a task may write to {most} partitions")
-        with self._attempts.promised(len(new)):
+        with self._attempts.places.promised(len(new)):
             await self._node.db.run(partial(add_places, attempt=attempt.row, places=new), flush=True)
-            self._attempts.write_to(attempt, new)
-
-    def _hand_over(self, attempt: Attempt, to: PartitionLog, batch: Batch) -> asyncio.Future[Appended]:
-        attempt.in_flight += 1
-        attempt.quiet.clear()
-
-        def hand_over(settle: Settle[Appended]) -> None:
-            def done(appended: Appended, error: LogError | None) -> None:
-                attempt.in_flight -= 1
-                if not attempt.in_flight:
-                    attempt.quiet.set()
-                settle(appended, error)
-
-            to.append(batch, done)
-
-        return awaited(hand_over)
+            self._attempts.places.write_to(attempt, new)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from bridges.errors import LogError
+from bridges.log.open_transaction import OpenPlaces, OpenTransaction
 from spark_pipeline.node.write_tables import AttemptRow, AttemptState
 
-Place = tuple[str, int]
-"""Topic and number of a partition."""
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""
 Query = tuple[str, str]
@@ -70,25 +68,36 @@ class Session(Struct, eq=False):
         self.deadline = min(self.end, time.monotonic() + self.timeout)
 
 
-class Attempt(Struct, eq=False):
-    """One attempt of one task. ``state`` is what was decided; ``closing``: no batch is taken any more. ``places`` are
-    the partitions it writes to, by topic, as they are in the database. ``ended``: its transaction is in none of them
-    any more."""
+class Attempt(OpenTransaction):
+    """One attempt of one task. ``state`` is what was decided; ``closing``: no batch is taken any more."""
 
     row: AttemptRow
     session: Session
     nonce: str
     state: AttemptState = AttemptState.OPEN
     closing: bool = False
-    places: dict[str, set[int]] = field(default_factory=dict)
-    in_flight: int = 0
-    quiet: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def key(self) -> Key:
         return self.row.producer_id, self.row.epoch
+
+    @property
+    def producer_id(self) -> int:
+        return self.row.producer_id
+
+    @property
+    def marker_epoch(self) -> int:
+        # The epoch that the producer gets next: from then on the log itself refuses what this one wrote.
+        return self.row.epoch + 1
+
+    @property
+    def commits(self) -> bool:
+        return self.state is AttemptState.COMMITTING
+
+    @property
+    def about(self) -> dict[str, object]:
+        return {"query": self.row.query, "batch": self.row.batch}
 
     @property
     def takes_batches(self) -> bool:
@@ -99,34 +108,23 @@ class Attempt(Struct, eq=False):
         """Whether a request of it is in progress, or a batch on its way into a log."""
         return self.lock.locked() or not self.quiet.is_set()
 
-    def writes_to(self, place: Place) -> bool:
-        """Whether the database knows that it does."""
-        return place[1] in self.places.get(place[0], ())
-
-    def places_in_order(self) -> list[Place]:
-        """All of them as they are now."""
-        return [(topic, number) for topic in sorted(self.places) for number in sorted(self.places[topic])]
+    async def settled(self) -> None:
+        async with self.lock:
+            await self.quiet.wait()
 
 
 class Attempts:
-    """All attempts whose transactions have not ended everywhere. At most ``most_places`` partitions, counted once for
-    each attempt that writes to them, so that what is held for attempts has a bound."""
+    """All attempts whose transactions have not ended everywhere; ``places`` is where they write, at most to
+    ``most_places`` partitions."""
 
     def __init__(self, most_places: int) -> None:
         self._by_key: dict[Key, Attempt] = {}
         self._by_nonce: dict[tuple[str, str], Attempt] = {}
         self._sessions: dict[Query, dict[int, Session]] = {}
-        self._of_topic: dict[str, set[Attempt]] = {}
-        self._most_places = most_places
-        self._places = self._promised = 0
+        self.places: OpenPlaces[Attempt] = OpenPlaces(most_places)
 
     def __len__(self) -> int:
         return len(self._by_key)
-
-    @property
-    def places(self) -> int:
-        """Partitions, counted once for each attempt."""
-        return self._places
 
     @property
     def sessions(self) -> Iterator[Session]:
@@ -195,7 +193,6 @@ class Attempts:
         """From now on it is known."""
         self._by_key[attempt.key] = attempt
         attempt.session.attempts[attempt.key] = attempt
-        attempt.quiet.set()
         if attempt.nonce:
             self._by_nonce[attempt.row.owner, attempt.nonce] = attempt
 
@@ -204,8 +201,7 @@ class Attempts:
         self._by_key.pop(attempt.key, None)
         if self._by_nonce.get((attempt.row.owner, attempt.nonce)) is attempt:
             del self._by_nonce[attempt.row.owner, attempt.nonce]
-        for topic in list(attempt.places):
-            self._leave(attempt, topic)
+        self.places.forget(attempt)
         session = attempt.session
         session.attempts.pop(attempt.key, None)
         batches = self._sessions.get(session.name.of, {})
@@ -213,37 +209,3 @@ class Attempts:
             del batches[session.name.number]
             if not batches:
                 del self._sessions[session.name.of]
-
-    @contextmanager
-    def promised(self, count: int) -> Iterator[None]:
-        """There is room for ``count`` places more until the end of the block. Raises TooManyAttempts."""
-        if self._places + self._promised + count > self._most_places:
-            raise TooManyAttempts(f"open attempts write to {self._places} partitions, counted once for each")
-        self._promised += count
-        try:
-            yield
-        finally:
-            self._promised -= count
-
-    def write_to(self, attempt: Attempt, places: Iterable[Place]) -> None:
-        """The database knows that the attempt writes there."""
-        for topic, number in places:
-            numbers = attempt.places.get(topic)
-            if numbers is None:
-                numbers = attempt.places[topic] = set()
-                self._of_topic.setdefault(topic, set()).add(attempt)
-            if number not in numbers:
-                numbers.add(number)
-                self._places += 1
-
-    def topic_deleted(self, topic: str) -> None:
-        """What was written to it goes with it: there is nothing to be ended there."""
-        for attempt in list(self._of_topic.get(topic, ())):
-            self._leave(attempt, topic)
-
-    def _leave(self, attempt: Attempt, topic: str) -> None:
-        self._places -= len(attempt.places.pop(topic))
-        attempts = self._of_topic[topic]
-        attempts.discard(attempt)
-        if not attempts:
-            del self._of_topic[topic]

@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
+from bridges.log.transaction_ends import TransactionEnds
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
     Attempt,
@@ -43,7 +44,6 @@ from spark_pipeline.node.write_attempts import (
     TooManyAttempts,
     WriteRefused,
 )
-from spark_pipeline.node.write_ends import Ends
 from spark_pipeline.node.write_producers import Producers
 from spark_pipeline.node.write_tables import (
     UNTOLD,
@@ -51,6 +51,7 @@ from spark_pipeline.node.write_tables import (
     AttemptState,
     SinkRow,
     decide,
+    forget_attempt,
     forget_sinks,
     read,
 )
@@ -97,7 +98,7 @@ class Writes:
         """The batch of each query that the log was told of last because it was left out."""
         self.attempts = Attempts(settings.attempt_partitions)
         self.appends = Appends(node, settings, self.attempts)
-        self.ends = Ends(node, self._ended)
+        self.ends = TransactionEnds(node.logs, node.barrier, "a sink's transaction", self._end_seen, self._ended)
         self._deciding: dict[Query, tuple[asyncio.Lock, list[None]]] = {}
         self._producers = Producers(node.catalog)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -123,7 +124,7 @@ class Writes:
         for producer_id, epoch, topic, partition in places:
             attempt = self.attempts.of_key((producer_id, epoch))
             assert attempt is not None, "each place was written down with its attempt"
-            self.attempts.write_to(attempt, [(topic, partition)])
+            self.attempts.places.write_to(attempt, [(topic, partition)])
         self.ends.begin(
             attempt
             for session in self.attempts.sessions
@@ -157,7 +158,12 @@ class Writes:
 
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
-            self.attempts.topic_deleted(change.topic.name)
+            self.attempts.places.topic_deleted(change.topic.name)
+
+    async def _end_seen(self, attempt: Attempt) -> None:
+        # Readers see it now: whoever waits for that need not wait until it is forgotten, too.
+        attempt.ended.set()
+        await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key))
 
     def _ended(self, attempt: Attempt) -> None:
         self.attempts.remove(attempt)
@@ -311,8 +317,7 @@ class Writes:
     async def _check_whole(self, attempt: Attempt) -> None:
         """Whether everywhere its transaction is open: acknowledged batches may be lost with the power where the node
         promises no more. Raises AttemptGone, LogError."""
-        async with attempt.lock:
-            await attempt.quiet.wait()
+        await attempt.settled()
         for number, place in enumerate(attempt.places_in_order()):
             if number % _LOOKED_AT == _LOOKED_AT - 1:
                 await asyncio.sleep(0)

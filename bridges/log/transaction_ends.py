@@ -1,0 +1,141 @@
+"""Ends transactions of the log as it was decided: a marker in every partition, again until it is there.
+
+What is to be ended stands in the database; this only carries it out, a bounded number at the same time, and the next
+start goes on where this one ended. A partition where nothing of the transaction is open needs no marker, or has it: so
+repeating an end makes no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import structlog
+
+from bridges.awaited import awaited
+from bridges.errors import LogDeleted, LogError, PartitionSealed
+from bridges.log.open_transaction import OpenTransaction, Place
+
+if TYPE_CHECKING:
+    from bridges.barrier import Barrier
+    from bridges.log.interfaces import Appended
+    from bridges.log.logs import Logs
+    from bridges.log.partition_log import PartitionLog
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 64
+"""Transactions whose ends are carried out at the same time."""
+_TOGETHER = 64
+"""Markers of one transaction that are under way at the same time."""
+_AGAIN_S, _AGAIN_MOST_S = 0.1, 10.0
+
+T = TypeVar("T", bound=OpenTransaction)
+
+
+class TransactionEnds(Generic[T]):
+    """Carries out ends. ``finish`` does what belongs to an end beside its markers, once these are everywhere, and is
+    repeated with them if it raises; ``ended`` is called for each that is done. ``what`` is for the node's log. Belongs
+    to the event loop."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        barrier: Barrier,
+        what: str,
+        finish: Callable[[T], Awaitable[object]],
+        ended: Callable[[T], None],
+    ) -> None:
+        self._logs = logs
+        self._barrier = barrier
+        self._what = what
+        self._finish = finish
+        self._ended = ended
+        self._due: deque[tuple[T, float]] = deque()
+        self._working = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, transactions: Iterable[T]) -> None:
+        """What becomes of them was decided, durably: see that it happens."""
+        for transaction in transactions:
+            if transaction.is_busy:
+                # What is still on its way comes first: a batch, or a row, must not come behind the end.
+                self._spawn(self._when_quiet(transaction))
+            else:
+                self._enqueue(transaction, _AGAIN_S)
+
+    async def close(self) -> None:
+        """Carry on with nothing; the next start does."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _enqueue(self, transaction: T, delay: float) -> None:
+        self._due.append((transaction, delay))
+        if self._working < _AT_ONCE:
+            self._working += 1
+            self._spawn(self._work())
+
+    async def _when_quiet(self, transaction: T) -> None:
+        await transaction.settled()
+        self._enqueue(transaction, _AGAIN_S)
+
+    async def _later(self, transaction: T, delay: float) -> None:
+        await asyncio.sleep(delay)
+        self._enqueue(transaction, min(2 * delay, _AGAIN_MOST_S))
+
+    async def _work(self) -> None:
+        try:
+            while self._due:
+                transaction, delay = self._due.popleft()
+                if await self._carried_out(transaction):
+                    self._ended(transaction)
+                else:
+                    self._spawn(self._later(transaction, delay))
+        finally:
+            self._working -= 1
+
+    async def _carried_out(self, transaction: T) -> bool:
+        try:
+            await self._end_everywhere(transaction)
+            await self._finish(transaction)
+        except LogError as error:
+            log.warning(f"{self._what} is ended later", reason=str(error), **transaction.about)
+            return False
+        except Exception as error:  # noqa: BLE001 - logged, counted and tried again
+            self._barrier.caught(f"end of {self._what}", error, **transaction.about)
+            return False
+        return True
+
+    async def _end_everywhere(self, transaction: T) -> None:
+        places = transaction.places_in_order()
+        for start in range(0, len(places), _TOGETHER):
+            some = places[start : start + _TOGETHER]
+            results = await asyncio.gather(*(self._end(transaction, place) for place in some), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+    async def _end(self, transaction: T, place: Place) -> None:
+        to = self._logs.get(*place)
+        if to is None:
+            return  # deleted meanwhile
+        try:
+            await to.ready()
+            if transaction.producer_id in to.state.transactions.open:
+                await self._marked(to, transaction)
+        except (LogDeleted, PartitionSealed):
+            return  # deleted, or sealed with nothing of it open
+
+    async def _marked(self, to: PartitionLog, transaction: T) -> None:
+        producer_id, epoch, commit = transaction.producer_id, transaction.marker_epoch, transaction.commits
+        marked: asyncio.Future[Appended] = awaited(lambda done: to.append_marker(producer_id, epoch, commit, done))
+        await marked
