@@ -376,6 +376,27 @@ def _add_partitions(request: m.AddPartitionsToTxnRequest, version: int, code: in
     )
 
 
+def _write_markers(request: m.WriteTxnMarkersRequest, version: int, code: int, message: str | None) -> Message:
+    marker = m.WriteTxnMarkersResponse.WritableTxnMarkerResult
+    topic = m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
+    partition = m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
+    return m.WriteTxnMarkersResponse(
+        markers=[
+            marker(
+                producer_id=one.producer_id,
+                topics=[
+                    topic(
+                        name=t.name,
+                        partitions=[partition(partition_index=index, error_code=code) for index in t.partition_indexes],
+                    )
+                    for t in one.topics
+                ],
+            )
+            for one in request.markers
+        ]
+    )
+
+
 _BUILDERS: dict[int, Callable[[Any, int, int, str | None], Message]] = {
     0: _produce,
     1: _fetch,
@@ -392,6 +413,7 @@ _BUILDERS: dict[int, Callable[[Any, int, int, str | None], Message]] = {
     22: _init_producer_id,
     23: _leader_epochs,
     24: _add_partitions,
+    27: _write_markers,
     28: _txn_offset_commit,
     30: _create_acls,
     31: _delete_acls,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.node.front import Front, Listener, NodeFacts, NodeServices
+from kafka_front.service.transactions.tables import ERASERS, MIGRATIONS
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 
 
 class KafkaFront(Front):
-    """What the Kafka front brings; its format lies in ``bridges.formats``, and it has no tables of its own."""
+    """What the Kafka front brings; its format lies in ``bridges.formats``, and its tables are of transactions."""
 
     name = "kafka"
     listeners = (Listener("kafka", 9092, tls=True, authentication=("certificate", "password", "scram")),)
     settings = KafkaSettings
     connection_bounds = ("max_connections",)
+    migrations = MIGRATIONS
+    erasers = ERASERS
 
     @classmethod
     def node_configuration(cls, facts: NodeFacts) -> Mapping[str, str]:

@@ -21,13 +21,13 @@ from kafka_front.service import (
     list_offsets,
     metadata,
     produce,
-    producer_ids,
     sasl,
     topics,
     users,
 )
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupService
+from kafka_front.service.transactions import admin, requests, txn_offsets
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS
 from kafka_front.wire.errors import ErrorCode
@@ -35,9 +35,13 @@ from kafka_front.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
+    from kafka_front.service.transactions.service import Transactions
 
 #: Services by module; each has ``register(registry, service)``.
-SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, sasl)
+SERVICES = (metadata, produce, fetch, list_offsets, topics, configs, cluster, users, acls, sasl, requests, admin)
+
+_SETTLE_MS = 1000
+"""How often it is written down which transactions have ended."""
 
 #: What nearly every client asks first, as (key, version).
 WARM = ((18, 3), (18, 4), (3, 12))
@@ -50,6 +54,7 @@ class KafkaServer:
         self._node = node
         self._server: Server | None = None
         self._groups: GroupService | None = None
+        self._transactions: Transactions | None = None
 
     @property
     def groups(self) -> GroupDirectory | None:
@@ -61,13 +66,18 @@ class KafkaServer:
         service = KafkaService(node)
         joined = self._groups = groups.groups_of(node, service.settings, service.access)
         await joined.start()
+        joined.unstable = node.progress.is_pending
+        transactions = self._transactions = service.transactions
+        await transactions.load()
+        node.every(_SETTLE_MS, transactions.settle, "ended transactions")
         node.every(joined.settings.offsets_retention_check_ms, joined.expire, "offset expiry")
+        settings = service.settings
         registry = Registry()
-        api_versions.register(registry)
+        api_versions.register(registry, settings.transaction_version)
         for module in SERVICES:
             module.register(registry, service)
         groups.register(registry, joined)
-        settings = service.settings
+        txn_offsets.register(registry, service, joined)
         limits = Limits(
             frame_bytes=settings.max_request_bytes,
             connection_bytes=settings.unacknowledged_bytes_per_connection,
@@ -101,6 +111,8 @@ class KafkaServer:
     async def stop(self) -> None:
         if self._server is not None:
             await self._server.close()
+        if self._transactions is not None:
+            await self._transactions.close()
         if self._groups is not None:
             await self._groups.stop()
 

@@ -81,4 +81,18 @@ class KafkaSettings(Section):
     transaction_max_timeout_ms: Duration = setting(
         900_000, ge=1, description="Longest transaction a producer may ask for."
     )
+    transaction_version: int = setting(
+        2,
+        ge=1,
+        le=2,
+        description="Version of the protocol of transactions that clients are told of: with 2 each transaction has an"
+        " epoch of its own (KIP-890).",
+    )
+    transactional_ids: int = setting(100_000, ge=1, description="Most transactional ids that are remembered.")
+    transactional_id_expiration_ms: Duration = setting(
+        604_800_000, ge=1, description="How long a transactional id is remembered after it was used last."
+    )
+    transaction_partitions: int = setting(
+        1_000_000, ge=1, description="Most partitions that open transactions write to, counted once for each of them."
+    )
     group: KafkaGroupSettings = KafkaGroupSettings()

@@ -63,6 +63,10 @@ class Access:
         """May the client do this to the group?"""
         return self._allows(ctx.connection.principal, operation, Resource(ResourceKind.GROUP, name))
 
+    def transaction(self, ctx: Context, operation: Operation, name: str) -> bool:
+        """May the client do this to the transactional id?"""
+        return self._allows(ctx.connection.principal, operation, Resource(ResourceKind.TRANSACTIONAL_ID, name))
+
     def node(self, ctx: Context, operation: Operation) -> bool:
         """May the client do this to the node, which is what Kafka calls the cluster?"""
         return self._allows(ctx.connection.principal, operation, NODE)
@@ -92,6 +96,12 @@ class Access:
         """Raise KafkaError unless the client may do this to the group."""
         if not self.group(ctx, operation, name):
             raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"you may not {operation.value} group {name!r}")
+
+    def require_transaction(self, ctx: Context, operation: Operation, name: str) -> None:
+        """Raise KafkaError unless the client may do this to the transactional id."""
+        if not self.transaction(ctx, operation, name):
+            text = f"you may not {operation.value} transactional id {name!r}"
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)
 
     def require_node(self, ctx: Context, operation: Operation) -> None:
         """Raise KafkaError unless the client may do this to the node."""

@@ -13,27 +13,33 @@ from kafka_front.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
-#: What the whole cluster has, by the level that clients go by (KIP-584): consumer groups of KIP-848.
-FEATURES = (("group.version", 1),)
+#: What the whole cluster has, by the highest level that clients may go by (KIP-584): consumer groups of KIP-848, and
+#: transactions of KIP-890.
+FEATURES = {"group.version": 1, "transaction.version": 2}
+_ZERO_SINCE = 4
+"""First version whose clients take a feature that begins with level 0 (KAFKA-17011): older ones of Java's give up."""
 #: What a client may call itself (reference/kafka.md, rule 6).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def register(registry: Registry) -> None:
-    """Serve ApiVersions for whatever is registered, now or later."""
+def register(registry: Registry, transaction_version: int = FEATURES["transaction.version"]) -> None:
+    """Serve ApiVersions for whatever is registered, now or later; ``transaction_version`` is the one that clients are
+    to use (KIP-890)."""
+    finalized = {**FEATURES, "transaction.version": transaction_version}
 
-    def answer(code: int) -> ApiVersionsResponse:
+    def answer(code: int, version: int = 0) -> ApiVersionsResponse:
         rows = [
             ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=api.advertised, max_version=api.highest)
             for api in registry.advertised()
         ]
+        supported = FEATURES.items() if version >= _ZERO_SINCE else ()
         return ApiVersionsResponse(
             error_code=code,
             api_keys=rows,
-            supported_features=[ApiVersionsResponse.SupportedFeatureKey(name, 0, level) for name, level in FEATURES],
+            supported_features=[ApiVersionsResponse.SupportedFeatureKey(name, 0, level) for name, level in supported],
             finalized_features_epoch=0,
             finalized_features=[
-                ApiVersionsResponse.FinalizedFeatureKey(name, level, level) for name, level in FEATURES
+                ApiVersionsResponse.FinalizedFeatureKey(name, level, level) for name, level in finalized.items()
             ],
         )
 
@@ -43,7 +49,7 @@ def register(registry: Registry) -> None:
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             ctx.connection.attributes["client_software"] = names
-        return answer(ErrorCode.NONE)
+        return answer(ErrorCode.NONE, ctx.version)
 
     registry.register(ApiKey.API_VERSIONS, handle)
     registry.versions_mismatch = lambda: answer(ErrorCode.UNSUPPORTED_VERSION)

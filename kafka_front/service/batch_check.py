@@ -21,7 +21,7 @@ from bridges.formats.kafka import (
     check_batch,
     check_count,
 )
-from bridges.formats.producer import ProducerStamp
+from bridges.formats.producer import InTransaction, ProducerStamp
 from bridges.log.partition_log import Batch
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.errors import ErrorCode
@@ -77,19 +77,23 @@ def accept(
         raise Refusal(ErrorCode.MESSAGE_TOO_LARGE, text)
     if header.attributes & _LOOKED_AT:
         _check_attributes(header, version)
-    producer = None
+    producer = part = None
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise Refusal(ErrorCode.INVALID_RECORD, "an idempotent batch carries no sequence number or producer epoch")
         producer = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
-    return Batch(records, header.record_count, _KAFKA, header.max_timestamp, producer, lane=lane, header=header)
+    if header.attributes & TRANSACTIONAL:
+        if producer is None:
+            raise Refusal(ErrorCode.INVALID_RECORD, "a batch of a transaction carries no producer id")
+        part = InTransaction(header.producer_id, header.producer_epoch)
+    batch = Batch(records, header.record_count, _KAFKA, header.max_timestamp, producer, lane=lane, header=header)
+    batch.transaction = part
+    return batch
 
 
 def _check_attributes(header: Header, version: int) -> None:
     if header.attributes & CONTROL:
         raise Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
-    if header.attributes & TRANSACTIONAL:
-        raise Refusal(ErrorCode.INVALID_TXN_STATE, "the batch belongs to a transaction that was never begun here")
     if header.codec > Compression.ZSTD:
         raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {header.codec} is not known")
     if header.codec == Compression.ZSTD and version < _ZSTD_SINCE:

@@ -281,8 +281,8 @@ class Cluster:
                         producer_epoch=state.epoch,
                         last_sequence=state.batches[-1].last_sequence,
                         last_timestamp=state.last_ms,
-                        coordinator_epoch=-1,
-                        current_txn_start_offset=-1,
+                        coordinator_epoch=0,
+                        current_txn_start_offset=log.state.transactions.open.get(state.producer_id, -1),
                     )
                 )
         return result

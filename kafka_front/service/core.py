@@ -9,6 +9,8 @@ import structlog
 
 from kafka_front.service.access import Access
 from kafka_front.service.fetch_sessions import FetchSessions
+from kafka_front.service.transactions.producer_ids import ProducerIds
+from kafka_front.service.transactions.service import Transactions
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class KafkaService:
         self.fetch_sessions = FetchSessions(
             kafka.fetch_sessions, partitions=kafka.fetch_session_partitions, later=self.loop.call_soon
         )
+        self.producer_ids = ProducerIds(node.catalog)
+        self.transactions = Transactions(node, kafka, self.producer_ids.take)
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics

@@ -5,6 +5,15 @@ from __future__ import annotations
 from bridges import errors
 from kafka_front.wire.errors import ErrorCode
 
+
+class Refused(errors.LogError):
+    """This front itself does not hand a batch to its log, and has a code for the reason."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (errors.ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
@@ -12,6 +21,8 @@ _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     (errors.LogDeleted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     # Every client, however old, answers this one by asking for metadata again and retrying.
     (errors.LogUnavailable, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    # A producer repeats it, and can go on once older ones are trimmed.
+    (errors.TooManyTransactions, ErrorCode.NOT_ENOUGH_REPLICAS),
     (errors.StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
     # Every client gives up at once, and the message tells where to write instead.
     (errors.PartitionSealed, ErrorCode.POLICY_VIOLATION),
@@ -30,6 +41,8 @@ _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
 
 def code_of(error: errors.LogError) -> ErrorCode:
     """The code a client is told for ``error``."""
+    if isinstance(error, Refused):
+        return error.code
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code

@@ -46,12 +46,27 @@ _BYTES_PER_TURN = 4 * 1024 * 1024
 class _Operation:
     """One Produce request in flight."""
 
-    __slots__ = ("acks", "ctx", "deadline", "expired", "failed", "left", "names", "owner", "response", "whole")
+    __slots__ = (
+        "acks",
+        "ctx",
+        "deadline",
+        "expired",
+        "failed",
+        "left",
+        "names",
+        "owner",
+        "response",
+        "transactional_id",
+        "whole",
+    )
 
-    def __init__(self, owner: Produce, ctx: Context, acks: int, deadline: float) -> None:
+    def __init__(
+        self, owner: Produce, ctx: Context, acks: int, deadline: float, transactional_id: str | None = None
+    ) -> None:
         self.owner = owner
         self.ctx = ctx
         self.acks = acks
+        self.transactional_id = transactional_id
         self.deadline = deadline
         self.failed = False
         self.expired = False
@@ -131,6 +146,7 @@ class Produce:
     def __init__(self, service: KafkaService) -> None:
         self._service = service
         self._logs = service.logs
+        self._transactions = service.transactions
         self._access = service.access
         self._by_id = service.catalog.by_id
         self._hints = LeaderHints(service)
@@ -144,7 +160,8 @@ class Produce:
         self._scanning = False
 
     def handle(self, ctx: Context, request: ProduceRequest) -> ProduceResponse | Outcome:
-        operation = _Operation(self, ctx, request.acks, time.monotonic() + request.timeout_ms / 1000)
+        deadline = time.monotonic() + request.timeout_ms / 1000
+        operation = _Operation(self, ctx, request.acks, deadline, request.transactional_id)
         topics = request.topic_data
         parts = len(topics[0].partition_data) if len(topics) == 1 else sum(len(one.partition_data) for one in topics)
         is_long = parts > _PER_TURN or ctx.size > _BYTES_PER_TURN
@@ -157,7 +174,7 @@ class Produce:
                 operation.whole = False
                 queue.append((operation, self._in_turns(operation, request)))
                 return self._deferred_answer(operation)
-        whole = self._refused_whole(ctx.version, request)
+        whole = self._refused_whole(ctx, request)
         for topic in topics:
             name, answers, refused = self._begin_topic(operation, topic, whole)
             for data in topic.partition_data:
@@ -176,7 +193,7 @@ class Produce:
 
     def _in_turns(self, operation: _Operation, request: ProduceRequest) -> Iterator[None]:
         """Hand out a request of many partitions or bytes; yields when a turn of the event loop has had its share."""
-        whole = self._refused_whole(operation.ctx.version, request)
+        whole = self._refused_whole(operation.ctx, request)
         handed = looked_at = 0
         for topic in request.topic_data:
             name, answers, refused = self._begin_topic(operation, topic, whole)
@@ -214,11 +231,14 @@ class Produce:
         else:
             del self._handing[connection]
 
-    def _refused_whole(self, version: int, request: ProduceRequest) -> _Refused | None:
-        if version < 3:
+    def _refused_whole(self, ctx: Context, request: ProduceRequest) -> _Refused | None:
+        if ctx.version < 3:
             return ErrorCode.UNSUPPORTED_VERSION, "Produce is served from version 3 on"
         if request.acks not in (-1, 0, 1):
             return ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
+        name = request.transactional_id
+        if name is not None and not self._access.transaction(ctx, Operation.WRITE, name):
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, f"you may not write as transactional id {name!r}"
         return None
 
     def _begin_topic(
@@ -265,7 +285,15 @@ class Produce:
             return
         response.log_start_offset = log.log_start_offset
         operation.left += 1
-        log.append(batch, _Append(operation, response, batch, self._metrics.topic(topic)))
+        append = _Append(operation, response, batch, self._metrics.topic(topic))
+        if batch.transaction is None:
+            log.append(batch, append)
+        elif operation.transactional_id is None:
+            operation.left -= 1
+            text = "a batch of a transaction came without a transactional id"
+            operation.refuse(response, ErrorCode.INVALID_REQUEST, text)
+        else:
+            self._transactions.append(operation.transactional_id, log, batch, ctx.version, append)
 
     def finished(self, operation: _Operation) -> None:
         """Every part of a deferred operation is answered, or its time ran out."""

@@ -9,8 +9,8 @@ to clients. Why the latter are what they are: reference/kafka.md 1.2, rules A-G.
 * C: FindCoordinator, JoinGroup and SaslHandshake stay at minimum 0 for the same feature map.
 * E: key 68 only when OffsetCommit 9, OffsetFetch 9 and ConsumerGroupDescribe work too.
 * F: never advertise an API that is not served: clients change their behaviour on its mere presence.
-* G: no EndTxn 5, TxnOffsetCommit 5 before implicit partition registration (KIP-890 part 2) exists, and no feature
-  ``transaction.version`` of 2, which is what clients go by: without it none writes in a transaction with Produce 12.
+* G: whether clients bump epochs and leave AddPartitionsToTxn out (KIP-890 part 2) they go by the finalized feature
+  ``transaction.version`` and not by versions.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class ApiKey(IntEnum):
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
@@ -126,10 +127,11 @@ APIS: dict[int, Api] = _table(
         (21, "DeleteRecords", 0, 2, 0, 2),
         (22, "InitProducerId", 0, 6, 0, 5),
         (23, "OffsetForLeaderEpoch", 2, 4, 2, 4),
-        (24, "AddPartitionsToTxn", 0, 5, 0, 3),
-        (25, "AddOffsetsToTxn", 0, 4, 0, 3),
-        (26, "EndTxn", 0, 5, 0, 3),
-        (28, "TxnOffsetCommit", 0, 5, 0, 3),
+        (24, "AddPartitionsToTxn", 0, 5, 0, 5),
+        (25, "AddOffsetsToTxn", 0, 4, 0, 4),
+        (26, "EndTxn", 0, 5, 0, 5),
+        (27, "WriteTxnMarkers", 1, 2, 1, 2),
+        (28, "TxnOffsetCommit", 0, 5, 0, 5),
         (29, "DescribeAcls", 1, 3, 1, 3),
         (30, "CreateAcls", 1, 3, 1, 3),
         (31, "DeleteAcls", 1, 3, 1, 3),
@@ -152,7 +154,7 @@ APIS: dict[int, Api] = _table(
         (60, "DescribeCluster", 0, 2, 0, 2),
         (61, "DescribeProducers", 0, 0, 0, 0),
         (65, "DescribeTransactions", 0, 0, 0, 0),
-        (66, "ListTransactions", 0, 2, 0, 1),
+        (66, "ListTransactions", 0, 2, 0, 2),
         (68, "ConsumerGroupHeartbeat", 0, 1, 0, 1),
         (69, "ConsumerGroupDescribe", 0, 1, 0, 1),
         (74, "ListConfigResources", 0, 1, 0, 1),

@@ -1728,6 +1728,89 @@ class EndTxnResponse(Message):
         self.producer_id: int = producer_id
         self.producer_epoch: int = producer_epoch
 
+class WriteTxnMarkersRequest(Message):
+    __slots__ = ("markers",)
+    API_KEY: ClassVar[int] = 27
+
+    def __init__(
+        self,
+        markers: list[WriteTxnMarkersRequest.WritableTxnMarker] = _NEW,
+    ) -> None:
+        self.markers: list[WriteTxnMarkersRequest.WritableTxnMarker] = [] if markers is _NEW else markers
+
+    class WritableTxnMarker(Message):
+        __slots__ = ("producer_id", "producer_epoch", "transaction_result", "topics", "coordinator_epoch", "transaction_version")
+
+        def __init__(
+            self,
+            producer_id: int = 0,
+            producer_epoch: int = 0,
+            transaction_result: bool = False,
+            topics: list[WriteTxnMarkersRequest.WritableTxnMarkerTopic] = _NEW,
+            coordinator_epoch: int = 0,
+            transaction_version: int = 0,
+        ) -> None:
+            self.producer_id: int = producer_id
+            self.producer_epoch: int = producer_epoch
+            self.transaction_result: bool = transaction_result
+            self.topics: list[WriteTxnMarkersRequest.WritableTxnMarkerTopic] = [] if topics is _NEW else topics
+            self.coordinator_epoch: int = coordinator_epoch
+            self.transaction_version: int = transaction_version
+
+    class WritableTxnMarkerTopic(Message):
+        __slots__ = ("name", "partition_indexes")
+
+        def __init__(
+            self,
+            name: str = "",
+            partition_indexes: list[int] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partition_indexes: list[int] = [] if partition_indexes is _NEW else partition_indexes
+
+class WriteTxnMarkersResponse(Message):
+    __slots__ = ("markers",)
+    API_KEY: ClassVar[int] = 27
+
+    def __init__(
+        self,
+        markers: list[WriteTxnMarkersResponse.WritableTxnMarkerResult] = _NEW,
+    ) -> None:
+        self.markers: list[WriteTxnMarkersResponse.WritableTxnMarkerResult] = [] if markers is _NEW else markers
+
+    class WritableTxnMarkerResult(Message):
+        __slots__ = ("producer_id", "topics")
+
+        def __init__(
+            self,
+            producer_id: int = 0,
+            topics: list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult] = _NEW,
+        ) -> None:
+            self.producer_id: int = producer_id
+            self.topics: list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult] = [] if topics is _NEW else topics
+
+    class WritableTxnMarkerTopicResult(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult] = [] if partitions is _NEW else partitions
+
+    class WritableTxnMarkerPartitionResult(Message):
+        __slots__ = ("partition_index", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+
 class TxnOffsetCommitRequest(Message):
     __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation_id", "member_id", "group_instance_id", "topics")
     API_KEY: ClassVar[int] = 28

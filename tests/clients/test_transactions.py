@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.api import Rec
-from tests.clients.raw import offered_apis, stored_batches
+from tests.clients.raw import stored_batches
 from tests.clients.registry import ABILITIES, Opener, clients, pairs
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
@@ -65,29 +65,3 @@ def test_every_end_is_marked_in_the_log(
         (3, True, True),
     ]
     assert len({batch.producer_id for batch in batches}) == 1
-
-
-@pytest.mark.one_backend
-@pytest.mark.parametrize("writer", clients(lambda abilities: abilities.transactions))
-def test_where_transactions_are_not_offered_a_client_gives_up_at_once(
-    writer: str, open_client: Opener, make_topic: Callable[..., str], fresh_name: Callable[[str], str], bootstrap: str
-) -> None:
-    """It says why, and does not repeat its request until somebody ends it (librdkafka did, for 90 s and more)."""
-    if {ADD_PARTITIONS_TO_TXN, END_TXN} <= set(offered_apis(bootstrap)):
-        pytest.skip("transactions are offered")
-    topic = make_topic(f"no-transactions-{writer}")
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - each library has an exception of its own
-        open_client(writer).transact(topic, fresh_name("tx"), [(True, [Rec(b"a")])])
-    said = f"{caught.type.__name__} {caught.value}".lower()
-    assert "timeout" not in said
-    assert "timed out" not in said
-    if writer == "kafkajs":  # it tells its caller only at which step it gave up
-        assert "failed to find group coordinator" in said
-    else:
-        assert "transactional" in said
-        assert "authorization" in said
-    if writer == "confluent-kafka":
-        error = caught.value.args[0]
-        assert error.fatal()
-        assert not error.retriable()
-        assert "does not offer transactions" in error.str()

@@ -642,29 +642,6 @@ async def test_init_producer_id_refusals(place: Place) -> None:
     assert response.error_code == E.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("version", range(6))
-async def test_a_producer_with_a_transactional_id_is_refused_at_its_first_step(place: Place, version: int) -> None:
-    """Until there are transactions: an error after which no client tries again, from whichever request comes first."""
-    if not place.ours:
-        pytest.skip("Apache Kafka has transactions")
-    request = (
-        m.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx", "ty"])
-        if version >= 4
-        else m.FindCoordinatorRequest(key="tx", key_type=1)
-    )
-    if version:  # version 0 knows groups only
-        response = await place.call(version, request)
-        for answer in response.coordinators if version >= 4 else [response]:
-            assert answer.error_code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            assert answer.error_message == "this node does not offer transactions"
-            assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
-        if version >= 4:
-            assert [answer.key for answer in response.coordinators] == ["tx", "ty"]
-    response = await place.call(version, m.InitProducerIdRequest("tx", 60_000))
-    assert response.error_code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert (response.producer_id, response.producer_epoch) == (-1, -1)
-
-
 # --- what Kafka's own command-line tools ask --------------------------------------------------------------------------
 
 METRICS, GROUP = 16, 32

@@ -44,7 +44,7 @@ def test_a_good_batch_is_taken_as_it_is() -> None:
         (memoryview(bytes(batch()) + bytes(batch())), ErrorCode.INVALID_RECORD),
         (memoryview(bytes(batch())[:-1] + b"!"), ErrorCode.CORRUPT_MESSAGE),
         (batch(attributes=0x20), ErrorCode.INVALID_RECORD),
-        (batch(attributes=0x10), ErrorCode.INVALID_TXN_STATE),
+        (batch(attributes=0x10), ErrorCode.INVALID_RECORD),
         (batch(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (batch(producer_id=7), ErrorCode.INVALID_RECORD),
         (batch(count=2), ErrorCode.INVALID_RECORD),

@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.kafka.groups")
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
-NO_TRANSACTIONS = "this node does not offer transactions"
-"""Told with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every client takes for fatal at its first step.
-
-librdkafka repeats FindCoordinator after any other, for longer than anybody waits.
-"""
 _BATCHED_FIND_SINCE = 4
 _UNKNOWN_GROUP_SINCE = 6
 
@@ -54,14 +49,15 @@ class GroupAdmin:
         self._service = service
 
     async def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """FindCoordinator: this node coordinates all groups, and transactions nobody."""
+        """FindCoordinator: this node coordinates all groups and transactions."""
         host, port = ctx.connection.advertised
         node_id = self._service.node_id
         error: int
         message: str | None
         error, message = codes.NONE, None
+        allowed, refused = self._service.access.group, codes.GROUP_AUTHORIZATION_FAILED
         if request.key_type == _TRANSACTION_KEY:
-            error, message = codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+            allowed, refused = self._service.access.transaction, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif request.key_type != _GROUP_KEY:
             error, message = codes.INVALID_REQUEST, f"there is no coordinator for keys of type {request.key_type}"
         if error:
@@ -69,13 +65,13 @@ class GroupAdmin:
         if ctx.version >= _BATCHED_FIND_SINCE:
             response = FindCoordinatorResponse()
             async for key in in_turns(request.coordinator_keys):
-                if not error and not self._service.access.group(ctx, Operation.DESCRIBE, key):
-                    response.coordinators.append(_Coordinator(key, -1, "", -1, codes.GROUP_AUTHORIZATION_FAILED))
+                if not error and not allowed(ctx, Operation.DESCRIBE, key):
+                    response.coordinators.append(_Coordinator(key, -1, "", -1, refused))
                     continue
                 response.coordinators.append(_Coordinator(key, node_id, host, port, error, message))
             return response
-        if not error:
-            self._service.access.require_group(ctx, Operation.DESCRIBE, request.key)
+        if not error and not allowed(ctx, Operation.DESCRIBE, request.key):
+            node_id, host, port, error = -1, "", -1, refused
         return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
 
     async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:

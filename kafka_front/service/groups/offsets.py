@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
@@ -54,6 +54,83 @@ _DeleteTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 _DeletePartition = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
+class _Position(Protocol):
+    """What a request says of a partition."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+
+class _Answered(Protocol):
+    """What it is answered of one."""
+
+    error_code: int
+
+
+A = TypeVar("A", bound=_Answered)
+
+
+class Asked:
+    """Positions that a request wants committed, topic by topic: those that can be, and what is said of them."""
+
+    def __init__(self, service: GroupService, now_ms: int, expire_ms: int = -1) -> None:
+        self._service = service
+        self._now_ms, self._expire_ms = now_ms, expire_ms
+        self._accepted: dict[Place, Committed] = {}  # of a partition that is named twice, the last one
+        self._answers: list[_Answered] = []
+
+    @property
+    def known(self) -> bool:
+        """Whether any partition exists, and may be read by who asks."""
+        return bool(self._answers)
+
+    @property
+    def positions(self) -> list[tuple[str, int, Committed]]:
+        """What can be committed."""
+        return [(*place, committed) for place, committed in self._accepted.items()]
+
+    async def take(
+        self, ctx: Context, name: str | None, partitions: Iterable[_Position], made: Callable[[int], A]
+    ) -> list[A]:
+        """The answers for a topic's partitions, with errors where these cannot be committed; the name is None if there
+        is no such topic."""
+        answers: list[A] = []
+        refused = codes.UNKNOWN_TOPIC_ID
+        if name is not None:
+            allowed = self._service.access.topic(ctx, Operation.READ, name)
+            refused = codes.NONE if allowed else codes.TOPIC_AUTHORIZATION_FAILED
+        async for partition in in_turns(partitions):
+            answer = made(partition.partition_index)
+            answers.append(answer)
+            if refused or name is None:
+                answer.error_code = refused
+                continue
+            metadata = partition.committed_metadata or ""
+            if not _exists(self._service, name, partition.partition_index):
+                answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            self._answers.append(answer)
+            if len(metadata) > self._service.settings.offset_metadata_max_bytes:
+                answer.error_code = codes.OFFSET_METADATA_TOO_LARGE
+                continue
+            self._accepted[name, partition.partition_index] = Committed(
+                partition.committed_offset, partition.committed_leader_epoch, metadata, self._now_ms, self._expire_ms
+            )
+        return answers
+
+    def refuse(self, error: int) -> None:
+        """Nothing of it is committed."""
+        for answer in self._answers:
+            answer.error_code = error
+
+
+def _exists(service: GroupService, topic: str, partition: int) -> bool:
+    found = service.catalog.topics.get(topic)
+    return found is not None and 0 <= partition < len(found.partitions)
+
+
 class Offsets:
     """Handlers of the three requests about committed positions."""
 
@@ -69,45 +146,18 @@ class Offsets:
         # As long as anybody asks for, but no longer than a stored number of milliseconds can say.
         expire_ms = min(now_ms + request.retention_time_ms, _LATEST_MS) if request.retention_time_ms >= 0 else -1
         response = OffsetCommitResponse()
-        accepted: dict[Place, Committed] = {}  # of a partition that is named twice, the last one
-        answers: list[_CommitPartition] = []
-        known = False
+        asked = Asked(self._service, now_ms, expire_ms)
         async for topic in in_turns(request.topics):
-            partitions = []
             name = self._name(ctx, topic.name, topic.topic_id)
-            refused = codes.UNKNOWN_TOPIC_ID
-            if name is not None:
-                allowed = self._service.access.topic(ctx, Operation.READ, name)
-                refused = codes.NONE if allowed else codes.TOPIC_AUTHORIZATION_FAILED
-            async for partition in in_turns(topic.partitions):
-                answer = _CommitPartition(partition.partition_index)
-                partitions.append(answer)
-                if refused or name is None:
-                    answer.error_code = refused
-                    continue
-                metadata = partition.committed_metadata or ""
-                if not self._exists(name, partition.partition_index):
-                    answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
-                    continue
-                known = True
-                answers.append(answer)
-                if len(metadata) > self._service.settings.offset_metadata_max_bytes:
-                    answer.error_code = codes.OFFSET_METADATA_TOO_LARGE
-                    continue
-                committed = Committed(
-                    partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms, expire_ms
-                )
-                accepted[name, partition.partition_index] = committed
+            partitions = await asked.take(ctx, name, topic.partitions, _CommitPartition)
             response.topics.append(_CommitTopic(topic.topic_id, partitions, topic.name))
-        if request.topics and not known:
+        if request.topics and not asked.known:
             return response  # nothing of it can be committed: a broker does not even look at the group then
         error = self._check_member(ctx.version, request)
         if not error:
-            error = await self._store(request.group_id, [(*place, committed) for place, committed in accepted.items()])
-            if not error:
-                return response
-        for answer in answers:
-            answer.error_code = error
+            error = await self._store(request.group_id, asked.positions)
+        if error:
+            asked.refuse(error)
         return response
 
     def _check_member(self, version: int, request: OffsetCommitRequest) -> int:
@@ -161,8 +211,7 @@ class Offsets:
         return None if found is None else found.topic_id.bytes
 
     def _exists(self, topic: str, partition: int) -> bool:
-        found = self._service.catalog.topics.get(topic)
-        return found is not None and 0 <= partition < len(found.partitions)
+        return _exists(self._service, topic, partition)
 
     # --- OffsetFetch ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,168 @@
+"""DescribeTransactions, ListTransactions and WriteTxnMarkers: what tools ask about transactions, and do to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import re2
+
+from bridges.auth import Operation
+from bridges.awaited import awaited
+from bridges.errors import LogError, PartitionSealed
+from bridges.turns import in_turns
+from kafka_front.dispatch import Registry
+from kafka_front.service.log_errors import code_of
+from kafka_front.service.once import Once
+from kafka_front.service.transactions.transaction import Transaction, TxnState
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.messages import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from bridges.log.interfaces import Appended
+    from kafka_front.context import Context
+    from kafka_front.service.core import KafkaService
+
+_Described = DescribeTransactionsResponse.TransactionState
+_STATES = {state.told: state for state in TxnState}
+_MARKERS_AT_ONCE = 1000
+
+
+class TransactionAdmin:
+    """Handlers of what tools ask."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._access = service.access
+        self._transactions = service.transactions
+
+    async def describe(self, ctx: Context, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+        response = DescribeTransactionsResponse()
+        known = self._transactions.coordinator.transactions
+        once = Once()
+        async for name in in_turns(request.transactional_ids):
+            code = ErrorCode.NONE
+            if not name:
+                code = ErrorCode.INVALID_REQUEST
+            elif not self._access.transaction(ctx, Operation.DESCRIBE, name):
+                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            elif name not in known:
+                code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            else:
+                try:
+                    once.name(name)
+                except KafkaError as error:
+                    code = ErrorCode(error.code)
+            if code:
+                response.transaction_states.append(_Described(error_code=int(code), transactional_id=name))
+                continue
+            found = known[name]
+            once.rows(found.place_count)
+            response.transaction_states.append(self._described(ctx, name, found))
+        return response
+
+    def _described(self, ctx: Context, name: str, transaction: Transaction) -> _Described:
+        row = transaction.row
+        return _Described(
+            transactional_id=name,
+            transaction_state=transaction.state.told,
+            transaction_timeout_ms=row.timeout_ms,
+            transaction_start_time_ms=row.started_ms,
+            producer_id=row.producer_id,
+            producer_epoch=row.epoch,
+            topics=[
+                DescribeTransactionsResponse.TopicData(topic, sorted(transaction.places[topic]))
+                for topic in sorted(transaction.places)
+                if self._access.topic(ctx, Operation.DESCRIBE, topic)
+            ],
+        )
+
+    async def list(self, ctx: Context, request: ListTransactionsRequest) -> ListTransactionsResponse:
+        states = {_STATES[name] for name in request.state_filters if name in _STATES}
+        response = ListTransactionsResponse(
+            unknown_state_filters=[name for name in request.state_filters if name not in _STATES]
+        )
+        if request.state_filters and not states:
+            return response
+        producers = set(request.producer_id_filters)
+        pattern = None
+        if request.transactional_id_pattern:
+            try:
+                pattern = re2.compile(request.transactional_id_pattern)
+            except re2.error as error:
+                raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+        now_ms = self._transactions.now().unix_ms
+        async for name, one in in_turns(list(self._transactions.coordinator.transactions.items())):
+            if states and one.state not in states:
+                continue
+            if producers and one.row.producer_id not in producers:
+                continue
+            # What has run for longer than that, of those that run.
+            if request.duration_filter >= 0 and not 0 <= one.row.started_ms < now_ms - request.duration_filter:
+                continue
+            if pattern is not None and pattern.fullmatch(name) is None:
+                continue
+            if self._access.transaction(ctx, Operation.DESCRIBE, name):
+                response.transaction_states.append(
+                    ListTransactionsResponse.TransactionState(name, one.row.producer_id, one.state.told)
+                )
+        return response
+
+    async def write_markers(self, ctx: Context, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """WriteTxnMarkers: end what a producer has open in partitions, as an operator's tool says (KIP-664)."""
+        response = WriteTxnMarkersResponse()
+        async for marker in in_turns(request.markers):
+            answer = WriteTxnMarkersResponse.WritableTxnMarkerResult(marker.producer_id)
+            response.markers.append(answer)
+            async for topic in in_turns(marker.topics):
+                told = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(topic.name)
+                answer.topics.append(told)
+                for start in range(0, len(topic.partition_indexes), _MARKERS_AT_ONCE):
+                    some = topic.partition_indexes[start : start + _MARKERS_AT_ONCE]
+                    codes = await asyncio.gather(*(self._marked(marker, topic.name, index) for index in some))
+                    for index, code in zip(some, codes, strict=True):
+                        told.partitions.append(
+                            WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(index, int(code))
+                        )
+        return response
+
+    async def _marked(self, marker: WriteTxnMarkersRequest.WritableTxnMarker, topic: str, index: int) -> ErrorCode:
+        to = self._service.logs.get(topic, index)
+        if to is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            await to.ready()
+            if marker.producer_id not in to.state.transactions.open:
+                return ErrorCode.NONE  # it is ended, which is what is wanted
+            written: asyncio.Future[Appended] = awaited(
+                lambda done: to.append_marker(
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    marker.transaction_result,
+                    done,
+                    coordinator_epoch=marker.coordinator_epoch,
+                )
+            )
+            await written
+        except PartitionSealed:
+            return ErrorCode.NONE  # nothing of it is open there
+        except LogError as error:
+            return code_of(error)
+        return ErrorCode.NONE
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    """Serve keys 27, 65 and 66."""
+    admin = TransactionAdmin(service)
+    of_node = service.access.of_node
+    registry.register(ApiKey.WRITE_TXN_MARKERS, of_node(Operation.ALTER, admin.write_markers))
+    registry.register(ApiKey.DESCRIBE_TRANSACTIONS, admin.describe)
+    registry.register(ApiKey.LIST_TRANSACTIONS, admin.list)

@@ -1,0 +1,479 @@
+"""The transaction coordinator as a pure state machine.
+
+It has no clock, no disk and no tasks: every call carries the time, what must be durable goes through the journal, and
+whoever drives it calls :meth:`Coordinator.advance` when :attr:`Coordinator.next_deadline_ms` is reached. Nothing is
+answered, and nothing begins in a log, before the row that says so is durable; memory follows the journal, never the
+other way. The rules and the order in which errors are decided are those a Kafka broker shows (reference/kafka.md,
+section 3, rules 34-36; KIP-98, KIP-360, KIP-588, KIP-890; KAFKA-19367).
+
+It knows the transactional ids that it was told of: which ones are a node's to coordinate is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from bridges.barrier import Barrier
+from bridges.deadlines import DeadlineQueue
+from bridges.log.open_transaction import OpenPlaces, Place, TooManyPlaces
+from kafka_front.service.transactions.transaction import (
+    DECIDED,
+    LAST_EPOCH,
+    NO_EPOCH,
+    NO_ID,
+    Add,
+    Pending,
+    Row,
+    Transaction,
+    TxnState,
+    completed,
+)
+from kafka_front.wire.errors import ErrorCode
+
+NONE: Final = int(ErrorCode.NONE)
+CONCURRENT: Final = int(ErrorCode.CONCURRENT_TRANSACTIONS)
+FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
+NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+NOT_MAPPED: Final = int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+WRONG_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
+_INVALID_TIMEOUT: Final = int(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+
+_AGAIN_MS = 500
+"""When a transaction is aborted whose time is over, if that cannot be made durable now."""
+
+
+class Now(NamedTuple):
+    """A moment, in ms: of a clock that never goes back, and of the day."""
+
+    ms: int
+    unix_ms: int
+
+
+class Producer(NamedTuple):
+    """What a client is told: an error, or who its producer is from now on."""
+
+    error: int
+    producer_id: int = NO_ID
+    epoch: int = NO_EPOCH
+
+
+class Limits(Struct, frozen=True):
+    """``ids`` are kept at the same time, ``places`` written to by open transactions, counted once for each."""
+
+    max_timeout_ms: int = 900_000
+    ids: int = 100_000
+    places: int = 1_000_000
+
+
+class Save(Struct, frozen=True):
+    """What is to be made durable as one: the row, and of its transaction what it adds; ``anew``: to nothing."""
+
+    row: Row
+    places: Sequence[Place] = ()
+    groups: Sequence[str] = ()
+    anew: bool = False
+
+
+class Journal(Protocol):
+    """Where the coordinator puts what must survive; of one transactional id one thing at a time."""
+
+    def save(self, save: Save, done: Callable[[Now, bool], None]) -> None:
+        """Call ``done`` once, with whether it is durable; never before this returns."""
+
+
+class Coordinator:
+    """The transactional ids it was told of, by name. ``end`` is called with a transaction of which it is durable how it
+    ends: whoever carries that out calls :meth:`ended`."""
+
+    def __init__(
+        self, limits: Limits, journal: Journal, end: Callable[[Transaction], None], barrier: Barrier | None = None
+    ) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.open_places: OpenPlaces[Transaction] = OpenPlaces(limits.places)
+        self.timed_out = 0
+        """Transactions that were aborted since their time was over."""
+        self._limits = limits
+        self._journal = journal
+        self._end = end
+        self._barrier = barrier or Barrier()
+        self._timers: DeadlineQueue[str] = DeadlineQueue()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When :meth:`advance` has work next."""
+        return self._timers.next
+
+    def advance(self, now: Now) -> int:
+        """Abort the transactions whose time is over; how many deadlines that were."""
+        steps = 0
+        for _ in range(len(self._timers)):
+            name = self._timers.pop_due(now.ms)
+            if name is None:
+                break
+            steps += 1
+            if not self._barrier.call("a transaction's timeout", self._overdue, now, name, transactional_id=name):
+                self._timers.set(name, now.ms, _AGAIN_MS)
+        return steps
+
+    def _overdue(self, now: Now, name: str) -> None:
+        transaction = self.transactions.get(name)
+        if transaction is None or transaction.state is not TxnState.ONGOING:
+            return
+        if transaction.pending is Pending.NOTHING:
+            self.timed_out += 1
+            self._fence(transaction, now)
+        else:
+            self._timers.set(name, now.ms, _AGAIN_MS)
+
+    # --- producers --------------------------------------------------------------------------------------------------
+
+    def wants_id(self, name: str) -> bool:
+        """Whether :meth:`init` or :meth:`end` may need a producer id that nobody had."""
+        transaction = self.transactions.get(name)
+        return transaction is None or transaction.row.is_exhausted
+
+    def init(
+        self,
+        now: Now,
+        name: str,
+        timeout_ms: int,
+        expected: tuple[int, int] | None,
+        fresh_id: int | None,
+        reply: Callable[[Producer], None],
+    ) -> None:
+        """InitProducerId: the next epoch of a transactional id, whose earlier producers are fenced by it. A transaction
+        that is open is aborted first, and the client told to come again.
+
+        ``expected``: producer id and epoch that the client has (KIP-360).
+        """
+        if not 0 < timeout_ms <= self._limits.max_timeout_ms:
+            reply(Producer(_INVALID_TIMEOUT))
+            return
+        transaction = self.transactions.get(name)
+        row = None if transaction is None else transaction.row
+        if transaction is None or row is None:
+            if len(self.transactions) >= self._limits.ids:
+                reply(Producer(NOT_AVAILABLE))
+                return
+            if fresh_id is None:
+                reply(Producer(CONCURRENT))
+                return
+            row = Row(name, fresh_id, NO_EPOCH)
+            transaction = self.transactions[name] = Transaction(row=row)
+        elif transaction.pending is not Pending.NOTHING:
+            reply(Producer(CONCURRENT))
+            return
+        elif expected is not None and not _may_be(row, *expected):
+            reply(Producer(FENCED))
+            return
+        if transaction.state in DECIDED:
+            reply(Producer(CONCURRENT))
+        elif transaction.state is TxnState.ONGOING:
+            self._fence(transaction, now)
+            reply(Producer(CONCURRENT))
+        else:
+            following = _next_epoch(row, expected, fresh_id)
+            if isinstance(following, int):
+                reply(Producer(following))
+                return
+            following = following._replace(state=TxnState.EMPTY, timeout_ms=timeout_ms, updated_ms=now.unix_ms)
+            self._change(transaction, Save(following, anew=True), partial(self._initialised, transaction, reply))
+
+    def _initialised(
+        self, transaction: Transaction, reply: Callable[[Producer], None], now: Now, durable: bool
+    ) -> None:
+        row = transaction.row
+        if durable:
+            reply(Producer(NONE, row.producer_id, row.epoch))
+            return
+        if row.epoch == NO_EPOCH:
+            self.transactions.pop(row.transactional_id, None)  # nobody has been told of it
+        reply(Producer(NOT_AVAILABLE))
+
+    # --- what a transaction has -------------------------------------------------------------------------------------
+
+    def check(self, name: str, producer_id: int, epoch: int, place: Place | None = None, group: str = "") -> int:
+        """Whether a producer's transaction has a place, or a group: the error code, WRONG_STATE if it has not."""
+        found = self._of(name, producer_id, epoch)
+        if isinstance(found, int):
+            return found
+        if found.pending is Pending.CHANGING or found.state in DECIDED:
+            return CONCURRENT
+        if found.state is not TxnState.ONGOING:
+            return WRONG_STATE
+        has = group in found.groups if place is None else found.writes_to(place)
+        return NONE if has else WRONG_STATE
+
+    def _of(self, name: str, producer_id: int, epoch: int) -> Transaction | int:
+        transaction = self.transactions.get(name)
+        if transaction is None or transaction.row.producer_id != producer_id:
+            return NOT_MAPPED
+        return transaction if transaction.row.epoch == epoch else FENCED
+
+    def add(
+        self,
+        now: Now,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        places: Sequence[Place],
+        groups: Sequence[str],
+        reply: Callable[[int], None],
+    ) -> None:
+        """Have a producer's transaction write to ``places`` and commit positions of ``groups``; the first of these
+        begin it. ``reply`` gets the error code when that is durable."""
+        found = self._of(name, producer_id, epoch)
+        if isinstance(found, int):
+            reply(found)
+        elif found.pending is Pending.ADDING:
+            found.waiting.append(Add(places, groups, reply))
+        elif found.pending is Pending.CHANGING or found.state in DECIDED:
+            reply(CONCURRENT)
+        else:
+            self._add(now, found, [Add(places, groups, reply)])
+
+    def _add(self, now: Now, transaction: Transaction, adds: list[Add]) -> None:
+        begins = transaction.state is not TxnState.ONGOING
+        places = {place for one in adds for place in one.places if not transaction.writes_to(place)}
+        groups = {group for one in adds for group in one.groups} - transaction.groups
+        if not (begins or places or groups):
+            _tell(adds, NONE)
+            return
+        row = transaction.row
+        if begins:
+            row = row._replace(state=TxnState.ONGOING, started_ms=now.unix_ms)
+        try:
+            self.open_places.promise(len(places))
+        except TooManyPlaces:
+            _tell(adds, NOT_AVAILABLE)
+            return
+        row = row._replace(updated_ms=now.unix_ms)
+        transaction.pending = Pending.ADDING
+        save = Save(row, sorted(places), sorted(groups), anew=begins)
+        self._journal.save(save, partial(self._added, transaction, save, adds))
+
+    def _added(self, transaction: Transaction, save: Save, adds: list[Add], now: Now, durable: bool) -> None:
+        self.open_places.release(len(save.places))
+        if durable:
+            transaction.row = save.row
+            self.open_places.write_to(transaction, save.places)
+            transaction.groups.update(save.groups)
+            if save.anew:
+                transaction.ended.clear()
+                self._timers.set(save.row.transactional_id, now.ms, save.row.timeout_ms)
+        # Those who have waited come behind: what they append must not overtake.
+        try:
+            _tell(adds, NONE if durable else NOT_AVAILABLE)
+        finally:
+            transaction.pending = Pending.NOTHING
+            waiting, transaction.waiting = transaction.waiting, []
+            if not durable:
+                _tell(waiting, NOT_AVAILABLE)
+            elif waiting:
+                self._add(now, transaction, waiting)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end(
+        self,
+        now: Now,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        *,
+        bumps: bool,
+        fresh_id: int | None,
+        reply: Callable[[Producer], None],
+    ) -> None:
+        """EndTxn: decide a producer's transaction; ``reply`` is called when that is durable.
+
+        ``bumps``: its client goes on with the next epoch (transaction.version 2), or with a new producer's id where
+        there is none.
+        """
+        transaction = self.transactions.get(name)
+        row = None if transaction is None else transaction.row
+        if transaction is None or row is None:
+            reply(Producer(NOT_MAPPED))
+            return
+        may_have_ended = transaction.state not in (TxnState.ONGOING, TxnState.EMPTY)
+        again = bumps and may_have_ended and _is_end_again(row, producer_id, epoch)
+        if row.producer_id != producer_id and not again:
+            reply(Producer(NOT_MAPPED))
+        elif not again and (row.epoch != epoch or (bumps and transaction.state in DECIDED)):
+            reply(Producer(FENCED))
+        elif transaction.pending is not Pending.NOTHING:
+            reply(Producer(CONCURRENT))
+        elif transaction.state is TxnState.ONGOING:
+            self._decide(now, transaction, commit, bumps, fresh_id, reply)
+        elif transaction.state in DECIDED:
+            reply(Producer(CONCURRENT if transaction.commits == commit else WRONG_STATE))
+        elif again or not bumps:
+            done = TxnState.COMPLETE_COMMIT if commit else TxnState.COMPLETE_ABORT
+            same = transaction.state is done
+            reply(Producer(NONE, row.producer_id, row.epoch) if same else Producer(WRONG_STATE))
+        elif commit:
+            reply(Producer(WRONG_STATE))
+        else:
+            # Nothing was written: there is nothing to abort, but the client goes on with the next epoch.
+            self._decide(now, transaction, False, bumps, fresh_id, reply)
+
+    def _decide(
+        self,
+        now: Now,
+        transaction: Transaction,
+        commit: bool,
+        bumps: bool,
+        fresh_id: int | None,
+        reply: Callable[[Producer], None],
+    ) -> None:
+        state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
+        row = transaction.row._replace(state=state, updated_ms=now.unix_ms)
+        if bumps:
+            if row.is_exhausted:
+                if fresh_id is None:
+                    reply(Producer(CONCURRENT))
+                    return
+                row = row._replace(next_id=fresh_id)
+            row = row._replace(epoch=row.epoch + 1, last_epoch=row.epoch)
+        anew = transaction.state is not TxnState.ONGOING
+        if anew:
+            row = completed(row, now.unix_ms)
+        self._change(transaction, Save(row, anew=anew), partial(self._decided, transaction, reply))
+
+    def _fence(self, transaction: Transaction, now: Now) -> None:
+        """Abort a transaction in the next epoch: its producer is told that it is fenced. The epoch is raised once,
+        whatever the transaction's version (KAFKA-19367)."""
+        row = transaction.row
+        row = row._replace(
+            state=TxnState.PREPARE_ABORT,
+            epoch=min(row.epoch + 1, LAST_EPOCH),
+            last_epoch=NO_EPOCH,
+            updated_ms=now.unix_ms,
+        )
+        self._change(transaction, Save(row), partial(self._fenced, transaction))
+
+    def _fenced(self, transaction: Transaction, now: Now, durable: bool) -> None:
+        if durable:
+            self._timers.remove(transaction.row.transactional_id)
+            self._end(transaction)
+        else:
+            self._timers.set(transaction.row.transactional_id, now.ms, _AGAIN_MS)
+
+    def _decided(self, transaction: Transaction, reply: Callable[[Producer], None], now: Now, durable: bool) -> None:
+        if not durable:
+            reply(Producer(NOT_AVAILABLE))
+            return
+        row = transaction.row
+        if row.state in DECIDED:
+            self._timers.remove(row.transactional_id)
+            self._end(transaction)
+        reply(Producer(NONE, row.producer_id, row.epoch) if row.next_id == NO_ID else Producer(NONE, row.next_id, 0))
+
+    def abort(self, now: Now, name: str) -> int:
+        """An operator aborts the open transaction of a transactional id, whose producer is fenced: the error code."""
+        transaction = self.transactions.get(name)
+        if transaction is None:
+            return int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        if transaction.pending is not Pending.NOTHING:
+            return CONCURRENT
+        if transaction.state is TxnState.ONGOING:
+            self._fence(transaction, now)
+        elif transaction.state is not TxnState.PREPARE_ABORT:
+            return WRONG_STATE
+        return NONE
+
+    def ended(self, now: Now, transaction: Transaction) -> None:
+        """What was decided is carried out everywhere. That need not be durable: repeating it makes no difference."""
+        assert transaction.state in DECIDED, transaction.state
+        assert transaction.pending is Pending.NOTHING, transaction.pending
+        transaction.row = completed(transaction.row, now.unix_ms)
+        self.open_places.forget(transaction)
+        transaction.groups.clear()
+        transaction.ended.set()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def restore(self, now: Now, row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
+        """Bring a transactional id back; an end that was decided is to be carried out by the caller."""
+        transaction = self.transactions[row.transactional_id] = Transaction(row=row)
+        if row.state == TxnState.ONGOING or row.state in DECIDED:
+            self.open_places.write_to(transaction, places)
+            transaction.groups.update(groups)
+        if row.state == TxnState.ONGOING:
+            # Never longer than its whole time, whatever the clock of the day has done.
+            left = min(row.started_ms + row.timeout_ms - now.unix_ms, row.timeout_ms)
+            self._timers.set(row.transactional_id, now.ms, left)
+        return transaction
+
+    def expired(self, before_ms: int) -> list[Row]:
+        """Ids of which nothing was heard since ``before_ms`` of the day, and that have nothing open."""
+        return [
+            one.row
+            for one in self.transactions.values()
+            if one.row.updated_ms < before_ms
+            and one.pending is Pending.NOTHING
+            and one.state is not TxnState.ONGOING
+            and one.state not in DECIDED
+        ]
+
+    def forget(self, row: Row) -> bool:
+        """Forget an id that is still as it was in ``row``; whether it was."""
+        transaction = self.transactions.get(row.transactional_id)
+        if transaction is None or transaction.row != row or transaction.pending is not Pending.NOTHING:
+            return False
+        del self.transactions[row.transactional_id]
+        return True
+
+    def _change(self, transaction: Transaction, save: Save, then: Callable[[Now, bool], None]) -> None:
+        transaction.pending = Pending.CHANGING
+
+        def done(now: Now, durable: bool) -> None:
+            transaction.pending = Pending.NOTHING
+            if durable:
+                transaction.row = save.row
+            then(now, durable)
+
+        self._journal.save(save, done)
+
+
+def _tell(adds: Iterable[Add], code: int) -> None:
+    for one in adds:
+        one.reply(code)
+
+
+def _may_be(row: Row, producer_id: int, epoch: int) -> bool:
+    """Whether a producer that says who it is may be given the next epoch (KIP-360)."""
+    if row.epoch == NO_EPOCH or producer_id == row.producer_id:
+        return True
+    return producer_id == row.previous_id and epoch >= LAST_EPOCH - 1
+
+
+def _next_epoch(row: Row, expected: tuple[int, int] | None, fresh_id: int | None) -> Row | int:
+    """The row with the producer's next id and epoch, or an error code."""
+    epoch = None if expected is None else expected[1]
+    if row.is_exhausted and (epoch is None or epoch == row.epoch):
+        if fresh_id is None:
+            return CONCURRENT
+        last = NO_EPOCH if epoch is None else row.epoch
+        return row._replace(producer_id=fresh_id, epoch=0, last_epoch=last, previous_id=row.producer_id)
+    if epoch is None:
+        return row._replace(epoch=row.epoch + 1, last_epoch=NO_EPOCH)
+    if row.epoch in (NO_EPOCH, epoch):
+        return row._replace(epoch=row.epoch + 1, last_epoch=row.epoch)
+    if epoch == row.last_epoch:
+        return row  # its client has asked before, and not heard the answer
+    return FENCED
+
+
+def _is_end_again(row: Row, producer_id: int, epoch: int) -> bool:
+    """Whether a client ends again what it has ended, with the epoch that it had before that."""
+    if row.producer_id == producer_id:
+        return row.epoch == epoch + 1
+    return row.previous_id == producer_id and epoch == LAST_EPOCH - 1 and row.epoch == 0

@@ -1,0 +1,31 @@
+"""Producer ids that nobody was given before, in any process or run of the node (reference/kafka.md, rule 29)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Catalog
+
+_BLOCK = 1000
+"""Ids taken from the catalog at once. What is left of a block when the node ends is never used."""
+
+
+class ProducerIds:
+    """Hands out producer ids that nobody was given before, in any process or run of the node."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._next = 0
+        self._end = 0
+        self._lock = asyncio.Lock()
+
+    async def take(self) -> int:
+        """A new producer id. Raises an error of the database."""
+        async with self._lock:
+            if self._next == self._end:
+                self._next = await self._catalog.allocate_producer_ids(_BLOCK)
+                self._end = self._next + _BLOCK
+            self._next += 1
+            return self._next - 1

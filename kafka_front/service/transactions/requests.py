@@ -1,0 +1,176 @@
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn (reference/kafka.md, rules 12, 29, 34-36)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bridges.auth import Operation
+from bridges.errors import LogError
+from bridges.turns import in_turns
+from kafka_front.dispatch import Registry
+from kafka_front.service.transactions.coordinator import FENCED, NONE, WRONG_STATE
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+    from kafka_front.service.core import KafkaService
+
+_FENCED_SINCE = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+"""First versions that know the error of a producer that is fenced (rule 12)."""
+_BATCHED_SINCE = 4
+_ABORTABLE_SINCE = 5
+_BUMPS_SINCE = 5
+"""First version of EndTxn whose clients go on with the next epoch (KIP-890)."""
+
+_Topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_Partition = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+_Topics = Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
+
+
+class TransactionRequests:
+    """The handlers of what producers ask of the coordinator."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._access = service.access
+        self._transactions = service.transactions
+        self._ids = service.producer_ids
+
+    async def init(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """InitProducerId: of idempotent producers a new id, of transactional ones the next epoch of theirs."""
+        name = request.transactional_id
+        if name is None:
+            # Kafka's brokers let in, too, who may write to any topic; an authorizer can decide so by itself.
+            self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
+        else:
+            self._may_write(ctx, name)
+        expected = None
+        if (request.producer_id == -1) != (request.producer_epoch == -1):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer has an id and an epoch, or neither")
+        if request.producer_id != -1:
+            expected = (request.producer_id, request.producer_epoch)
+        try:
+            if name is None:
+                return InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=0)
+            told = await self._transactions.init(name, request.transaction_timeout_ms, expected)
+        except LogError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        return InitProducerIdResponse(
+            error_code=_told(ctx, told.error), producer_id=told.producer_id, producer_epoch=told.epoch
+        )
+
+    async def add_partitions(self, ctx: Context, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        """AddPartitionsToTxn: of one transaction, or of several as brokers ask each other (4 and later)."""
+        if ctx.version < _BATCHED_SINCE:
+            name = request.v3_and_below_transactional_id
+            self._may_write(ctx, name)
+            producer = request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+            topics = await self._added(ctx, name, producer, request.v3_and_below_topics, verify=False)
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+        self._access.require_node(ctx, Operation.CLUSTER_ACTION)
+        response = AddPartitionsToTxnResponse()
+        async for one in in_turns(request.transactions):
+            producer = one.producer_id, one.producer_epoch
+            topics = await self._added(ctx, one.transactional_id, producer, one.topics, verify=one.verify_only)
+            response.results_by_transaction.append(
+                AddPartitionsToTxnResponse.AddPartitionsToTxnResult(one.transactional_id, topics)
+            )
+        return response
+
+    async def _added(
+        self, ctx: Context, name: str, producer: tuple[int, int], topics: _Topics, *, verify: bool
+    ) -> list[_Topic]:
+        answers: list[_Topic] = []
+        accepted: list[_Partition] = []
+        places: list[tuple[str, int]] = []
+        refused = False
+        async for topic in in_turns(topics):
+            answer = _Topic(topic.name)
+            answers.append(answer)
+            code = NONE
+            if ctx.version < _BATCHED_SINCE and not self._access.topic(ctx, Operation.WRITE, topic.name):
+                code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            async for index in in_turns(topic.partitions):
+                row = _Partition(index, code)
+                answer.results_by_partition.append(row)
+                if not code and self._service.catalog.stream_of(topic.name, index) is None:
+                    row.partition_error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                if row.partition_error_code:
+                    refused = True
+                else:
+                    accepted.append(row)
+                    places.append((topic.name, index))
+        if verify:
+            for row, place in zip(accepted, places, strict=True):
+                row.partition_error_code = _told(ctx, self._transactions.coordinator.check(name, *producer, place))
+                if row.partition_error_code == WRONG_STATE and ctx.version >= _ABORTABLE_SINCE:
+                    row.partition_error_code = int(ErrorCode.TRANSACTION_ABORTABLE)
+            return answers
+        # All of them or none (rule 36).
+        code = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+        if not refused:
+            code = _told(ctx, await self._transactions.add(name, *producer, places, []))
+        for row in accepted:
+            row.partition_error_code = code
+        return answers
+
+    async def add_offsets(self, ctx: Context, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+        """AddOffsetsToTxn: positions of a group are to be part of the transaction."""
+        self._may_write(ctx, request.transactional_id)
+        self._access.require_group(ctx, Operation.READ, request.group_id)
+        producer = request.producer_id, request.producer_epoch
+        code = await self._transactions.add(request.transactional_id, *producer, [], [request.group_id])
+        return AddOffsetsToTxnResponse(error_code=_told(ctx, code))
+
+    async def end(self, ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
+        """EndTxn: answered once it is decided, and nearly always once readers see it."""
+        self._may_write(ctx, request.transactional_id)
+        bumps = ctx.version >= _BUMPS_SINCE
+        producer = request.producer_id, request.producer_epoch
+        try:
+            told = await self._transactions.end(
+                request.transactional_id, *producer, commit=request.committed, bumps=bumps
+            )
+        except LogError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        return EndTxnResponse(
+            error_code=_told(ctx, told.error), producer_id=told.producer_id, producer_epoch=told.epoch
+        )
+
+    def _may_write(self, ctx: Context, name: str) -> None:
+        self._access.require_transaction(ctx, Operation.WRITE, name)
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id cannot be empty")
+
+
+def _told(ctx: Context, code: int) -> int:
+    """``code`` as the request's version knows it."""
+    if code == FENCED and ctx.version < _FENCED_SINCE[ApiKey(ctx.key)]:
+        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return code
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    """Serve keys 22 and 24-26."""
+    requests = TransactionRequests(service)
+    registry.register(ApiKey.INIT_PRODUCER_ID, requests.init)
+    registry.register(ApiKey.ADD_PARTITIONS_TO_TXN, requests.add_partitions)
+    registry.register(ApiKey.ADD_OFFSETS_TO_TXN, requests.add_offsets)
+    registry.register(ApiKey.END_TXN, requests.end)

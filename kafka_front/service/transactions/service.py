@@ -1,0 +1,287 @@
+"""The coordinator brought to life: time, the database, the logs, and the ends of transactions in them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from bridges.catalog.topic import ChangeKind
+from bridges.deadlines import Alarm
+from bridges.errors import LogError
+from bridges.log.interfaces import NOT_APPENDED
+from bridges.log.transaction_ends import TransactionEnds
+from kafka_front.service.log_errors import Refused
+from kafka_front.service.transactions import tables
+from kafka_front.service.transactions.coordinator import (
+    CONCURRENT,
+    FENCED,
+    NONE,
+    NOT_AVAILABLE,
+    WRONG_STATE,
+    Coordinator,
+    Limits,
+    Now,
+    Producer,
+    Save,
+)
+from kafka_front.service.transactions.transaction import DECIDED, Row, Transaction, TxnState
+from kafka_front.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Change
+    from bridges.log.interfaces import AppendDone, Batch
+    from bridges.log.partition_log import PartitionLog
+    from bridges.node.front import NodeServices
+    from kafka_front.settings import KafkaSettings
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("anabranch.kafka.transactions")
+
+_PATIENCE_S = 2.0
+"""How long a request waits for an end that is being carried out, before its client is told to come again."""
+_SETTLED_AT_ONCE = 1000
+_IMPLICIT = "the coordinator of transactions did not take the batch"
+
+
+class Transactions:
+    """The transactions of a node's clients. Call :meth:`load` first, :meth:`close` at the end; belongs to the event
+    loop. ``take_id`` gives a producer id that nobody had."""
+
+    def __init__(self, node: NodeServices, settings: KafkaSettings, take_id: Callable[[], Awaitable[int]]) -> None:
+        self._node = node
+        self._settings = settings
+        self._take_id = take_id
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._due)
+        self._closed = False
+        # Rows of ended transactions whose ends are not written down yet: another save of the id does that as well.
+        self._settled: dict[str, Row] = {}
+        limits = Limits(
+            settings.transaction_max_timeout_ms, settings.transactional_ids, settings.transaction_partitions
+        )
+        self.coordinator = Coordinator(limits, self, self._begin_end, node.barrier)
+        self._ends: TransactionEnds[Transaction] = TransactionEnds(
+            node.logs, node.barrier, "a transaction", self._finish, self._ended
+        )
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def now(self) -> Now:
+        """The coordinator's time."""
+        return Now(int(self._loop.time() * 1000), time.time_ns() // 1_000_000)
+
+    async def load(self) -> None:
+        """Know all transactional ids, and carry out what was decided."""
+        rows, places, groups = await self._node.db.run(tables.read)
+        now = self.now()
+        restored = [
+            self.coordinator.restore(
+                now, row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())
+            )
+            for row in rows
+        ]
+        self._node.catalog.on_change.append(self._changed)
+        self._ends.begin(one for one in restored if one.state in DECIDED)
+        known = {row.transactional_id for row in rows if row.state == TxnState.ONGOING or row.state in DECIDED}
+        for name in self._node.progress.transactions():
+            if name not in known:  # its end was told before the positions were durable, and that they are not seen
+                await self._node.progress.end_transaction(name, commit=False)
+        self.touched()
+
+    async def close(self) -> None:
+        """Carry on with nothing; the next start does."""
+        self._closed = True
+        self._alarm.cancel()
+        await self._ends.close()
+
+    def touched(self) -> None:
+        """The coordinator was used: set the timer to its next deadline."""
+        deadline = self.coordinator.next_deadline_ms
+        if deadline is not None and not self._closed:
+            self._alarm.set((deadline + 0.5) / 1000)
+
+    def _due(self, now: float) -> None:
+        try:
+            self.coordinator.advance(Now(int(now * 1000), time.time_ns() // 1_000_000))
+        finally:
+            self.touched()
+
+    def _changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            self.coordinator.open_places.topic_deleted(change.topic.name)
+
+    # --- the journal ------------------------------------------------------------------------------------------------
+
+    def save(self, save: Save, done: Callable[[Now, bool], None]) -> None:
+        """See :class:`.coordinator.Journal`."""
+        self._settled.pop(save.row.transactional_id, None)
+        write = partial(tables.save, row=save.row, places=save.places, groups=save.groups, anew=save.anew)
+        try:
+            written = self._node.db.submit(write)
+        except LogError as error:
+            self._loop.call_soon(self._refused, done, error)
+            return
+
+        def settled(future: asyncio.Future[None]) -> None:
+            error = asyncio.CancelledError() if future.cancelled() else future.exception()
+            if error is not None:
+                self._refused(done, error)
+            else:
+                self._told(done, True)
+
+        written.add_done_callback(settled)
+
+    def _refused(self, done: Callable[[Now, bool], None], error: BaseException) -> None:
+        _log.warning("a transaction's state is not durable", reason=str(error))
+        self._told(done, False)
+
+    def _told(self, done: Callable[[Now, bool], None], durable: bool) -> None:
+        self._node.barrier.call("a transaction's state", done, self.now(), durable)
+        self.touched()
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    def _begin_end(self, transaction: Transaction) -> None:
+        if not self._closed:
+            self._ends.begin([transaction])
+
+    async def _finish(self, transaction: Transaction) -> None:
+        if transaction.groups:
+            await self._node.progress.end_transaction(transaction.row.transactional_id, commit=transaction.commits)
+
+    def _ended(self, transaction: Transaction) -> None:
+        self.coordinator.ended(self.now(), transaction)
+        self._settled[transaction.row.transactional_id] = transaction.row
+
+    async def settle(self, now_ms: int) -> None:
+        """A chore: write down which ends were carried out, and forget ids of which nothing was heard for long."""
+        while self._settled:
+            names = list(self._settled)[:_SETTLED_AT_ONCE]
+            rows = [self._settled.pop(name) for name in names]
+
+            await self._node.db.run(partial(tables.settle, rows=rows))
+        expired = self.coordinator.expired(now_ms - self._settings.transactional_id_expiration_ms)
+        gone = [row for row in expired[:_SETTLED_AT_ONCE] if self.coordinator.forget(row)]
+        if gone:
+            await self._node.db.run(partial(tables.forget, rows=gone))
+
+    # --- for requests -----------------------------------------------------------------------------------------------
+
+    async def init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
+        """InitProducerId, which waits a while for the end of a transaction that is aborted by it."""
+        told = await self._init(name, timeout_ms, expected)
+        if told.error == CONCURRENT and await self._has_ended(name):
+            told = await self._init(name, timeout_ms, expected)
+        return told
+
+    async def _init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
+        fresh = await self._take_id() if self.coordinator.wants_id(name) else None
+        told: asyncio.Future[Producer] = self._loop.create_future()
+        self.coordinator.init(self.now(), name, timeout_ms, expected, fresh, _settle(told))
+        self.touched()
+        return await told
+
+    async def add(
+        self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
+    ) -> int:
+        """AddPartitionsToTxn, AddOffsetsToTxn: the error code. They wait a while for the end of the last one."""
+        code = await self._add(name, producer_id, epoch, places, groups)
+        if code == CONCURRENT and await self._has_ended(name):
+            code = await self._add(name, producer_id, epoch, places, groups)
+        return code
+
+    async def _add(
+        self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
+    ) -> int:
+        told: asyncio.Future[int] = self._loop.create_future()
+        self.coordinator.add(self.now(), name, producer_id, epoch, places, groups, _settle(told))
+        return await told
+
+    async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool, bumps: bool) -> Producer:
+        """EndTxn. Readers see what was decided when this returns, or that takes long."""
+        fresh = await self._take_id() if bumps and self.coordinator.wants_id(name) else None
+        told: asyncio.Future[Producer] = self._loop.create_future()
+        self.coordinator.end(
+            self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
+        )
+        answer = await told
+        if answer.error == NONE:
+            await self._has_ended(name)
+        elif answer.error == CONCURRENT and await self._has_ended(name):
+            told = self._loop.create_future()
+            self.coordinator.end(
+                self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
+            )
+            answer = await told
+        return answer
+
+    async def _has_ended(self, name: str) -> bool:
+        """Whether an end that is being carried out, or decided, was within the patience of a request."""
+        transaction = self.coordinator.transactions.get(name)
+        if transaction is None:
+            return True
+        if transaction.state is not TxnState.ONGOING and transaction.state not in DECIDED:
+            return True
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await transaction.ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def append(self, name: str, to: PartitionLog, batch: Batch, version: int, done: AppendDone) -> None:
+        """Append a batch to its producer's transaction, where that writes to the partition; from ``version`` 12 of
+        Produce on it is made to (KIP-890)."""
+        part = batch.transaction
+        assert part is not None
+        coordinator = self.coordinator
+        code = coordinator.check(name, part.producer_id, part.epoch, (to.topic, to.partition))
+        if not code:
+            coordinator.transactions[name].append(to, batch, done)
+        elif code == WRONG_STATE and version >= IMPLICIT_SINCE:
+            added = partial(self._added, name, to, batch, done)
+            place = (to.topic, to.partition)
+            coordinator.add(self.now(), name, part.producer_id, part.epoch, [place], [], added)
+        else:
+            done(NOT_APPENDED, _produce_error(code, version))
+
+    def _added(self, name: str, to: PartitionLog, batch: Batch, done: AppendDone, code: int) -> None:
+        if code:
+            done(NOT_APPENDED, _produce_error(code, IMPLICIT_SINCE))
+        else:
+            self.append(name, to, batch, 0, done)
+
+
+IMPLICIT_SINCE = 12
+"""First version of Produce that adds its partitions to the transaction itself."""
+
+
+def _produce_error(code: int, version: int) -> Refused:
+    """Why a batch is not taken, as clients of Produce know it."""
+    if code == FENCED:
+        told = ErrorCode.INVALID_PRODUCER_EPOCH
+    elif code == NOT_AVAILABLE or (code == CONCURRENT and version < IMPLICIT_SINCE):
+        told = ErrorCode.NOT_ENOUGH_REPLICAS  # which every client repeats
+    else:
+        told = ErrorCode(code)
+    texts = {
+        ErrorCode.INVALID_PRODUCER_EPOCH: "the producer is fenced: its transactional id has another epoch",
+        ErrorCode.INVALID_TXN_STATE: "the partition was not added to an open transaction of the producer",
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id does not have this producer id",
+        ErrorCode.CONCURRENT_TRANSACTIONS: "the producer's last transaction is still being ended",
+    }
+    return Refused(told, texts.get(told, _IMPLICIT))
+
+
+def _settle(future: asyncio.Future[T]) -> Callable[[T], None]:
+    def settle(answer: T) -> None:
+        if not future.done():
+            future.set_result(answer)
+
+    return settle

@@ -1,0 +1,119 @@
+"""One transactional id: what is durable of it, and what its coordinator knows beside that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from bridges.log.open_transaction import OpenTransaction, Place
+
+NO_ID = -1
+"""No producer's id."""
+NO_EPOCH = -1
+LAST_EPOCH = 2**15 - 1
+"""No producer is given it: markers that fence, or that end a last transaction, still have it."""
+
+
+class TxnState(IntEnum):
+    """States of a transactional id; stored, never renumber."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def told(self) -> str:
+        """As Kafka's admin tools know it."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+DECIDED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
+"""How it ends is durable, and being carried out."""
+
+
+class Row(NamedTuple):
+    """What the database keeps of a transactional id. Times in ms, of the day.
+
+    ``last_epoch``: the epoch before the last bump that a producer asked for, which may ask again (KIP-360).
+    ``previous_id``: the producer's id before the epochs ran out; ``next_id``: the one after the end that is decided.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    last_epoch: int = NO_EPOCH
+    previous_id: int = NO_ID
+    next_id: int = NO_ID
+    timeout_ms: int = 0
+    state: int = TxnState.EMPTY
+    started_ms: int = -1
+    updated_ms: int = -1
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether there is no further epoch for a producer of this id."""
+        return self.epoch >= LAST_EPOCH - 1
+
+
+class Pending(IntEnum):
+    """What of a transactional id is being made durable."""
+
+    NOTHING = 0
+    ADDING = 1
+    """Places of its transaction: others may be added behind."""
+    CHANGING = 2
+    """Anything else: everybody else has to wait for it."""
+
+
+class Add(Struct):
+    """Places and groups that a transaction is to have; ``reply`` gets the error code."""
+
+    places: Sequence[Place]
+    groups: Sequence[str]
+    reply: Callable[[int], None]
+
+
+class Transaction(OpenTransaction):
+    """A transactional id, and its transaction if one is open or being ended. ``row`` is durable, but that an end was
+    carried out: repeating that makes no difference."""
+
+    row: Row
+    groups: set[str] = field(default_factory=set)
+    """Consumer groups whose positions may be part of the transaction."""
+    pending: Pending = Pending.NOTHING
+    waiting: list[Add] = field(default_factory=list)
+
+    @property
+    def state(self) -> TxnState:
+        return TxnState(self.row.state)
+
+    @property
+    def producer_id(self) -> int:
+        return self.row.producer_id
+
+    @property
+    def marker_epoch(self) -> int:
+        return self.row.epoch
+
+    @property
+    def commits(self) -> bool:
+        return self.row.state == TxnState.PREPARE_COMMIT
+
+    @property
+    def about(self) -> dict[str, object]:
+        return {"transactional_id": self.row.transactional_id, "producer_id": self.row.producer_id}
+
+
+def completed(row: Row, now_ms: int) -> Row:
+    """The row once what was decided is carried out."""
+    state = TxnState.COMPLETE_COMMIT if row.state == TxnState.PREPARE_COMMIT else TxnState.COMPLETE_ABORT
+    row = row._replace(state=state, started_ms=-1, updated_ms=now_ms)
+    if row.next_id == NO_ID:
+        return row
+    return row._replace(producer_id=row.next_id, epoch=0, previous_id=row.producer_id, next_id=NO_ID)

@@ -1,0 +1,99 @@
+"""TxnOffsetCommit: positions of a group that become valid with a transaction (reference/kafka.md, rule 39; KIP-447)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridges.auth import Operation
+from bridges.errors import LogError
+from bridges.turns import in_turns
+from kafka_front.dispatch import Registry
+from kafka_front.service.groups.offsets import Asked
+from kafka_front.service.groups.runtime import unix_ms
+from kafka_front.service.transactions.coordinator import CONCURRENT, FENCED, NOT_AVAILABLE, WRONG_STATE
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+    from kafka_front.service.core import KafkaService
+    from kafka_front.service.groups import GroupService
+
+_IMPLICIT_SINCE = 5
+"""First version that adds its group to the transaction itself (KIP-890)."""
+
+_Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+
+
+class TransactionalOffsets:
+    """The handler."""
+
+    def __init__(self, service: KafkaService, groups: GroupService) -> None:
+        self._access = service.access
+        self._transactions = service.transactions
+        self._groups = groups
+        self._progress = service.progress
+
+    async def commit(self, ctx: Context, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+        """TxnOffsetCommit: answered once the positions are durable; nobody sees them before the transaction's end."""
+        self._access.require_transaction(ctx, Operation.WRITE, request.transactional_id)
+        self._access.require_group(ctx, Operation.READ, request.group_id)
+        response = TxnOffsetCommitResponse()
+        asked = Asked(self._groups, unix_ms())
+        async for topic in in_turns(request.topics):
+            partitions = await asked.take(ctx, topic.name, topic.partitions, _Partition)
+            response.topics.append(_Topic(topic.name, partitions))
+        if not request.topics or asked.known:
+            error = await self._commit(ctx.version, request, asked)
+            if error:
+                asked.refuse(error)
+        return response
+
+    async def _commit(self, version: int, request: TxnOffsetCommitRequest, asked: Asked) -> int:
+        name, group = request.transactional_id, request.group_id
+        producer = request.producer_id, request.producer_epoch
+        coordinator = self._transactions.coordinator
+        code = coordinator.check(name, *producer, group=group)
+        if code in (WRONG_STATE, CONCURRENT) and version >= _IMPLICIT_SINCE:
+            code = await self._transactions.add(name, *producer, [], [group])
+        # From here to where it counts as on its way nothing waits: its end cannot come between.
+        code = code or coordinator.check(name, *producer, group=group) or self._check_member(request)
+        if code:
+            return _told(code, version)
+        transaction = coordinator.transactions[name]
+        transaction.entered()
+        try:
+            await self._progress.commit_with(name, group, asked.positions)
+        except LogError:
+            return NOT_AVAILABLE
+        finally:
+            transaction.left()
+        return 0
+
+    def _check_member(self, request: TxnOffsetCommitRequest) -> int:
+        runtime = self._groups.runtime
+        error = self._groups.coordinator.check_commit(
+            runtime.now_ms(),
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            transactional=True,
+        )
+        runtime.touched()
+        return error
+
+
+def _told(code: int, version: int) -> int:
+    if code == FENCED:
+        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if code == CONCURRENT and version < _IMPLICIT_SINCE:
+        return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # which older clients repeat
+    return code
+
+
+def register(registry: Registry, service: KafkaService, groups: GroupService) -> None:
+    """Serve key 28."""
+    registry.register(ApiKey.TXN_OFFSET_COMMIT, TransactionalOffsets(service, groups).commit)
