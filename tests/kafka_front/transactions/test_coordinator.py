@@ -305,7 +305,7 @@ def test_an_abort_without_a_transaction_raises_the_epoch_where_the_client_expect
 
 
 class Logs:
-    """The partitions' side: what each producer has open there, and how it was ended. Epochs fence as the ledger does."""
+    """The partitions' side: what each producer has open there, how it was ended; epochs fence as in the ledger."""
 
     def __init__(self) -> None:
         self.open: dict[tuple[tuple[str, int], int], list[int]] = {}

@@ -3,66 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import threading
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import GONE, SinkBatch, SinkDriver, SinkTask, Written
-from tests.ports import free_port
+from tests.lives import Lives
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, committed, node_of
 from tests.spark_pipeline.node.write_lives import live
 
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tests.spark_pipeline.node.write_lives"])
 TASKS = 2
 BATCHES = 2
-
-
-@dataclass
-class Lives:
-    """The node, which is started again when it dies; only its first life may be killed."""
-
-    path: Path
-    kill_at: int | None
-    address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
-    lives: int = 0
-    steps: int = -1
-
-    def run(self) -> None:
-        """Until it is ended by :meth:`end`."""
-        kill_at = self.kill_at
-        while True:
-            here, there = _PROCESSES.Pipe()
-            process = _PROCESSES.Process(target=live, args=(str(self.path), self.address, kill_at, there))
-            process.start()
-            there.close()
-            kill_at = None
-            self.lives += 1
-            try:
-                here.recv()
-                self.serving.set()
-                while not here.poll(0.05):
-                    if self.ending.is_set():
-                        here.send("end")
-                        self.steps = here.recv()
-                        process.join()
-                        return
-                here.recv()  # there is nothing to be told: it is dead
-            except EOFError:
-                process.join()
-
-    def __post_init__(self) -> None:
-        self.serving, self.ending = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-
-    def end(self) -> None:
-        """Have the last life end when all is carried out."""
-        self.ending.set()
-        self.thread.join()
 
 
 def values(batch: int, task: int) -> dict[tuple[int, int], list[bytes]]:
@@ -120,7 +71,7 @@ def scenario(client: NodeClient) -> None:
 async def lived(path: Path, kill_at: int | None) -> tuple[int, int]:
     """The scenario on a node that is killed at a step: (lives there were, steps of the last one). Asserts that each
     record is there once, in its order, and that nothing is open."""
-    lives = Lives(path, kill_at)
+    lives = Lives(path, kill_at, live)
     await asyncio.to_thread(lives.serving.wait)
     client = NodeClient(NodeOptions.of(f"anabranch://{lives.address}", {"patienceMs": "120000"}))
     await asyncio.to_thread(scenario, client)

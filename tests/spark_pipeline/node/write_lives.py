@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_pipeline.node.front import PipelineFront
+from spark_pipeline.node.write_attempts import Attempt
 from spark_pipeline.node.writes import Writes
 from tests.kill_steps import Steps
 from tests.spark_pipeline.node.pipeline_lab import node_of
@@ -36,8 +37,8 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
     db._execute = steps.around(db._execute)
     ends: Any = writes.ends
     ends._marked = steps.around_async(ends._marked)
-    appends: Any = writes.appends
-    appends._hand_over = steps.around_future(appends._hand_over)
+    attempts: Any = Attempt
+    attempts.appended = steps.around_future(attempts.appended)
     pipe.send(str(node.addresses["pipeline"]))
     await asyncio.to_thread(pipe.recv)
     while writes.open:

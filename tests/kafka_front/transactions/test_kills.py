@@ -1,0 +1,87 @@
+"""A node dies by kill -9 at a step of a producer's transactions: each is there whole, or not at all.
+
+``ANABRANCH_EVERY_STEP=1`` takes every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from bridges.formats import format_of
+from bridges.log.partition_log import PartitionLog
+from tests.kafka_front.node_lab import log_of, serving
+from tests.kafka_front.transactions.node_lives import live
+from tests.lives import Lives
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROUNDS = [True, False, True, True]
+"""Which transactions are committed."""
+STEPS = range(1, 61) if os.environ.get("ANABRANCH_EVERY_STEP") else [6, 11, 17, 22, 30]
+
+
+def until_done(call: object, *args: object) -> bool:
+    """Repeat what may be repeated; whether it was done, and has not to be aborted."""
+    while True:
+        try:
+            call(*args)  # type: ignore[operator]
+        except KafkaException as error:
+            if error.args[0].retriable():
+                continue
+            if error.args[0].txn_requires_abort():
+                return False
+            raise
+        return True
+
+
+def scenario(address: str) -> None:
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "tx", "transaction.timeout.ms": 60_000})
+    group = Consumer({"bootstrap.servers": address, "group.id": "g"})
+    until_done(producer.init_transactions, 30)
+    for number, commit in enumerate(ROUNDS):
+        while True:
+            producer.begin_transaction()
+            for partition in range(2):
+                producer.produce("t", b"%d" % number, partition=partition)
+            places = [TopicPartition("t", 0, number + 1)]
+            done = until_done(
+                producer.send_offsets_to_transaction, places, group.consumer_group_metadata(), 30
+            ) and until_done(producer.commit_transaction if commit else producer.abort_transaction, 30)
+            if done:
+                break
+            assert until_done(producer.abort_transaction, 30)
+    group.close()
+
+
+async def values(log: PartitionLog) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    await log.ready()
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        for batch in await log.read_committed(offset, 1 << 20):
+            records = format_of(batch.flags).records(batch)
+            found += [one.value for one in records if one is not None]
+            offset = batch.end_offset
+    return found
+
+
+@pytest.mark.parametrize("kill_at", STEPS)
+async def test_each_transaction_is_whole_when_the_node_is_killed(tmp_path: Path, kill_at: int) -> None:
+    lives = Lives(tmp_path, kill_at, live)
+    await asyncio.to_thread(lives.serving.wait)
+    await asyncio.to_thread(scenario, lives.address)
+    await asyncio.to_thread(lives.end)
+    assert lives.lives == 2 or kill_at > lives.steps
+    async with serving(tmp_path) as node:
+        expected = [b"%d" % number for number, commit in enumerate(ROUNDS) if commit]
+        for partition in range(2):
+            log = log_of(node, "t", partition)
+            assert await values(log) == expected
+            assert log.last_stable_offset == log.high_watermark
+        (position,) = node.progress.of_group(("consumers", "g")).values()
+        assert position.offset == len(ROUNDS), "of the last that was committed"
