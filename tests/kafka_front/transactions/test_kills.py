@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, ProducerFenced
 
 from bridges.formats import format_of
 from bridges.log.partition_log import PartitionLog
@@ -25,37 +26,25 @@ ROUNDS = [True, False, True, True]
 STEPS = range(1, 61) if os.environ.get("ANABRANCH_EVERY_STEP") else [6, 11, 17, 22, 30]
 
 
-def until_done(call: object, *args: object) -> bool:
-    """Repeat what may be repeated; whether it was done, and has not to be aborted."""
-    while True:
-        try:
-            call(*args)  # type: ignore[operator]
-        except KafkaException as error:
-            if error.args[0].retriable():
-                continue
-            if error.args[0].txn_requires_abort():
-                return False
-            raise
-        return True
-
-
-def scenario(address: str) -> None:
-    producer = Producer({"bootstrap.servers": address, "transactional.id": "tx", "transaction.timeout.ms": 60_000})
-    group = Consumer({"bootstrap.servers": address, "group.id": "g"})
-    until_done(producer.init_transactions, 30)
+async def scenario(address: str) -> None:
+    """A client that goes on by itself when its node comes back, and does what could not be done once more."""
+    producer = AIOKafkaProducer(bootstrap_servers=address, transactional_id="tx", retry_backoff_ms=20)
+    await producer.start()
     for number, commit in enumerate(ROUNDS):
         while True:
-            producer.begin_transaction()
-            for partition in range(2):
-                producer.produce("t", b"%d" % number, partition=partition)
-            places = [TopicPartition("t", 0, number + 1)]
-            done = until_done(
-                producer.send_offsets_to_transaction, places, group.consumer_group_metadata(), 30
-            ) and until_done(producer.commit_transaction if commit else producer.abort_transaction, 30)
-            if done:
-                break
-            assert until_done(producer.abort_transaction, 30)
-    group.close()
+            await producer.begin_transaction()
+            try:
+                for partition in range(2):
+                    await producer.send_and_wait("t", b"%d" % number, partition=partition)
+                await producer.send_offsets_to_transaction({TopicPartition("t", 0): number + 1}, "g")
+                await (producer.commit_transaction() if commit else producer.abort_transaction())
+            except ProducerFenced:
+                raise
+            except KafkaError:
+                await producer.abort_transaction()
+                continue
+            break
+    await producer.stop()
 
 
 async def values(log: PartitionLog) -> list[bytes | None]:
@@ -74,7 +63,7 @@ async def values(log: PartitionLog) -> list[bytes | None]:
 async def test_each_transaction_is_whole_when_the_node_is_killed(tmp_path: Path, kill_at: int) -> None:
     lives = Lives(tmp_path, kill_at, live)
     await asyncio.to_thread(lives.serving.wait)
-    await asyncio.to_thread(scenario, lives.address)
+    await scenario(lives.address)
     await asyncio.to_thread(lives.end)
     assert lives.lives == 2 or kill_at > lives.steps
     async with serving(tmp_path) as node:
