@@ -6,18 +6,20 @@ whatever the process is killed in, the next start knows each transaction that so
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
+from bridges.catalog.sql import Connection, upsert
 from bridges.log.open_transaction import Place
 from kafka_front.service.transactions.transaction import DECIDED, Row, TxnState
 
 _COLUMNS = ", ".join(Row._fields)
-_MARKS = ", ".join("?" * len(Row._fields))
+_STORE = upsert("front_kafka_transactions", Row._fields[0], " ".join(Row._fields[1:]))
+_ADD_PLACE = upsert("front_kafka_places", "transactional_id topic partition")
+_ADD_GROUP = upsert("front_kafka_offsets", "transactional_id grp")
 _OPEN = (int(TxnState.ONGOING), *map(int, DECIDED))
 
 
-def _create(connection: sqlite3.Connection) -> None:
+def _create(connection: Connection) -> None:
     for columns in (
         "transactions (transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL, "
         "last_epoch INTEGER NOT NULL, previous_id INTEGER NOT NULL, next_id INTEGER NOT NULL, "
@@ -31,45 +33,39 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX front_kafka_places_of_topics ON front_kafka_places (topic)")
 
 
-def _erase_topic(connection: sqlite3.Connection, topic: str) -> None:
+def _erase_topic(connection: Connection, topic: str) -> None:
     """A topic is deleted: no transaction has to be ended there."""
     connection.execute("DELETE FROM front_kafka_places WHERE topic = ?", (topic,))
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_create,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_create,)
 """What brings each version to the next; never change one that was released."""
-ERASERS: tuple[Callable[[sqlite3.Connection, str], None], ...] = (_erase_topic,)
+ERASERS: tuple[Callable[[Connection, str], None], ...] = (_erase_topic,)
 
 
-def save(
-    connection: sqlite3.Connection, row: Row, places: Iterable[Place], groups: Iterable[str], *, anew: bool
-) -> None:
+def save(connection: Connection, row: Row, places: Iterable[Place], groups: Iterable[str], *, anew: bool) -> None:
     """Keep a row and what its transaction adds; ``anew``: to nothing, whatever is left of the last one."""
     name = row.transactional_id
     if anew:
         _forget_parts(connection, name)
     store(connection, [row])
-    connection.executemany(
-        "INSERT OR IGNORE INTO front_kafka_places VALUES (?, ?, ?)", [(name, *place) for place in places]
-    )
-    connection.executemany(
-        "INSERT OR IGNORE INTO front_kafka_offsets VALUES (?, ?)", [(name, group) for group in groups]
-    )
+    connection.executemany(_ADD_PLACE, [(name, *place) for place in places])
+    connection.executemany(_ADD_GROUP, [(name, group) for group in groups])
 
 
-def store(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+def store(connection: Connection, rows: Iterable[Row]) -> None:
     """Keep rows as they are now."""
-    connection.executemany(f"INSERT OR REPLACE INTO front_kafka_transactions ({_COLUMNS}) VALUES ({_MARKS})", rows)
+    connection.executemany(_STORE, rows)
 
 
-def settle(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+def settle(connection: Connection, rows: Sequence[Row]) -> None:
     """Transactions have ended as their rows say: nothing of them is open."""
     for row in rows:
         _forget_parts(connection, row.transactional_id)
     store(connection, rows)
 
 
-def forget(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+def forget(connection: Connection, rows: Sequence[Row]) -> None:
     """Forget ids."""
     for row in rows:
         _forget_parts(connection, row.transactional_id)
@@ -78,7 +74,7 @@ def forget(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     )
 
 
-def _forget_parts(connection: sqlite3.Connection, name: str) -> None:
+def _forget_parts(connection: Connection, name: str) -> None:
     for table in ("places", "offsets"):
         connection.execute(f"DELETE FROM front_kafka_{table} WHERE transactional_id = ?", (name,))
 
@@ -86,7 +82,7 @@ def _forget_parts(connection: sqlite3.Connection, name: str) -> None:
 Stored = tuple[list[Row], dict[str, list[Place]], dict[str, list[str]]]
 
 
-def read(connection: sqlite3.Connection) -> Stored:
+def read(connection: Connection) -> Stored:
     """Rows, and by transactional id the places and groups of those that have something open."""
     rows = [Row(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM front_kafka_transactions")]
     is_open = {row.transactional_id for row in rows if row.state in _OPEN}
