@@ -57,8 +57,8 @@ class TransactionRequests:
         """InitProducerId: of idempotent producers a new id, of transactional ones the next epoch of theirs."""
         name = request.transactional_id
         if name is None:
-            # Kafka's brokers let in, too, who may write to any topic; an authorizer can decide so by itself.
-            self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
+            if not self._access.any_topic(ctx, Operation.WRITE):  # KIP-679
+                self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
         else:
             self._may_write(ctx, name)
         expected = None

@@ -73,8 +73,15 @@ class TransactionalOffsets:
         return 0
 
     def _check_member(self, request: TxnOffsetCommitRequest) -> int:
-        runtime = self._groups.runtime
-        error = self._groups.coordinator.check_commit(
+        groups, runtime = self._groups, self._groups.runtime
+        consumers = groups.directory.consumer.get(request.group_id)
+        if consumers is not None:
+            error = groups.consumers.check_commit(
+                consumers, request.member_id, request.group_instance_id, request.generation_id, transactional=True
+            )
+            stale = error == ErrorCode.STALE_MEMBER_EPOCH
+            return int(ErrorCode.ILLEGAL_GENERATION) if stale else error  # which clients of transactions know
+        error = groups.coordinator.check_commit(
             runtime.now_ms(),
             request.group_id,
             request.member_id,
