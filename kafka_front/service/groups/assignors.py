@@ -66,72 +66,78 @@ def uniform(members: Sequence[AssignedMember], topics: Mapping[bytes, int]) -> S
         if steps >= _SLICE:
             steps = 0
             yield None
-    # Topics that few read first: the others can still make up for what these do to the balance.
-    order = sorted(topics, key=lambda topic: (len(readers[topic]), topic))
-    for topic in order:
-        if readers[topic]:
-            yield from _hand_out(owners[topic], readers[topic], loads)
+    # Topics with the same readers are one pool. Those that few read first: the others can still make up for them.
+    pools: dict[tuple[int, ...], list[bytes]] = {}
+    for topic, of_topic_readers in readers.items():
+        if of_topic_readers:
+            pools.setdefault(tuple(of_topic_readers), []).append(topic)
+    order = sorted(pools.items(), key=lambda pool: (len(pool[0]), pool[1]))
+    for pool_readers, pool in order:
+        yield from _hand_out([owners[topic] for topic in sorted(pool)], pool_readers, loads)
     for _ in range(_MAX_PASSES):
         moved = False
-        for topic in order:
-            if len(readers[topic]) > 1:
-                moved |= yield from _level(owners[topic], readers[topic], loads)
-        if not moved:
+        for pool_readers, pool in order:
+            if len(pool_readers) > 1:
+                moved |= yield from _level([owners[topic] for topic in sorted(pool)], pool_readers, loads)
+        if not moved or len(order) == 1:
             break
     return (yield from _collected(ordered, owners))
 
 
-def _hand_out(owners: list[int], readers: list[int], loads: list[int]) -> Sliced[None]:
+def _hand_out(pool: Sequence[list[int]], readers: Sequence[int], loads: list[int]) -> Sliced[None]:
     heap = [(loads[index], index) for index in readers]
     heapify(heap)
-    for number, owner in enumerate(owners):
-        if owner < 0:
-            load, index = heap[0]
-            owners[number] = index
-            loads[index] = load + 1
-            heapreplace(heap, (load + 1, index))
-        if number % _SLICE == _SLICE - 1:
-            yield None
-    yield None
+    steps = 0
+    for owners in pool:
+        for number, owner in enumerate(owners):
+            if owner < 0:
+                load, index = heap[0]
+                owners[number] = index
+                loads[index] = load + 1
+                heapreplace(heap, (load + 1, index))
+            steps += 1
+            if steps % _SLICE == 0:
+                yield None
 
 
-def _level(owners: list[int], readers: list[int], loads: list[int]) -> Sliced[bool]:
-    """Move partitions of one topic until none of its owners has two more than another reader of it."""
-    held: dict[int, list[int]] = {}
-    for number, owner in enumerate(owners):
-        if owner >= 0:
-            held.setdefault(owner, []).append(number)
+def _level(pool: Sequence[list[int]], readers: Sequence[int], loads: list[int]) -> Sliced[bool]:
+    """Move partitions of one pool until none of their owners has two more than another reader."""
+    held: dict[int, list[tuple[list[int], int]]] = {}
+    steps = 0
+    for owners in pool:
+        for number, owner in enumerate(owners):
+            held.setdefault(owner, []).append((owners, number))
+            steps += 1
+            if steps % _SLICE == 0:
+                yield None
     low = [(loads[index], index) for index in readers]
     high = [(-loads[index], index) for index in held]
     heapify(low)
     heapify(high)
     moved = 0
-    yield None
     while high:
+        steps += 1
+        if steps % _SLICE == 0:
+            yield None
         load, giver = high[0]
-        if -load != loads[giver] or not held.get(giver):
+        if -load != loads[giver] or not held[giver]:
             heappop(high)
-            if held.get(giver):
-                heappush(high, (-loads[giver], giver))
             continue
         least, taker = low[0]
         if least != loads[taker]:
-            heapreplace(low, (loads[taker], taker))
+            heappop(low)
             continue
-        if loads[giver] - loads[taker] < 2:
+        if loads[giver] - least < 2:
             break
-        number = held[giver].pop()
+        owners, number = held[giver].pop()
         owners[number] = taker
-        held.setdefault(taker, []).append(number)
+        held.setdefault(taker, []).append((owners, number))
         loads[giver] -= 1
         loads[taker] += 1
-        heappush(low, (loads[taker], taker))
-        heappush(low, (loads[giver], giver))
-        heappush(high, (-loads[taker], taker))
-        heappush(high, (-loads[giver], giver))
+        for index in (giver, taker):  # what was said of them before counts no more
+            heappush(low, (loads[index], index))
+            heappush(high, (-loads[index], index))
         moved += 1
-        if moved % _SLICE == 0:
-            yield None
     return moved > 0
 
 

@@ -8,9 +8,10 @@ rules and the order in which errors are decided are those of KIP-848 as Apache K
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -24,16 +25,22 @@ from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
 from .consumer_group import (
     NOTHING,
     STATIC_LEFT,
+    ClassicPart,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
+    Partitions,
     is_within,
 )
 from .consumer_requests import Compute, ConsumerJournal, HeartbeatCallback, HeartbeatReply, HeartbeatRequest, TopicIndex
 from .consumer_snapshot import encode_group
+from .coordinator import Coordinator
 from .directory import Directory
-from .group import GroupState
+from .migration import downgraded, upgraded
+from .requests import JoinRequest
 from .settings import GroupSettings
+
+A = TypeVar("A")
 
 _AFTER_DEFECT_MS = 1_000
 _SAYS_TOO_MUCH = "the members of the group say more of themselves than they may"
@@ -49,16 +56,17 @@ class Refused(Exception):
 
 class _Timer(Enum):
     SESSION = 0
-    REBALANCE = 1
+    REBALANCE = 1  # to say that it gave back what it was told to
+    REJOIN = 2  # for a member that speaks the classic protocol to join again, and to sync after that
 
 
 class _Waiting(Struct, frozen=True):
-    """A heartbeat that waits for a target assignment in which its member is."""
+    """A member that waits for a target assignment in which it is."""
 
     epoch: int
     member: ConsumerMember
-    request: HeartbeatRequest
-    reply: HeartbeatCallback
+    finish: Callable[[int], None]
+    fail: Callable[[int], None]
 
 
 class ConsumerCoordinator:
@@ -71,8 +79,11 @@ class ConsumerCoordinator:
         journal: ConsumerJournal,
         topics: TopicIndex,
         compute: Compute,
+        classic: Coordinator,
         barrier: Barrier | None = None,
     ) -> None:
+        """``classic`` is the coordinator of the same directory's groups of the other kind."""
+        self._classic = classic
         self._settings = settings
         self._directory = directory
         self._journal = journal
@@ -110,12 +121,11 @@ class ConsumerCoordinator:
         return steps
 
     def _over(self, now_ms: int, kind: _Timer, group_id: str, member_id: str) -> None:
-        # Its session is over, or it has not given back in time what it was told to: others wait for that.
+        # Its session is over, or it has not done in time what others wait for.
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
-            self._remove(now_ms, group, member)
-            self._save(group)
+            self.remove_all(now_ms, group, [member])
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -172,7 +182,7 @@ class ConsumerCoordinator:
         """Bring back a group after a restart: members get a full session, and a full time to give partitions back."""
         self.groups[group.group_id] = group
         for member in group.members.values():
-            self._renew_session(now_ms, group, member)
+            self.renew_session(now_ms, group, member)
             if member.state is MemberState.UNREVOKED:
                 self._set_rebalance_timer(now_ms, group, member)
 
@@ -181,7 +191,7 @@ class ConsumerCoordinator:
         self._resigned = True
         for waiting in self._waiting.values():
             for one in waiting.values():
-                self._answers.post(one.reply, HeartbeatReply(codes.NOT_COORDINATOR))
+                one.fail(codes.NOT_COORDINATOR)
         self._waiting.clear()
         self._answers.deliver()
 
@@ -200,32 +210,27 @@ class ConsumerCoordinator:
         member = self._member(now_ms, group, request)
         retried = request.epoch < member.epoch
         self._take_over(group, member, request)
-        self._renew_session(now_ms, group, member)
-        self._refresh(now_ms, group)
-        if request.epoch == 0 and group.target_epoch < group.epoch:
-            displaced = self._waiting.setdefault(group.group_id, {}).pop(member.member_id, None)
-            if displaced is not None:
-                self._answers.post(displaced.reply, HeartbeatReply(codes.COORDINATOR_LOAD_IN_PROGRESS))
-            waiting = _Waiting(group.epoch, member, request, reply)
-            self._waiting[group.group_id][member.member_id] = waiting
-            self._assign(now_ms, group)
-            return
-        self._assign(now_ms, group)
-        self._finish(now_ms, group, member, request, reply, retried=retried)
+        self.renew_session(now_ms, group, member)
+        finish = partial(self._finish, group, member, request, reply, retried)
+        if request.epoch == 0:
+            self.when_assigned(
+                now_ms, group, member, finish, lambda error: self._answers.post(reply, HeartbeatReply(error))
+            )
+        else:
+            self.look_again(now_ms, group)
+            finish(now_ms)
 
     def _finish(
         self,
-        now_ms: int,
         group: ConsumerGroup,
         member: ConsumerMember,
         request: HeartbeatRequest,
         reply: HeartbeatCallback,
-        *,
         retried: bool,
+        now_ms: int,
     ) -> None:
         before = member.assigned
-        if group.reconcile(member, request.owned):
-            self._set_rebalance_timer(now_ms, group, member)
+        self.reconcile(now_ms, group, member, request.owned)
         tell = request.epoch == 0 or request.is_full or retried or member.assigned != before
         answer = HeartbeatReply(
             member_id=member.member_id,
@@ -233,7 +238,38 @@ class ConsumerCoordinator:
             interval_ms=self._settings.consumer_heartbeat_interval_ms,
             assignment=member.assigned if tell else None,
         )
-        self._answer_saved(group, reply, answer)
+        self.answer_saved(group, reply, answer, HeartbeatReply)
+
+    def when_assigned(
+        self,
+        now_ms: int,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        finish: Callable[[int], None],
+        fail: Callable[[int], None],
+    ) -> None:
+        """Call ``finish`` with the time when there is a target assignment with this member in it, or ``fail`` with an
+        error code."""
+        self._refresh(group)
+        if group.target_epoch >= group.epoch:
+            finish(now_ms)
+            return
+        waiting = self._waiting.setdefault(group.group_id, {})
+        displaced = waiting.pop(member.member_id, None)
+        if displaced is not None:
+            displaced.fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+        waiting[member.member_id] = _Waiting(group.epoch, member, finish, fail)
+        self._assign(group)
+
+    def look_again(self, now_ms: int, group: ConsumerGroup) -> None:
+        """See whether topics have changed that members read, and to a target for them."""
+        self._refresh(group)
+        self._assign(group)
+
+    def reconcile(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None) -> None:
+        """Bring a member nearer to its target; see :meth:`ConsumerGroup.reconcile`."""
+        if group.reconcile(member, owned):
+            self._set_rebalance_timer(now_ms, group, member)
 
     def _group(self, now_ms: int, request: HeartbeatRequest) -> ConsumerGroup:
         group = self.groups.get(request.group_id)
@@ -246,10 +282,21 @@ class ConsumerCoordinator:
         classic = self._directory.classic.get(request.group_id)
         if classic is None and len(self._directory) >= self._settings.max_groups:
             raise Refused(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
-        if classic is not None and not (classic.state is GroupState.EMPTY and not classic.pending):
-            raise Refused(codes.GROUP_ID_NOT_FOUND, f"group {request.group_id!r} is a classic group with members")
-        group = ConsumerGroup(request.group_id, now_ms)
+        if classic is None or not classic.members:
+            group = ConsumerGroup(request.group_id, now_ms)
+        elif len(classic.members) >= self._settings.max_size:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
+        else:
+            try:
+                group = upgraded(classic, self._topics)
+            except ValueError as error:
+                message = f"classic group {request.group_id!r} cannot become a consumer group: {error}"
+                raise Refused(codes.GROUP_ID_NOT_FOUND, message) from error
+        if classic is not None:
+            self._classic.surrender(classic)
         self._directory.become_consumer(group)
+        for member in group.members.values():
+            self.renew_session(now_ms, group, member)
         return group
 
     def _member(self, now_ms: int, group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember:
@@ -260,7 +307,7 @@ class ConsumerCoordinator:
         if member is None:
             if request.epoch != 0:
                 raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
-            return self._new_member(now_ms, group, request)
+            return self._new_member(group, request.member_id, None, _said_bytes(request))
         if member.instance_id is not None:
             raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is a static member")
         if request.epoch != 0:
@@ -281,16 +328,16 @@ class ConsumerCoordinator:
         if member is None:
             if request.member_id in group.members:
                 raise Refused(codes.INVALID_REQUEST, f"{request.member_id!r} is a member by another name")
-            return self._new_member(now_ms, group, request)
+            return self._new_member(group, request.member_id, request.instance_id, _said_bytes(request))
         if member.member_id == request.member_id:
             return member
         if member.epoch != STATIC_LEFT:
             raise Refused(codes.UNRELEASED_INSTANCE_ID, f"static member {instance_id!r} has not left")
         return self._replace_static(group, member, request.member_id)
 
-    def _new_member(self, now_ms: int, group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember:
-        member = ConsumerMember(request.member_id, request.instance_id)
-        if group.said_bytes + _said_bytes(request) > self._settings.max_bytes:
+    def _new_member(self, group: ConsumerGroup, member_id: str, instance_id: str | None, says: int) -> ConsumerMember:
+        member = ConsumerMember(member_id, instance_id)
+        if group.said_bytes + says > self._settings.max_bytes:
             raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         group.add(member)
         # A member whose subscription changes nothing is one more all the same.
@@ -363,27 +410,145 @@ class ConsumerCoordinator:
             group.changed(member)
             self._timers.remove((_Timer.REBALANCE, group.group_id, member.member_id))
         else:
-            self._remove(now_ms, group, member)
+            answer = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
+            self.remove_all(
+                now_ms,
+                group,
+                [member],
+                lambda error: self._answers.post(reply, HeartbeatReply(error) if error else answer),
+            )
+            return
         answer = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
-        self._answer_saved(group, reply, answer)
+        self.answer_saved(group, reply, answer, HeartbeatReply)
+
+    def remove_all(
+        self,
+        now_ms: int,
+        group: ConsumerGroup,
+        members: Sequence[ConsumerMember],
+        then: Callable[[int], None] = lambda error: None,
+    ) -> None:
+        """Take members out; ``then`` is called with an error code when that is durable."""
+        for member in members:
+            self._remove(now_ms, group, member)
+        if group.members and group.classic_count == len(group.members):
+            self._downgrade(now_ms, group, then)
+            return
+        if members:
+            self._bump(group)
+        if not group.members:
+            group.since_ms = now_ms
+            group.topics = {}
+            if not group.computing:
+                group.target_epoch = group.epoch
+        self._save(group, then)
+
+    def _downgrade(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None]) -> None:
+        """Nobody of the group speaks the new protocol any more: it goes on as a classic one."""
+        for member in group.members.values():
+            self._drop_timers(group, member)
+        for one in self._waiting.pop(group.group_id, {}).values():
+            one.fail(codes.REBALANCE_IN_PROGRESS)
+        self._classic.take(now_ms, downgraded(group, now_ms, self.names(group)), then)
 
     def _remove(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Take a member out; what it had goes to others when they ask next."""
         self._drop_timers(group, member)
         waiting = self._waiting.get(group.group_id, {}).pop(member.member_id, None)
         if waiting is not None:
-            self._answers.post(waiting.reply, HeartbeatReply(codes.UNKNOWN_MEMBER_ID))
+            waiting.fail(codes.UNKNOWN_MEMBER_ID)
         group.remove(member)
-        self._bump(group)
-        if not group.members:
-            group.since_ms = now_ms
-            group.topics = {}
-            if not group.computing:
-                group.target_epoch = group.epoch
 
     def _drop_timers(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         for kind in _Timer:
             self._timers.remove((kind, group.group_id, member.member_id))
+
+    # --- members that speak the classic protocol (see .classic_members) --------------------------------------------
+
+    def post(self, reply: Callable[[A], None], answer: A) -> None:
+        """An answer to be handed out with :meth:`deliver`."""
+        self._answers.post(reply, answer)
+
+    def deliver(self) -> None:
+        """Hand out the answers, once the groups are consistent."""
+        self._answers.deliver()
+
+    def classic_joins(
+        self,
+        now_ms: int,
+        group: ConsumerGroup,
+        request: JoinRequest,
+        topics: frozenset[str],
+        classic: ClassicPart,
+        *,
+        may_be_new: bool,
+    ) -> ConsumerMember:
+        """The member that a JoinGroup speaks for, with what it says of itself. Raises Refused."""
+        holder = None if request.instance_id is None else group.static_members.get(request.instance_id)
+        member = group.members.get(request.member_id)
+        says = sum(len(name) + len(blob) for name, blob in request.protocols) + sum(len(name) + 60 for name in topics)
+        if says - (member.said_bytes if member is not None else 0) + group.said_bytes > self._settings.max_bytes:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+        if member is None and holder is not None:
+            # A classic static member does not say that it goes away, so its place is simply taken (KIP-345).
+            old = group.members[holder]
+            waiting = self._waiting.get(group.group_id, {}).pop(holder, None)
+            if waiting is not None:
+                waiting.fail(codes.FENCED_INSTANCE_ID)
+            member = self._replace_static(group, old, request.member_id)
+        elif member is None:
+            if not may_be_new:
+                raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+            if len(group.members) >= self._settings.max_size:
+                raise Refused(codes.GROUP_MAX_SIZE_REACHED, "the group is full")
+            member = self._new_member(group, request.member_id, request.instance_id, says)
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        group.changed(member)
+        if group.subscribe(member, topics, None):
+            self._bump(group)
+        group.speaks_classic(member, classic)
+        self.renew_session(now_ms, group, member)
+        self.has_come(now_ms, group, member)
+        return member
+
+    def await_rejoin(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member is told to join again, and has the time of a rebalance for it from when it was told first."""
+        key = (_Timer.REJOIN, group.group_id, member.member_id)
+        if self._timers.get(key) is None:
+            self._timers.set(key, now_ms, member.rebalance_timeout_ms)
+
+    def await_sync(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member has joined and is to ask for its assignment."""
+        self._timers.set((_Timer.REJOIN, group.group_id, member.member_id), now_ms, member.rebalance_timeout_ms)
+
+    def has_come(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member has done what it was waited for."""
+        self._timers.remove((_Timer.REJOIN, group.group_id, member.member_id))
+        self.renew_session(now_ms, group, member)
+
+    def goes_back(self, now_ms: int, group: ConsumerGroup) -> bool:
+        """Make a group a classic one if nobody speaks the new protocol in it any more."""
+        if group.classic_count < len(group.members):
+            return False
+        self._downgrade(now_ms, group, lambda error: None)
+        return True
+
+    def make_way(self, group_id: str) -> None:
+        """A classic member joins where a group of the new kind has none: its name is free for a classic one."""
+        group = self.groups.get(group_id)
+        if group is not None and not group.members:
+            del self.groups[group_id]
+
+    def by_id(self, named: Mapping[str, Iterable[int]]) -> Partitions:
+        """Partitions by the ids of their topics; what is not there is left out."""
+        found = {name: self._topics.find(name) for name in named}
+        return {topic[0]: frozenset(named[name]) for name, topic in found.items() if topic is not None}
+
+    def names(self, group: ConsumerGroup) -> dict[bytes, str]:
+        """Names of the topics that members read, by id."""
+        self._refresh(group)
+        return {topic_id: name for name, (topic_id, _) in (group.topics or {}).items()}
 
     # --- target assignments --------------------------------------------------------------------------------------
 
@@ -393,7 +558,7 @@ class ConsumerCoordinator:
             group.epoch += 1
         group.changed()
 
-    def _refresh(self, now_ms: int, group: ConsumerGroup) -> None:
+    def _refresh(self, group: ConsumerGroup) -> None:
         """Look the topics up that members read, if they may have changed; a new epoch if they have."""
         version = self._topics.version
         if group.seen_version == version:
@@ -412,7 +577,7 @@ class ConsumerCoordinator:
                 self._bump(group)
         group.seen_version = version
 
-    def _assign(self, now_ms: int, group: ConsumerGroup) -> None:
+    def _assign(self, group: ConsumerGroup) -> None:
         """Have a target computed if the one there is is of an earlier epoch."""
         if group.computing or group.target_epoch >= group.epoch or not group.members:
             return
@@ -443,7 +608,7 @@ class ConsumerCoordinator:
         waiting = self._waiting.pop(group.group_id, {})
         if targets is None:
             for one in waiting.values():
-                self._answers.post(one.reply, HeartbeatReply(codes.UNKNOWN_SERVER_ERROR))
+                one.fail(codes.UNKNOWN_SERVER_ERROR)
             self._answers.deliver()
             return
         for old, new in group.renamed.items():
@@ -463,28 +628,33 @@ class ConsumerCoordinator:
             self._waiting[group.group_id] = still
         for member_id, one in waiting.items():
             if one.epoch <= epoch and group.members.get(member_id) is one.member:
-                self._finish(now_ms, group, one.member, one.request, one.reply, retried=False)
+                one.finish(now_ms)
             elif one.epoch <= epoch:
-                self._answers.post(one.reply, HeartbeatReply(codes.UNKNOWN_MEMBER_ID))
+                one.fail(codes.UNKNOWN_MEMBER_ID)
         if still:
-            self._assign(now_ms, group)
+            self._assign(group)
         self._answers.deliver()
 
     # --- durability ----------------------------------------------------------------------------------------------
 
-    def _answer_saved(self, group: ConsumerGroup, reply: HeartbeatCallback, answer: HeartbeatReply) -> None:
-        """Give an answer when all that is true of the group now is durable."""
+    def answer_saved(
+        self, group: ConsumerGroup, reply: Callable[[A], None], answer: A, failed: Callable[[int], A]
+    ) -> None:
+        """Give an answer when all that is true of the group now is durable, or that of ``failed`` to an error code."""
         if group.saved_version >= group.version:
             self._answers.post(reply, answer)
             return
 
         def stored(error: int) -> None:
-            self._answers.post(reply, HeartbeatReply(error) if error else answer)
+            self._answers.post(reply, failed(error) if error else answer)
 
         self._save(group, stored)
 
     def _save(self, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
         version = group.version
+        if self.groups.get(group.group_id) is not group:
+            then(codes.COORDINATOR_LOAD_IN_PROGRESS)  # it has become a group of the other kind meanwhile
+            return
 
         def done(now_ms: int, error: int) -> None:
             if not error:
@@ -496,7 +666,8 @@ class ConsumerCoordinator:
 
     # --- timers --------------------------------------------------------------------------------------------------
 
-    def _renew_session(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def renew_session(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member was heard."""
         timeout = self._settings.consumer_session_timeout_ms
         if member.classic is not None:
             timeout = member.classic.session_timeout_ms

@@ -282,9 +282,9 @@ class ConsumerGroup(Struct):
                 free[topic_id] = some
         return free, unreleased
 
-    def waits_for_free(self, member: ConsumerMember) -> bool:
-        """Whether a member that waits for others could get something now."""
-        return bool(self._free_for(member, _without(member.target, member.assigned))[0])
+    def all_released(self, member: ConsumerMember) -> bool:
+        """Whether nobody holds any more what the member waits for."""
+        return not self._free_for(member, _without(member.target, member.assigned))[1]
 
     # --- subscriptions -------------------------------------------------------------------------------------------
 

@@ -230,6 +230,30 @@ class Coordinator:
         for member in group.members.values():
             self._renew_session(now_ms, group, member)
 
+    def surrender(self, group: Group) -> None:
+        """Let go of a group that goes on as one of the other kind: who waits is told to join again."""
+        for member in group.members.values():
+            self._answers.answer_join(group, member, JoinReply(member.member_id, codes.REBALANCE_IN_PROGRESS))
+            self._answers.answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
+        for member_id in (*group.members, *group.pending):
+            self._timers.remove((_Timer.SESSION, group.group_id, member_id))
+        for kind in (_Timer.JOIN, _Timer.SYNC):
+            self._timers.remove((kind, group.group_id, ""))
+        group.state = GroupState.DEAD
+        self._answers.deliver()
+
+    def take(self, now_ms: int, group: Group, then: Callable[[int], None]) -> None:
+        """Go on with a stable group that was of the other kind; its members are to join again.
+
+        ``then`` is called with an error code when it is durable.
+        """
+        self._directory.become_classic(group)
+        self._journal.save(group.group_id, snapshot_of(group, {}), lambda _, error: then(error))
+        for member in group.members.values():
+            self._renew_session(now_ms, group, member)
+        self._prepare_rebalance(now_ms, group)
+        self._answers.deliver()
+
     def resign(self) -> None:
         """Answer every parked request with NOT_COORDINATOR, because this node is going away."""
         for group in self.groups.values():

@@ -10,6 +10,7 @@ is the same in all of them (KIP-429, KIP-792).
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 
 PROTOCOL_TYPE = "consumer"
 
@@ -36,16 +37,48 @@ def assigned_partitions(assignment: bytes) -> dict[str, list[int]]:
     """Partitions by topic of a member's assignment; empty bytes stand for no partitions. Raises EmbeddedFormatError."""
     if not assignment:
         return {}
-    position = _after_version(assignment)
-    count, position = _length(assignment, position, 6)
+    return _places(assignment, _after_version(assignment))
+
+
+def _places(data: bytes, position: int) -> dict[str, list[int]]:
+    count, position = _length(data, position, 6)
     partitions: dict[str, list[int]] = {}
     for _ in range(count):
-        topic, position = _string(assignment, position)
-        indexes, position = _length(assignment, position, 4)
+        topic, position = _string(data, position)
+        indexes, position = _length(data, position, 4)
         end = position + 4 * indexes
-        partitions.setdefault(topic, []).extend(n for (n,) in _INT32.iter_unpack(assignment[position:end]))
+        partitions.setdefault(topic, []).extend(n for (n,) in _INT32.iter_unpack(data[position:end]))
         position = end
     return partitions
+
+
+def subscription_version(metadata: bytes) -> int:
+    """Version of a member's subscription, 0 if it has none."""
+    return max(_INT16.unpack_from(metadata)[0], 0) if len(metadata) >= 2 else 0
+
+
+def owned_partitions(metadata: bytes) -> dict[str, list[int]]:
+    """Partitions that a member's subscription (version 1 and later) says it has. Raises EmbeddedFormatError."""
+    position = _after_version(metadata)
+    count, position = _length(metadata, position, 2)
+    for _ in range(count):
+        _, position = _string(metadata, position)
+    if position + 4 > len(metadata):
+        return {}
+    size = _INT32.unpack_from(metadata, position)[0]  # bytes of its own; -1: none
+    position += 4 + max(size, 0)
+    if subscription_version(metadata) < 1 or position >= len(metadata):
+        return {}
+    return _places(metadata, position)
+
+
+def encode_assignment(version: int, partitions: Mapping[str, Sequence[int]]) -> bytes:
+    """A member's assignment without data of an assignor's own."""
+    parts = [_INT16.pack(version), _INT32.pack(len(partitions))]
+    for topic, numbers in partitions.items():
+        name = topic.encode()
+        parts += [_INT16.pack(len(name)), name, struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
+    return b"".join([*parts, _INT32.pack(-1)])
 
 
 def _after_version(data: bytes) -> int:

@@ -20,6 +20,8 @@ from kafka_front.wire.messages import (
 )
 
 from . import codes
+from .classic_members import ClassicMembers
+from .coordinator import Coordinator
 from .group import JoinReply, SyncReply
 from .group_service import GroupService
 from .requests import JoinRequest, Leaver, SyncRequest
@@ -40,7 +42,11 @@ class Membership:
 
     def __init__(self, service: GroupService) -> None:
         self._runtime = service.runtime
-        self._coordinator = service.coordinator
+
+    def _of(self, group_id: str) -> Coordinator | ClassicMembers:
+        """Who decides for the members of a group that speak the classic protocol."""
+        group = self._runtime.directory.consumer.get(group_id)
+        return self._runtime.coordinator if group is None or not group.members else self._runtime.classic_members
 
     def join(self, ctx: Context, request: JoinGroupRequest) -> Outcome:
         """JoinGroup: answered when the join phase ends."""
@@ -65,7 +71,10 @@ class Membership:
             )
 
         has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
-        self._coordinator.join(
+        decides = self._of(request.group_id)
+        if decides is self._runtime.coordinator:
+            self._runtime.consumers.make_way(request.group_id)
+        decides.join(
             self._runtime.now_ms(),
             JoinRequest(
                 request.group_id,
@@ -103,7 +112,7 @@ class Membership:
                 )
             )
 
-        self._coordinator.sync(
+        self._of(request.group_id).sync(
             self._runtime.now_ms(),
             SyncRequest(
                 request.group_id,
@@ -121,7 +130,7 @@ class Membership:
 
     def heartbeat(self, ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse:
         """Heartbeat."""
-        error = self._coordinator.heartbeat(
+        error = self._of(request.group_id).heartbeat(
             self._runtime.now_ms(),
             request.group_id,
             request.member_id,
@@ -155,7 +164,7 @@ class Membership:
                 )
             )
 
-        self._coordinator.leave(self._runtime.now_ms(), request.group_id, leavers, reply)
+        self._of(request.group_id).leave(self._runtime.now_ms(), request.group_id, leavers, reply)
         self._runtime.touched()
         return DEFERRED
 

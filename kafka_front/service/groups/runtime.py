@@ -16,6 +16,7 @@ from bridges.errors import DataCorrupt
 from bridges.sliced import Sliced, SlicedWorks, advance, in_turns
 
 from .assignors import Targets
+from .classic_members import ClassicMembers
 from .consumer_coordinator import ConsumerCoordinator, Refused
 from .consumer_snapshot import decode_group
 from .coordinator import Coordinator
@@ -31,6 +32,11 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 def unix_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def new_member_id(prefix: str) -> str:
+    """A member id that nobody else has."""
+    return f"{prefix}-{uuid.uuid4()}"
 
 
 class GroupRuntime:
@@ -53,13 +59,12 @@ class GroupRuntime:
         self._computing: set[asyncio.Task[None]] = set()
         self.directory = Directory()
         self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
-        self.coordinator = Coordinator(
-            settings, self.journal, lambda prefix: f"{prefix}-{uuid.uuid4()}", barrier, self.directory
-        )
+        self.coordinator = Coordinator(settings, self.journal, new_member_id, barrier, self.directory)
         self.topics = TopicIndex(catalog, self._patterns, works, barrier)
         self.consumers = ConsumerCoordinator(
-            settings, self.directory, self.journal, self.topics, self._compute, barrier
+            settings, self.directory, self.journal, self.topics, self._compute, self.coordinator, barrier
         )
+        self.classic_members = ClassicMembers(self.consumers, settings, new_member_id)
 
     def now_ms(self) -> int:
         """The coordinator's clock: milliseconds of the event loop's clock, which never goes back."""

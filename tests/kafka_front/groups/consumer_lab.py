@@ -13,13 +13,16 @@ from msgspec.structs import replace
 from bridges.sliced import Sliced, at_once
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.assignors import Targets
+from kafka_front.service.groups.classic_members import ClassicMembers
 from kafka_front.service.groups.consumer_coordinator import ConsumerCoordinator
 from kafka_front.service.groups.consumer_group import ConsumerGroup, Partitions
 from kafka_front.service.groups.consumer_requests import Encode, HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.consumer_snapshot import decode_group
+from kafka_front.service.groups.coordinator import Coordinator
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.requests import SavedCallback
 from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
 from tests.kafka_front.groups.lab import Pending
 
 GROUP = "orders"
@@ -72,6 +75,10 @@ class ConsumerJournal:
         if not self.held:
             self.complete()
 
+    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
+        blob = encode_snapshot(snapshot)
+        self.put(group_id, lambda _: blob, done)
+
     def complete(self, error: int = codes.NONE) -> None:
         """Answer the oldest save."""
         group_id, encode, done = self.waiting.pop(0)
@@ -85,6 +92,7 @@ class ConsumerLab:
 
     def __init__(self, settings: GroupSettings = SETTINGS) -> None:
         self.now = 1_000_000
+        self.ids = 0
         self.settings = settings
         self.topics = FakeTopics()
         self.journal = ConsumerJournal(lambda: self.now)
@@ -98,11 +106,23 @@ class ConsumerLab:
         if self.slow is not None:
             self.slow.clear()
         self.directory = Directory()
-        self.coordinator = ConsumerCoordinator(self.settings, self.directory, self.journal, self.topics, self._compute)
+        self.classic = Coordinator(self.settings, self.journal, self._new_id, None, self.directory)
+        self.coordinator = ConsumerCoordinator(
+            self.settings, self.directory, self.journal, self.topics, self._compute, self.classic
+        )
+        self.classic_members = ClassicMembers(self.coordinator, self.settings, self._new_id)
         for group_id, blob in self.journal.stored.items():
             group = decode_group(group_id, blob, lambda ms: ms)
-            assert group is not None
-            self.coordinator.restore(self.now, group)
+            snapshot = decode_snapshot(blob)
+            assert (group is None) != (snapshot is None)
+            if group is not None:
+                self.coordinator.restore(self.now, group)
+            if snapshot is not None:
+                self.classic.restore(self.now, group_id, snapshot)
+
+    def _new_id(self, prefix: str) -> str:
+        self.ids += 1
+        return f"{prefix}-{self.ids}"
 
     def _compute(self, begin: Callable[[], Sliced[Targets]], done: Callable[[int, Targets | None], None]) -> None:
         if self.slow is None:
@@ -121,12 +141,18 @@ class ConsumerLab:
     def pass_time(self, ms: int) -> None:
         """Let time pass, stopping at every deadline on the way."""
         until = self.now + ms
-        while (deadline := self.coordinator.next_deadline_ms) is not None and deadline <= until:
+        while (deadline := self.next_deadline_ms) is not None and deadline <= until:
             self.now = max(self.now, deadline)
             self.coordinator.advance(self.now)
-            following = self.coordinator.next_deadline_ms
+            self.classic.advance(self.now)
+            following = self.next_deadline_ms
             assert following is None or following > self.now
         self.now = until
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        both = (self.coordinator.next_deadline_ms, self.classic.next_deadline_ms)
+        return min((one for one in both if one is not None), default=None)
 
     def send(self, request: HeartbeatRequest) -> Pending[HeartbeatReply]:
         pending: Pending[HeartbeatReply] = Pending()

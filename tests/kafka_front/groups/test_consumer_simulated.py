@@ -276,7 +276,9 @@ def _asks_nobody_to_give_back(self: ConsumerGroup, member: ConsumerMember, owned
     return self._towards_target(member, member.epoch, {})
 
 
-def _does_not_wait_for_the_disk(self: ConsumerCoordinator, group: ConsumerGroup, reply: Any, answer: Any) -> None:
+def _does_not_wait_for_the_disk(
+    self: ConsumerCoordinator, group: ConsumerGroup, reply: Any, answer: Any, failed: Any
+) -> None:
     self._save(group)
     self._answers.post(reply, answer)
 
@@ -307,11 +309,11 @@ def _forgets_what_is_revoked(
 MUTATIONS: dict[str, tuple[Any, str, Any]] = {
     "gives what others hold": (ConsumerGroup, "_free_for", _assigns_what_others_hold),
     "takes revocation for granted": (ConsumerGroup, "reconcile", _asks_nobody_to_give_back),
-    "answers before it is durable": (ConsumerCoordinator, "_answer_saved", _does_not_wait_for_the_disk),
-    "does not look at topics again": (ConsumerCoordinator, "_refresh", lambda self, now_ms, group: None),
+    "answers before it is durable": (ConsumerCoordinator, "answer_saved", _does_not_wait_for_the_disk),
+    "does not look at topics again": (ConsumerCoordinator, "_refresh", lambda self, group: None),
     "does not fence": (consumer_coordinator, "_check_epoch", lambda member, request: None),
     "no rebalance after leaving": (ConsumerCoordinator, "_bump", lambda self, group: None),
-    "never gives up on a member": (ConsumerCoordinator, "_renew_session", lambda self, now_ms, group, member: None),
+    "never gives up on a member": (ConsumerCoordinator, "renew_session", lambda self, now_ms, group, member: None),
 }
 
 

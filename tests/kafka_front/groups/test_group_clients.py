@@ -52,14 +52,18 @@ class Reader:
         self.values: list[int] = []
         self.consumer = Consumer(
             {
-                "bootstrap.servers": node.kafka,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": 45_000,
-                "heartbeat.interval.ms": 200,
-                "reconnect.backoff.max.ms": 500,
-                **{name.replace("_", "."): value for name, value in settings.items()},
+                name.replace("_", "."): value
+                for name, value in {
+                    "bootstrap_servers": node.kafka,
+                    "group_id": group,
+                    "auto_offset_reset": "earliest",
+                    "enable_auto_commit": False,
+                    "session_timeout_ms": 45_000,
+                    "heartbeat_interval_ms": 200,
+                    "reconnect_backoff_max_ms": 500,
+                    **settings,
+                }.items()
+                if value is not None
             }
         )
         self.consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)

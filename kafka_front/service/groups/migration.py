@@ -1,0 +1,99 @@
+"""A group changes its kind while its members run (KIP-848, ``group.consumer.migration.policy=bidirectional``).
+
+A classic group of consumers becomes one of the new kind when the first member of the new protocol comes, and is a
+classic one again when the last of them has gone. Nobody loses anything by either: members keep their ids, their
+partitions, and the number of their generation as their epoch.
+"""
+
+from __future__ import annotations
+
+from .consumer_group import ClassicPart, ConsumerGroup, ConsumerMember, Partitions
+from .consumer_requests import TopicIndex
+from .embedded import (
+    PROTOCOL_TYPE,
+    EmbeddedFormatError,
+    assigned_partitions,
+    encode_assignment,
+    subscribed_topics,
+    subscription_version,
+)
+from .group import Group, GroupState, Member
+
+
+def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
+    """The group of the new kind that a classic one becomes. Raises ValueError, in a sentence, if it cannot."""
+    if not group.uses_consumer_protocol:
+        raise ValueError("its members are no consumers")
+    upgrade = ConsumerGroup(group.group_id, group.since_ms, group.generation, group.generation)
+    for member in group.members.values():
+        name = group.protocol_name if group.protocol_name in member.protocols else next(iter(member.protocols))
+        assert name is not None
+        try:
+            reads = subscribed_topics(member.protocols[name])
+            assigned = _by_id(assigned_partitions(member.assignment), topics, upgrade)
+        except EmbeddedFormatError as error:
+            raise ValueError(f"what a member says of itself cannot be read: {error}") from error
+        upgrade.add(
+            ConsumerMember(
+                member.member_id,
+                member.instance_id,
+                None,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                topics=reads,
+                classic=ClassicPart(member.session_timeout_ms, tuple(member.protocols.items())),
+                epoch=group.generation,
+                previous_epoch=group.generation,
+                assigned=assigned,
+                target=assigned,
+            )
+        )
+    return upgrade
+
+
+def _by_id(assigned: dict[str, list[int]], topics: TopicIndex, group: ConsumerGroup) -> Partitions:
+    """Partitions by topic id; what is not there, or another member has, is left out: a leader may assign anything."""
+    found: dict[bytes, frozenset[int]] = {}
+    for name, numbers in assigned.items():
+        topic = topics.find(name)
+        if topic is not None:
+            topic_id, count = topic
+            free = (n for n in numbers if 0 <= n < count and group.holder(topic_id, n) is None)
+            if some := frozenset(free):
+                found[topic_id] = some
+    return found
+
+
+def downgraded(group: ConsumerGroup, now_ms: int, names: dict[bytes, str]) -> Group:
+    """The classic group that a group becomes all of whose members speak the classic protocol."""
+    downgrade = Group(group.group_id, now_ms)
+    for member in group.members.values():
+        classic = member.classic
+        assert classic is not None
+        downgrade.add(
+            Member(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                classic.session_timeout_ms,
+                dict(classic.protocols),
+                assignment_of(member, names),
+            ),
+            PROTOCOL_TYPE,
+        )
+    downgrade.generation = group.epoch
+    downgrade.protocol_name = downgrade.choose_protocol()
+    downgrade.state = GroupState.STABLE
+    downgrade.restore_subscribed()
+    return downgrade
+
+
+def assignment_of(member: ConsumerMember, names: dict[bytes, str]) -> bytes:
+    """What a member that speaks the classic protocol is to read, in the version that it speaks itself."""
+    assert member.classic is not None
+    version = subscription_version(member.classic.protocols[0][1])
+    named = {names[topic]: sorted(numbers) for topic, numbers in member.assigned.items() if topic in names}
+    return encode_assignment(version, named)
