@@ -37,6 +37,12 @@ class KafkaGroupSettings(Section):
     consumer_session_timeout_ms: Duration = setting(
         45_000, ge=1, description="Time without a report after which a member of a group of the new protocol is out."
     )
+    max_consumer_partitions: int = setting(
+        1_000_000,
+        ge=1,
+        description="Partitions that all groups of the new protocol read, each group counted by itself, from which on"
+        " no new member is taken; a million take up to 300 MB.",
+    )
     offsets_retention_ms: Duration = setting(
         604_800_000, ge=1, description="How long positions of a group without members are kept."
     )

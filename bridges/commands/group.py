@@ -119,7 +119,7 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "group", _shown(found["group"])
     yield "protocol", _fronts(found)
     yield "state", found["state"]
-    for name, key in (("type", "protocol_type"), ("strategy", "protocol")):
+    for name, key in (("kind", "kind"), ("type", "protocol_type"), ("strategy", "protocol")):
         if found[key]:
             yield name, _shown(found[key])
     if found["generation"] is not None:

@@ -164,12 +164,18 @@ def _jobs(node: Scraped) -> Iterator[Metric]:
 def _groups(node: Scraped) -> Iterator[Metric]:
     about = ("anabranch_groups", "Consumer groups, joined or with committed positions.")
     elsewhere: set[GroupName] = set()
-    for number, (name, _, _) in enumerate(live_groups(node.group_directories), 1):
+    kinds: Counter[tuple[str, str]] = Counter()
+    for number, (name, front, summary) in enumerate(live_groups(node.group_directories), 1):
         if not node.progress.has_positions(name):
             elsewhere.add(name)
+        kinds[front, summary.kind] += 1
         if not number % SLICE:
             yield gauge(*about)
     yield value(*about, len(elsewhere) + len(node.progress.names()))
+    joined = gauge("anabranch_groups_joined", "Groups that clients joined, by their kind.", "front", "kind")
+    for labels, count in sorted(kinds.items()):
+        joined.add_metric(labels, count)
+    yield joined
 
 
 def _lag_family() -> GaugeMetricFamily:

@@ -93,6 +93,22 @@ class RemoteClient(Client):
         first, second, after = (frozenset(part) for part in answer)
         return Shares(first, second, after)
 
+    def read_together(
+        self, group: str, topic: str, count: int, first: str, second: str, instances: Sequence[str] = ()
+    ) -> list[Got]:
+        """Java's only: two members, of a group protocol each, read until they have ``count`` different records, and
+        commit after each poll. ``instances`` makes them static members."""
+        answer = self._call(
+            "read_together",
+            group=group,
+            topic=topic,
+            count=count,
+            protocol=first,
+            second=second,
+            instances=list(instances),
+        )
+        return _decode(answer)
+
     def transact(self, topic: str, transactional_id: str, rounds: Sequence[tuple[bool, Sequence[Rec]]]) -> None:
         encoded = [[commit, _encode(records)] for commit, records in rounds]
         self._call("transact", topic=topic, transactional_id=transactional_id, rounds=encoded)
@@ -162,7 +178,9 @@ def _java(name: str, version: str, *, new_group_protocol: bool) -> Remote:
     return Remote(program, abilities)
 
 
-_FRANZ_GO = Remote(drivers.go("franz-go", HERE / "go"), Abilities(admin=ALL_ADMIN, transactions=True))
+_FRANZ_GO = Remote(
+    drivers.go("franz-go", HERE / "go"), Abilities(admin=ALL_ADMIN, transactions=True, new_group_protocol=True)
+)
 _KAFKAJS = Remote(
     drivers.node("kafkajs", HERE / "node", "driver.js"),
     Abilities(null_headers=False, ordered_headers=False, admin=ALL_ADMIN, transactions=True),

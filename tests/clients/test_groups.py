@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
 
 from tests.clients.api import Client, Got, Rec
-from tests.clients.registry import ABILITIES, Opener, clients, marks
-from tests.clients.sharing import group_members_left
+from tests.clients.client_remote import RemoteClient
+from tests.clients.registry import ABILITIES, REFERENCE, Opener, clients, marks
+from tests.clients.sharing import await_topic, group_members_left
+from tests.conftest import NodeFactory
 
 # The first use of a driver builds it. Positions are the node's own wherever its data is.
 pytestmark = [pytest.mark.one_backend, pytest.mark.timeout(600)]
@@ -95,6 +99,40 @@ def test_the_new_group_protocol_resumes(
 ) -> None:
     client = open_client(name)
     read_in_two_goes(client, client, reference, fresh_name("kip848"), topic, protocol=new_protocol)
+
+
+@pytest.mark.parametrize(("first", "second"), [("consumer", "consumer"), ("classic", "consumer")])
+def test_java_members_of_either_protocol_read_together_over_a_kill_of_the_node(
+    first: str, second: str, node_factory: NodeFactory, open_client: Opener
+) -> None:
+    node = node_factory(settings={"kafka.group.consumer_heartbeat_interval_ms": "500"})
+    admin = open_client.at(REFERENCE, node.kafka)
+    admin.create_topic("together", PARTITIONS)
+    await_topic(admin, "together", PARTITIONS)
+
+    def write(begin: int) -> None:
+        for partition in range(PARTITIONS):
+            records = [Rec(f"{partition}/{begin + number}".encode()) for number in range(PER_PARTITION)]
+            admin.produce("together", partition, records)
+
+    write(0)
+    java = open_client.at("java-new", node.kafka)
+    assert isinstance(java, RemoteClient)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(java.read_together, "g", "together", 2 * TOTAL, first, second, ("one", "two"))
+        until = time.monotonic() + 60
+        while sum(admin.committed("g", "together", partition) for partition in range(PARTITIONS)) < TOTAL:
+            assert time.monotonic() < until
+            assert not reading.done(), reading.result()
+            time.sleep(0.1)
+        node.kill()
+        node.start()
+        write(PER_PARTITION)
+        got = reading.result(120)
+    assert len(got) == 2 * TOTAL, "read twice, although everything was committed"
+    assert {record.value for record in got} == {
+        f"{partition}/{number}".encode() for partition in range(PARTITIONS) for number in range(2 * PER_PARTITION)
+    }
 
 
 @pytest.mark.parametrize("name", clients(lambda abilities: abilities.new_group_protocol))

@@ -203,6 +203,7 @@ async function groupDetail(one) {
   $("group-name").textContent = group.group;
   $("group-facts").replaceChildren(state(group.state), ...[
     ...group.fronts,
+    group.kind && `kind ${group.kind}`,
     group.protocol_type && `type ${group.protocol_type}`,
     group.protocol && `strategy ${group.protocol}`,
     group.generation !== null && `generation ${number(group.generation)}`,

@@ -34,6 +34,7 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
         max_bytes=kafka.group.max_bytes,
         consumer_heartbeat_interval_ms=kafka.group.consumer_heartbeat_interval_ms,
         consumer_session_timeout_ms=kafka.group.consumer_session_timeout_ms,
+        max_consumer_partitions=kafka.group.max_consumer_partitions,
         offsets_retention_ms=kafka.group.offsets_retention_ms,
         offset_metadata_max_bytes=kafka.offset_metadata_max_bytes,
     )

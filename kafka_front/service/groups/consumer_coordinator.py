@@ -95,6 +95,8 @@ class ConsumerCoordinator:
         self._timers: DeadlineQueue[tuple[_Timer, str, str]] = DeadlineQueue()
         self._waiting: dict[str, dict[str, _Waiting]] = {}
         self._resigned = False
+        self.partitions = 0
+        """Of the topics that each group reads, all groups together."""
 
     @property
     def groups(self) -> dict[str, ConsumerGroup]:
@@ -337,6 +339,8 @@ class ConsumerCoordinator:
 
     def _new_member(self, group: ConsumerGroup, member_id: str, instance_id: str | None, says: int) -> ConsumerMember:
         member = ConsumerMember(member_id, instance_id)
+        if self.partitions >= self._settings.max_consumer_partitions:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, "groups read all the partitions that they may together")
         if group.said_bytes + says > self._settings.max_bytes:
             raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         group.add(member)
@@ -438,7 +442,7 @@ class ConsumerCoordinator:
             self._bump(group)
         if not group.members:
             group.since_ms = now_ms
-            group.topics = {}
+            self._read(group, {})
             if not group.computing:
                 group.target_epoch = group.epoch
         self._save(group, then)
@@ -449,7 +453,9 @@ class ConsumerCoordinator:
             self._drop_timers(group, member)
         for one in self._waiting.pop(group.group_id, {}).values():
             one.fail(codes.REBALANCE_IN_PROGRESS)
-        self._classic.take(now_ms, downgraded(group, now_ms, self.names(group)), then)
+        names = self.names(group)
+        self._read(group, {})
+        self._classic.take(now_ms, downgraded(group, now_ms, names), then)
 
     def _remove(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Take a member out; what it had goes to others when they ask next."""
@@ -558,6 +564,12 @@ class ConsumerCoordinator:
             group.epoch += 1
         group.changed()
 
+    def _read(self, group: ConsumerGroup, topics: dict[str, tuple[bytes, int]]) -> None:
+        """Set which topics members read, and count their partitions: that is what a group holds most of."""
+        self.partitions -= sum(count for _, count in (group.topics or {}).values())
+        group.topics = topics
+        self.partitions += sum(count for _, count in topics.values())
+
     def _refresh(self, group: ConsumerGroup) -> None:
         """Look the topics up that members read, if they may have changed; a new epoch if they have."""
         version = self._topics.version
@@ -570,7 +582,7 @@ class ConsumerCoordinator:
                 if found is not None:
                     topics[name] = found
         if topics != group.topics:
-            group.topics = topics
+            self._read(group, topics)
             digest = group.digest()
             if digest != group.topics_hash:
                 group.topics_hash = digest

@@ -27,6 +27,8 @@ class GroupSettings(Struct, frozen=True):
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    # Kafka has no bound; a group costs some hundred bytes for each partition of the topics it reads.
+    max_consumer_partitions: int = 1_000_000
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
     offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS  # offsets.retention.minutes
     offsets_retention_check_ms: int = 10 * _MINUTE_MS  # offsets.retention.check.interval.ms

@@ -278,6 +278,9 @@ func member(cmd *command, more ...kgo.Opt) (*kgo.Client, error) {
 		kgo.SessionTimeout(10 * time.Second),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 	}
+	if cmd.Protocol == "consumer" {
+		options = append(options, kgo.ServerSideBalancer())
+	}
 	return connect(cmd, append(options, more...)...)
 }
 

@@ -119,6 +119,23 @@ def test_what_members_say_of_themselves_is_bounded(lab: ConsumerLab) -> None:
     assert lab.group.said_bytes == sum(member.said_bytes for member in lab.group.members.values())
 
 
+def test_what_groups_hold_of_partitions_is_bounded(lab: ConsumerLab) -> None:
+    lab.settings = GroupSettings(max_consumer_partitions=5)
+    lab.start()
+    lab.topics.make("u", 2)
+    assert lab.join("a", "t").error == codes.NONE
+    assert lab.join("b", "t", "u").error == codes.NONE
+    assert lab.coordinator.partitions == 6
+    assert lab.join("c", "t").error == codes.GROUP_MAX_SIZE_REACHED
+    assert lab.beat("b", -1).error == codes.NONE
+    lab.beat("a", 1)
+    assert lab.coordinator.partitions == 4
+    assert lab.join("c", "t").error == codes.NONE
+    for member in ("a", "c"):
+        lab.beat(member, -1)
+    assert lab.coordinator.partitions == 0
+
+
 # --- members that come and go ----------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,7 @@ def test_a_group_of_two_consumers_through_its_life(shared_node: NodeProcess, sta
         "group": group,
         "protocol": "kafka",
         "state": "Stable",
+        "kind": "classic",
         "type": "consumer",
         "strategy": told.partition_assignor,
         "generation": str(found["generation"]),

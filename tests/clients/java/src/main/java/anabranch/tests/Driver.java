@@ -30,6 +30,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -85,6 +86,8 @@ public final class Driver {
                 return consume();
             case "consume_group":
                 return consumeGroup();
+            case "read_together":
+                return readTogether();
             case "share":
                 return share();
             case "transact":
@@ -169,12 +172,19 @@ public final class Driver {
     }
 
     private KafkaConsumer<byte[], byte[]> member() {
+        return member(command.get("protocol").asText(), 0);
+    }
+
+    private KafkaConsumer<byte[], byte[]> member(String protocol, int number) {
         Map<String, Object> settings = new HashMap<>(Map.of("group.id", command.get("group").asText()));
-        if (command.get("protocol").asText().equals("classic")) {
+        if (command.path("instances").has(number)) {
+            settings.put("group.instance.id", command.get("instances").get(number).asText());
+        }
+        if (protocol.equals("classic")) {
             settings.put("heartbeat.interval.ms", 300);
             settings.put("session.timeout.ms", 10_000);
         } else {
-            settings.put("group.protocol", command.get("protocol").asText());
+            settings.put("group.protocol", protocol);
         }
         KafkaConsumer<byte[], byte[]> consumer = consumer(settings);
         consumer.subscribe(List.of(topic));
@@ -231,6 +241,30 @@ public final class Driver {
                 }
             }
             consumer.commitSync(done);
+        }
+        return got;
+    }
+
+    private Object readTogether() throws Exception {
+        int count = command.get("count").asInt();
+        ArrayNode got = JSON.createArrayNode();
+        Set<String> seen = new HashSet<>();
+        try (KafkaConsumer<byte[], byte[]> first = member(command.get("protocol").asText(), 0);
+                KafkaConsumer<byte[], byte[]> second = member(command.get("second").asText(), 1)) {
+            long deadline = System.currentTimeMillis() + PATIENCE_MS;
+            while (seen.size() < count) {
+                expire(deadline, "only " + seen.size() + " of " + count + " records");
+                for (KafkaConsumer<byte[], byte[]> one : List.of(first, second)) {
+                    ConsumerRecords<byte[], byte[]> records = one.poll(Duration.ofMillis(100));
+                    for (ConsumerRecord<byte[], byte[]> record : records) {
+                        got.add(json(record));
+                        seen.add(record.partition() + "/" + record.offset());
+                    }
+                    if (!records.isEmpty()) {
+                        one.commitSync();
+                    }
+                }
+            }
         }
         return got;
     }

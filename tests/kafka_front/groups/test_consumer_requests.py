@@ -1,0 +1,182 @@
+"""KIP-848's requests over the wire, against our handlers and against Apache Kafka itself: see test_group_requests."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from kafka_front.service.groups import codes
+from kafka_front.wire import messages as m
+from tests.kafka_front.groups import wire_client as w
+from tests.kafka_front.groups.test_group_requests import Place, place
+from tests.kafka_front.groups.wire_client import WireClient
+
+__all__ = ["place"]
+
+pytestmark = pytest.mark.timeout(600)  # the first use of Kafka's broker fetches it
+
+
+class Member:
+    """One member on a connection of its own."""
+
+    def __init__(self, client: WireClient, group: str, **fields: Any) -> None:
+        self.client = client
+        self.group = group
+        self.id = str(uuid.uuid4())
+        self.epoch = 0
+        self.fields = fields
+        self.held: dict[bytes, list[int]] = {}
+
+    async def beat(self, **fields: Any) -> m.ConsumerGroupHeartbeatResponse:
+        """A full heartbeat, whose answer is followed."""
+        owned = [m.ConsumerGroupHeartbeatRequest.TopicPartitions(topic, rows) for topic, rows in self.held.items()]
+        given = {
+            "group_id": self.group,
+            "member_id": self.id,
+            "member_epoch": self.epoch,
+            "rebalance_timeout_ms": w.REBALANCE_MS,
+            "subscribed_topic_names": ["t"],
+            "topic_partitions": owned,
+            **self.fields,
+            **fields,
+        }
+        answer: m.ConsumerGroupHeartbeatResponse = await self.client.call(1, m.ConsumerGroupHeartbeatRequest(**given))
+        if not answer.error_code:
+            self.epoch = answer.member_epoch
+            if answer.assignment is not None:
+                self.held = {one.topic_id: one.partitions for one in answer.assignment.topic_partitions}
+        return answer
+
+    @property
+    def partitions(self) -> list[int]:
+        return sorted(number for numbers in self.held.values() for number in numbers)
+
+
+async def alone(place: Place, **fields: Any) -> Member:
+    """The only member of a group, which has both partitions."""
+    member = Member(await place.client(), place.group(), **fields)
+    for _ in range(20):
+        answer = await member.beat()
+        assert answer.error_code == codes.NONE, answer.error_message
+        if member.partitions == [0, 1]:
+            return member
+    raise AssertionError("it never got the partitions")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"member_id": ""}, codes.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": -1}, codes.INVALID_REQUEST),
+        ({"subscribed_topic_names": None}, codes.INVALID_REQUEST),
+        ({"topic_partitions": None}, codes.INVALID_REQUEST),
+        ({"instance_id": ""}, codes.INVALID_REQUEST),
+        ({"member_epoch": -3}, codes.INVALID_REQUEST),
+        ({"member_epoch": -2}, codes.INVALID_REQUEST),
+        ({"server_assignor": "mine"}, codes.UNSUPPORTED_ASSIGNOR),
+        ({"subscribed_topic_regex": "("}, codes.INVALID_REGULAR_EXPRESSION),
+        ({"member_epoch": 1}, codes.GROUP_ID_NOT_FOUND),
+        ({"member_epoch": -1}, codes.GROUP_ID_NOT_FOUND),
+    ],
+)
+async def test_what_makes_no_sense(place: Place, fields: dict[str, Any], error: int) -> None:
+    member = Member(await place.client(), place.group())
+    assert (await member.beat(**fields)).error_code == error
+
+
+async def test_members_are_fenced_by_epoch(place: Place) -> None:
+    member = await alone(place)
+    assert (await member.beat(member_epoch=member.epoch + 1)).error_code == codes.FENCED_MEMBER_EPOCH
+    assert (await member.beat(member_id="x")).error_code == codes.UNKNOWN_MEMBER_ID
+    assert (await member.beat(member_epoch=-1)).member_epoch == -1
+    assert (await member.beat(member_epoch=1)).error_code == codes.UNKNOWN_MEMBER_ID
+
+
+async def test_two_members_hand_over_in_steps(place: Place) -> None:
+    one = await alone(place)
+    two = Member(await place.client(), one.group)
+    first = await two.beat()
+    assert (first.error_code, two.partitions) == (codes.NONE, [])
+    epoch = one.epoch
+    await one.beat()
+    assert (one.epoch, len(one.partitions)) == (epoch, 1)
+    await two.beat()
+    assert two.partitions == []
+    await one.beat()
+    assert one.epoch > epoch
+    for _ in range(10):
+        await two.beat()
+    assert sorted(one.partitions + two.partitions) == [0, 1]
+
+
+async def test_a_static_member_is_released_first(place: Place) -> None:
+    one = await alone(place, instance_id="i")
+    two = Member(one.client, one.group, instance_id="i")
+    assert (await two.beat()).error_code == codes.UNRELEASED_INSTANCE_ID
+    assert (await one.beat(member_epoch=-2)).member_epoch == -2
+    held, one.epoch = one.held, 1
+    assert (await two.beat()).error_code == codes.NONE
+    assert two.held == held
+    assert (await one.beat()).error_code == codes.FENCED_INSTANCE_ID
+
+
+async def test_positions_are_fenced(place: Place) -> None:
+    member = await alone(place)
+    [topic] = member.held
+
+    async def commit(version: int, epoch: int, who: str = member.id) -> int:
+        row = m.OffsetCommitRequest.OffsetCommitRequestPartition(0, 7)
+        named = m.OffsetCommitRequest.OffsetCommitRequestTopic(name="t", topic_id=topic, partitions=[row])
+        request = m.OffsetCommitRequest(
+            group_id=member.group, generation_id_or_member_epoch=epoch, member_id=who, topics=[named]
+        )
+        answer = await member.client.call(version, request)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    for version in (9, 10):
+        assert await commit(version, member.epoch) == codes.NONE
+        assert await commit(version, member.epoch + 1) == codes.STALE_MEMBER_EPOCH
+        assert await commit(version, member.epoch, "x") == codes.UNKNOWN_MEMBER_ID
+        assert await commit(version, -1, "") == codes.UNKNOWN_MEMBER_ID
+
+    async def fetch(version: int, epoch: int, who: str | None) -> tuple[int, list[int]]:
+        asked = m.OffsetFetchRequest.OffsetFetchRequestTopics(name="t", topic_id=topic, partition_indexes=[0])
+        group = m.OffsetFetchRequest.OffsetFetchRequestGroup(member.group, who, epoch, [asked])
+        [told] = (await member.client.call(version, m.OffsetFetchRequest(groups=[group]))).groups
+        return told.error_code, [row.committed_offset for one in told.topics for row in one.partitions]
+
+    for version in (9, 10):
+        assert await fetch(version, member.epoch, member.id) == (codes.NONE, [7])
+        assert await fetch(version, -1, None) == (codes.NONE, [7])
+        assert (await fetch(version, member.epoch + 1, member.id))[0] == codes.STALE_MEMBER_EPOCH
+        assert (await fetch(version, member.epoch, "x"))[0] == codes.UNKNOWN_MEMBER_ID
+
+
+async def test_a_group_is_told_of(place: Place) -> None:
+    member = await alone(place)
+    client, group = member.client, member.group
+    answer = await client.call(1, m.ConsumerGroupDescribeRequest([group, "nobody"]))
+    told, unknown = answer.groups
+    assert unknown.error_code == codes.GROUP_ID_NOT_FOUND
+    assert (told.error_code, told.group_state, told.assignor_name) == (codes.NONE, "Stable", "uniform")
+    assert told.group_epoch == told.assignment_epoch == member.epoch
+    [row] = told.members
+    assert (row.member_id, row.member_epoch, row.member_type) == (member.id, member.epoch, 1)
+    assert row.subscribed_topic_names == ["t"]
+    assert [(one.topic_name, sorted(one.partitions)) for one in row.assignment.topic_partitions] == [("t", [0, 1])]
+    assert [sorted(one.partitions) for one in row.target_assignment.topic_partitions] == [[0, 1]]
+    for types, there in (([], True), (["Consumer"], True), (["classic"], False)):
+        listed = await client.call(5, m.ListGroupsRequest(types_filter=types))
+        found = {one.group_id: (one.group_type, one.group_state, one.protocol_type) for one in listed.groups}
+        assert found.get(group) == (("consumer", "Stable", "consumer") if there else None)
+    [classic] = (await client.call(6, m.DescribeGroupsRequest([group]))).groups
+    assert (classic.error_code, classic.group_state) == (codes.GROUP_ID_NOT_FOUND, "Dead")
+    [kept] = (await client.call(2, m.DeleteGroupsRequest([group]))).results
+    assert kept.error_code == codes.NON_EMPTY_GROUP
+    assert (await member.beat(member_epoch=-1)).error_code == codes.NONE
+    [gone] = (await client.call(2, m.DeleteGroupsRequest([group]))).results
+    assert gone.error_code == codes.NONE
+    [told] = (await client.call(1, m.ConsumerGroupDescribeRequest([group]))).groups
+    assert told.error_code == codes.GROUP_ID_NOT_FOUND
