@@ -52,13 +52,13 @@ class ClassicMembers:
                 request.protocol_name is not None and request.protocol_name != classic.protocols[0][0]
             ):
                 raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
+            self._consumers.has_come(now_ms, group, member)
             if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
                 self._consumers.await_rejoin(now_ms, group, member)
                 raise Refused(codes.REBALANCE_IN_PROGRESS, "the member must join again")
         except Refused as refused:
             self._consumers.post(reply, SyncReply(refused.error))
         else:
-            self._consumers.has_come(now_ms, group, member)
             assignment = assignment_of(member, self._consumers.names(group))
             answer = SyncReply(codes.NONE, PROTOCOL_TYPE, classic.protocols[0][0], assignment)
             self._consumers.answer_saved(group, reply, answer, SyncReply)
@@ -127,7 +127,8 @@ class ClassicMembers:
                 return
             is_new = True
         else:
-            new_id, is_new = request.member_id, request.instance_id is None
+            # Whose id was just given has nothing yet; who has something was a member, and must hear that it is none.
+            new_id, is_new = request.member_id, request.instance_id is None and not owned
             if request.instance_id is not None:
                 _member(group, request.member_id, request.instance_id, None)
         request = replace(

@@ -310,8 +310,6 @@ class ConsumerCoordinator:
             if request.epoch != 0:
                 raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
             return self._new_member(group, request.member_id, None, _said_bytes(request))
-        if member.instance_id is not None:
-            raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is a static member")
         if request.epoch != 0:
             _check_epoch(member, request)
         return member

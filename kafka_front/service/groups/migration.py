@@ -7,13 +7,14 @@ partitions, and the number of their generation as their epoch.
 
 from __future__ import annotations
 
-from .consumer_group import ClassicPart, ConsumerGroup, ConsumerMember, Partitions
+from .consumer_group import NOTHING, ClassicPart, ConsumerGroup, ConsumerMember, Partitions
 from .consumer_requests import TopicIndex
 from .embedded import (
     PROTOCOL_TYPE,
     EmbeddedFormatError,
     assigned_partitions,
     encode_assignment,
+    owned_partitions,
     subscribed_topics,
     subscription_version,
 )
@@ -25,9 +26,11 @@ def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
     if not group.uses_consumer_protocol:
         raise ValueError("its members are no consumers")
     upgrade = ConsumerGroup(group.group_id, group.since_ms, group.generation, group.generation)
+    said = {}
     for member in group.members.values():
         name = group.protocol_name if group.protocol_name in member.protocols else next(iter(member.protocols))
         assert name is not None
+        said[member.member_id] = member.protocols[name]
         try:
             reads = subscribed_topics(member.protocols[name])
             assigned = _by_id(assigned_partitions(member.assignment), topics, upgrade)
@@ -46,10 +49,24 @@ def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
                 epoch=group.generation,
                 previous_epoch=group.generation,
                 assigned=assigned,
-                target=assigned,
             )
         )
+    if group.state is not GroupState.STABLE:
+        _keep_owned(upgrade, said, topics)
+    for upgraded_member in upgrade.members.values():
+        upgraded_member.target = upgraded_member.assigned
     return upgrade
+
+
+def _keep_owned(upgrade: ConsumerGroup, said: dict[str, bytes], topics: TopicIndex) -> None:
+    """A rebalance that was broken off has taken the assignments: members have what they said as they joined."""
+    for member in upgrade.members.values():
+        try:
+            owned = _by_id(owned_partitions(said[member.member_id]), topics, upgrade)
+        except EmbeddedFormatError:
+            continue
+        if not member.assigned:
+            upgrade.hold(member, member.state, member.epoch, owned, NOTHING)
 
 
 def _by_id(assigned: dict[str, list[int]], topics: TopicIndex, group: ConsumerGroup) -> Partitions:

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, NewPart
 
 from tests.conftest import NodeFactory
 from tests.kafka_front.groups.test_group_clients import (
-    ALL,
     PARTITIONS,
     Reader,
     make_topic,
@@ -70,9 +69,10 @@ def test_members_and_positions_survive_a_kill_of_the_node(
 ) -> None:
     node = node_factory(settings=QUICK)
     topic, group = make_topic(node), unique("group")
-    produce(node, topic, range(100))
     one, two = (stack.enter_context(closing(ConsumerReader(node, group, topic))) for _ in range(2))
-    until(lambda: shared(one, two) and len(one.values) + len(two.values) == 100, one, two)
+    until(lambda: shared(one, two), one, two)
+    produce(node, topic, range(100))
+    until(lambda: len(one.values) + len(two.values) == 100, one, two)
     one.commit()
     two.commit()
     before = {member.member_id for member in described(node, group).members}
@@ -123,35 +123,38 @@ def test_a_new_topic_that_matches_and_new_partitions_are_read(quick_node: NodePr
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_changes_its_kind_while_members_run(quick_node: NodeProcess, stack: ExitStack, strategy: str) -> None:
     topic, group = make_topic(quick_node), unique("group")
-    produce(quick_node, topic, range(100))
     classic = {"partition_assignment_strategy": strategy}
     one, two = (stack.enter_context(closing(Reader(quick_node, group, topic, **classic))) for _ in range(2))
-    until(lambda: shared(one, two) and len(one.values) + len(two.values) == 100, one, two)
-    one.commit()
-    two.commit()
+    read_next(quick_node, topic, 0, one, two)
     assert kind(quick_node, group) == Kind.CLASSIC
     three = stack.enter_context(closing(ConsumerReader(quick_node, group, topic)))
-    until(lambda: shared(one, two, three), one, two, three)
+    read_next(quick_node, topic, 100, one, two, three)
     assert kind(quick_node, group) == Kind.CONSUMER
     assert len(described(quick_node, group).members) == 3
     two.close()
     four = stack.enter_context(closing(ConsumerReader(quick_node, group, topic)))
-    until(lambda: shared(one, three, four), one, three, four)
-    produce(quick_node, topic, range(100, 200))
-    readers = (one, three, four)
-    until(lambda: set(range(100, 200)) <= {value for reader in readers for value in reader.values}, *readers)
-    for reader in readers:
-        reader.commit()
+    read_next(quick_node, topic, 200, one, three, four)
     # The way back: members of the classic protocol again, until they are the only ones.
     five = stack.enter_context(closing(Reader(quick_node, group, topic, **classic)))
-    until(lambda: shared(one, three, four, five), one, three, four, five)
+    read_next(quick_node, topic, 300, one, three, four, five)
     three.close()
     assert kind(quick_node, group) == Kind.CONSUMER
     four.close()
     until(lambda: shared(one, five) and is_classic_again(quick_node, group), one, five)
-    produce(quick_node, topic, range(200, 300))
-    seen = len(one.values), len(five.values)
-    until(lambda: set(range(200, 300)) <= {*one.values[seen[0] :], *five.values[seen[1] :]}, one, five)
-    read = sorted(value for reader in (one, two, three, four, five) for value in reader.values)
-    assert read == list(range(300)), "read twice or not at all, although everything was committed"
-    assert one.partitions | five.partitions == ALL
+    read_next(quick_node, topic, 400, one, five)
+
+
+def read_next(node: NodeProcess, topic: str, begin: int, *readers: Reader) -> None:
+    """All members share the partitions, and read the next hundred records: none that was committed again."""
+    seen = [len(reader.values) for reader in readers]
+    until(lambda: shared(*readers), *readers)
+    produce(node, topic, range(begin, begin + 100))
+    expected = set(range(begin, begin + 100))
+
+    def fresh() -> set[int]:
+        return {value for reader, before in zip(readers, seen, strict=True) for value in reader.values[before:]}
+
+    until(lambda: expected <= fresh() and shared(*readers), *readers)
+    assert fresh() == expected
+    for reader in readers:
+        reader.commit()

@@ -174,7 +174,13 @@ class Simulation:
             self.take()
 
     def pass_time(self) -> None:
+        group = self.lab.directory.consumer.get(GROUP)
+        owing = [] if group is None else [one for one in group.members.values() if one.state is MemberState.UNREVOKED]
         self.lab.pass_time(self.random.choice((10, 1_000, 5_000, 15_000)))
+        for member in owing:
+            if group is not None and member.member_id not in group.members:
+                # It was heard, but has not given back in time: it hears of that when it reports next.
+                self.beaten.pop(member.member_id, None)
         self.take()
 
     def take(self) -> None:
