@@ -137,6 +137,9 @@ class ConsumerCoordinator:
             self._heartbeat(now_ms, request, reply)
         except Refused as refused:
             self._answers.post(reply, HeartbeatReply(refused.error, str(refused)))
+            group = self.groups.get(request.group_id)
+            if group is not None and group.members:
+                self.goes_back(now_ms, group)  # if it was made what it is for this member
         self._answers.deliver()
 
     def check_commit(
@@ -288,6 +291,9 @@ class ConsumerCoordinator:
             group = ConsumerGroup(request.group_id, now_ms)
         elif len(classic.members) >= self._settings.max_size:
             raise Refused(codes.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
+        elif request.instance_id in classic.static_members:
+            # Its session has to end first: unlike those of the new protocol it does not say that it goes away.
+            raise Refused(codes.UNRELEASED_INSTANCE_ID, f"static member {request.instance_id!r} has not left")
         else:
             try:
                 group = upgraded(classic, self._topics)
@@ -451,9 +457,9 @@ class ConsumerCoordinator:
             self._drop_timers(group, member)
         for one in self._waiting.pop(group.group_id, {}).values():
             one.fail(codes.REBALANCE_IN_PROGRESS)
-        names = self.names(group)
+        generation, names = group.epoch, self.names(group)
         self._read(group, {})
-        self._classic.take(now_ms, downgraded(group, now_ms, names), then)
+        self._classic.take(now_ms, downgraded(group, now_ms, generation, names), then)
 
     def _remove(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Take a member out; what it had goes to others when they ask next."""

@@ -82,7 +82,7 @@ def _by_id(assigned: dict[str, list[int]], topics: TopicIndex, group: ConsumerGr
     return found
 
 
-def downgraded(group: ConsumerGroup, now_ms: int, names: dict[bytes, str]) -> Group:
+def downgraded(group: ConsumerGroup, now_ms: int, generation: int, names: dict[bytes, str]) -> Group:
     """The classic group that a group becomes all of whose members speak the classic protocol."""
     downgrade = Group(group.group_id, now_ms)
     for member in group.members.values():
@@ -101,7 +101,7 @@ def downgraded(group: ConsumerGroup, now_ms: int, names: dict[bytes, str]) -> Gr
             ),
             PROTOCOL_TYPE,
         )
-    downgrade.generation = group.epoch
+    downgrade.generation = generation
     downgrade.protocol_name = downgrade.choose_protocol()
     downgrade.state = GroupState.STABLE
     downgrade.restore_subscribed()

@@ -436,6 +436,20 @@ def test_a_group_that_is_none_of_consumers_is_not_upgraded(lab: ConsumerLab) -> 
     assert mixed.heartbeat(worker) == codes.NONE
 
 
+def test_a_refused_member_leaves_the_group_what_it_was(lab: ConsumerLab) -> None:
+    lab.settings = GroupSettings(max_bytes=1_000)
+    lab.start()
+    mixed = Mixed(lab, owned=False)
+    old = mixed.join(instance_id="i")
+    mixed.sync(old, {old.member_id: assignment({"t": [0]})})
+    assert lab.join("new", "t", instance_id="i").error == codes.UNRELEASED_INSTANCE_ID
+    assert mixed.heartbeat(old) == codes.NONE
+    assert lab.join("new", "t", *(f"topic{number}" for number in range(13))).error == codes.GROUP_MAX_SIZE_REACHED
+    assert GROUP in lab.directory.classic
+    assert mixed.heartbeat(old) == codes.REBALANCE_IN_PROGRESS
+    assert set(lab.directory.classic[GROUP].members) == {old.member_id}
+
+
 def test_two_members_with_the_same_partition_keep_it_once(lab: ConsumerLab) -> None:
     mixed = Mixed(lab, owned=False)
     metadata = (("range", subscription("t")), ("sticky", subscription("t")))
