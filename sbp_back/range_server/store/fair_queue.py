@@ -1,6 +1,6 @@
 """What waits to be written, in the order in which it is taken: each stream has a fair turn. Sans-IO.
 
-While little waits, the order is that of arrival. Once it is more than :data:`FEW_BYTES`, it is start-time fair queueing
+While no more waits than is taken at once, the order is that of arrival. From then on it is start-time fair queueing
 (Goyal, Vin, Cheng, SIGCOMM 1996): an item begins where the last one of its streams ends, on a scale of bytes, but not
 before what is being taken now, and whoever begins first is taken first. So of a stream that asks for little an item is
 taken next, however much others have queued; those who have much get as many bytes as each other; and of each stream
@@ -14,18 +14,17 @@ from heapq import heappop, heappush
 
 from sbp_back.range_server.store.wal_items import Item, bytes_by_stream
 
-FEW_BYTES = 1024 * 1024
-"""Bytes that may wait in the order of arrival: writing them takes no time worth speaking of."""
 _SPARE = 1024
 """Streams remembered before it is looked which of them may be forgotten."""
 
 
 class FairQueue:
-    """Belongs to one thread."""
+    """Belongs to one thread. ``few``: bytes that may wait in the order of arrival."""
 
-    __slots__ = ("_ends", "_few", "_few_bytes", "_many", "_most_ends", "_now", "_number")
+    __slots__ = ("_ends", "_few", "_few_bytes", "_many", "_most_ends", "_now", "_number", "few")
 
-    def __init__(self) -> None:
+    def __init__(self, few: int) -> None:
+        self.few = few
         self._few: deque[Item] = deque()
         self._few_bytes = 0
         # (where it begins, number, item): a heap, and empty while what waits is in ``_few``.
@@ -46,7 +45,7 @@ class FairQueue:
             return
         self._few.append(item)
         self._few_bytes += item.bytes
-        if self._few_bytes > FEW_BYTES:
+        if self._few_bytes > self.few:
             for waiting in self._few:
                 self._place(waiting)
             self._few.clear()

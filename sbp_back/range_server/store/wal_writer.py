@@ -139,7 +139,7 @@ class WalWriter:
         """Of large groups lately: what was written in which time."""
         self._stopping = False
         """The thread has been told to end, behind all that waits."""
-        self._waiting = FairQueue()
+        self._waiting = FairQueue(options.group_max_bytes)
         """The thread's: what it has taken out of ``queue`` and not begun with."""
         self._quick_from = 0.0
         """Before this time (of ``perf_counter``) the loop leaves the writing to the thread."""
@@ -284,6 +284,7 @@ class WalWriter:
         queue = self.queue
         if not waiting and (self._stopping or queue.qsize() < 2):
             return _STOP if self._stopping else queue.get()
+        waiting.few = self._most_bytes()
         while not queue.empty():
             item = queue.get_nowait()
             if item is _STOP:

@@ -17,7 +17,7 @@ from sbp_back.embedded import EmbeddedOptions, start_embedded
 from sbp_back.errors import StoreError
 from sbp_back.files import Files
 from sbp_back.range_server.store import StoreOptions, wal_writer
-from sbp_back.range_server.store.fair_queue import FEW_BYTES, FairQueue
+from sbp_back.range_server.store.fair_queue import FairQueue
 from sbp_back.range_server.store.format import RecordType
 from sbp_back.range_server.store.wal_items import Append, Control, Item
 from sbp_back.wire.model import Buffer, Entry
@@ -25,6 +25,7 @@ from tests.sbp_back.range_server.store.store_harness import KIB, Driver, make_en
 
 MIB = 1024 * KIB
 GREEDY, MODEST = 1, 2
+FEW = MIB
 
 
 class SlowDisk:
@@ -196,7 +197,7 @@ def taken(queue: FairQueue) -> list[Item]:
 
 
 def test_little_is_taken_in_the_order_in_which_it_came() -> None:
-    queue = FairQueue()
+    queue = FairQueue(FEW)
     items = [appended(number, (number % 3, 100)) for number in range(100)]
     for item in items:
         queue.put(item)
@@ -204,7 +205,7 @@ def test_little_is_taken_in_the_order_in_which_it_came() -> None:
 
 
 def test_streams_that_have_much_get_as_many_bytes_as_each_other() -> None:
-    queue = FairQueue()
+    queue = FairQueue(FEW)
     large = [appended(number, (1, 64 * KIB)) for number in range(100)]
     for item in large:
         queue.put(item)
@@ -219,7 +220,7 @@ def test_streams_that_have_much_get_as_many_bytes_as_each_other() -> None:
 
 
 def test_nobody_gets_more_by_coming_again_and_again_with_little_left() -> None:
-    queue = FairQueue()
+    queue = FairQueue(FEW)
     for number in range(40):
         queue.put(appended(number, (1, 64 * KIB)))
     got = {1: 0, 2: 0}
@@ -234,7 +235,7 @@ def test_nobody_gets_more_by_coming_again_and_again_with_little_left() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_of_each_stream_items_are_taken_in_the_order_in_which_they_came(seed: int) -> None:
     rng = random.Random(seed)
-    queue = FairQueue()
+    queue = FairQueue(FEW)
     put: list[Item] = []
     got: list[Item] = []
     for number in range(600):
@@ -245,7 +246,7 @@ def test_of_each_stream_items_are_taken_in_the_order_in_which_they_came(seed: in
         stream = rng.randrange(6)
         item = appended(number, (stream, rng.choice((10, 200 * KIB))))
         if rng.random() < 0.2:
-            item = appended(number, (stream, 10), (6, FEW_BYTES), (rng.randrange(6), 10))
+            item = appended(number, (stream, 10), (6, FEW), (rng.randrange(6), 10))
         elif rng.random() < 0.1:
             item = Control(RecordType.TRIM_STREAM, stream, 0, 0, 0, _nothing)
         queue.put(item)
@@ -266,13 +267,13 @@ def test_of_each_stream_items_are_taken_in_the_order_in_which_they_came(seed: in
 
 
 def test_streams_that_have_had_their_turn_are_forgotten() -> None:
-    queue = FairQueue()
+    queue = FairQueue(FEW)
     for number in range(2):
-        queue.put(appended(number, (0, FEW_BYTES)))
+        queue.put(appended(number, (0, FEW)))
     for stream in range(1, 10_000):
         queue.put(appended(0, (stream, 10)))
         if stream % 10 == 0:
-            queue.put(appended(0, (0, FEW_BYTES)))
+            queue.put(appended(0, (0, FEW)))
             queue.take()
         queue.take()
     assert len(queue._ends) < 5_000
