@@ -1,7 +1,8 @@
 """Configuration of groups and of client metrics as Kafka's admin tools see it.
 
-Names, types and defaults are those of Kafka 4.2. They are for kinds of groups and for metrics that Anabranch does not
-offer, so they are told and cannot be changed.
+Names, types and defaults are those of Kafka 4.2. Those of consumer groups follow the node's settings (``kafka.group``)
+and are the same for all groups; the others are for kinds of groups and for metrics that Anabranch does not offer. So
+they are told and cannot be changed.
 """
 
 from __future__ import annotations

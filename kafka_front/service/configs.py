@@ -5,7 +5,7 @@ KIP-133, 226, 339, 1142.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -136,11 +136,14 @@ class Configs:
             # No group has any of its own: a name need not be one of a group, as at a broker.
             if not name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a group needs a name")
-            return [_default(one, synonyms=True) for one in group_config.GROUP_CONFIGS.values()]
+            return [_of_group(one, static) for one in group_config.GROUP_CONFIGS.values()]
         if kind == Resource.CLIENT_METRICS:
             if not name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription to client metrics needs a name")
-            return [_default(one, synonyms=False) for one in group_config.CLIENT_METRICS_CONFIGS.values()]
+            return [
+                ConfigValue(one, one.default, ConfigSource.DEFAULT, [])
+                for one in group_config.CLIENT_METRICS_CONFIGS.values()
+            ]
         self._check_broker(kind, name)
         if kind == Resource.BROKER_LOGGER:
             return []  # log levels belong to the node's own settings
@@ -313,9 +316,10 @@ def _check_length(
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
 
-def _default(definition: ConfigDef, *, synonyms: bool) -> ConfigValue:
-    own = [(definition.name, definition.default, ConfigSource.DEFAULT)] if synonyms else []
-    return ConfigValue(definition, definition.default, ConfigSource.DEFAULT, own)
+def _of_group(definition: ConfigDef, static: Mapping[str, str]) -> ConfigValue:
+    """The value that counts for all groups: that of the node's settings."""
+    value = static.get(f"group.{definition.name}", definition.default)
+    return ConfigValue(definition, value, ConfigSource.DEFAULT, [(definition.name, value, ConfigSource.DEFAULT)])
 
 
 def _required(name: str, value: str | None) -> str:
