@@ -274,6 +274,8 @@ class Gather:
         return buffers
 
     def _read_cached(self, span: _Span, buffers: list[memoryview]) -> bool:
+        if span.segment.lacks(span.begin, span.end):
+            return False
         try:
             return self._files.scatter_cached(span.segment.fd, buffers, span.begin) == span.end - span.begin
         except BlockingIOError:
@@ -282,6 +284,7 @@ class Gather:
     def _read(self, span: _Span, buffers: list[memoryview]) -> int:
         """Bytes read: fewer than those of the span only at the end of the file."""
         got = 0
+        span.segment.bring(span.begin, span.end)
         while buffers:
             more = self._files.scatter(span.segment.fd, buffers, span.begin + got)
             if more <= 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from sbp_back.errors import StoreError
 from sbp_back.range_server.store import checkpoint as checkpoints
@@ -22,6 +23,25 @@ from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
 from sbp_back.range_server.store.segment import Segment, flush_segment
 from sbp_back.range_server.store.wal_items import Control, Copies, Item
 from sbp_back.wire.model import Entry
+
+
+class Upkeep(Protocol):
+    """What a store has done for its segments, wherever they are, besides writing and reading."""
+
+    def close(self) -> None:
+        """Start nothing any more."""
+
+    def rolled(self) -> None:
+        """A segment was sealed and nothing of the next one is applied yet."""
+
+    def tick(self) -> None:
+        """Called every now and then."""
+
+    def look(self) -> None:
+        """Start whatever there is to be done about space."""
+
+    def save_everything(self) -> None:
+        """The store ends: let the next start have nothing to do. Raises ``OSError``."""
 
 
 class Maintenance:
@@ -52,6 +72,10 @@ class Maintenance:
     def close(self) -> None:
         """Start nothing any more."""
         self._closed = True
+
+    def save_everything(self) -> None:
+        """See :func:`save_everything`."""
+        save_everything(self._log)
 
     # --- index files and checkpoints
 

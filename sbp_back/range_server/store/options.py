@@ -11,6 +11,8 @@ from sbp_back.range_server.store.format import BLOCK
 
 KIB = 1024
 MIB = 1024 * KIB
+OBJECTS = "objects"
+"""In a store's directory, where its log is in object storage: what is kept here of it."""
 MIN_SEGMENT_BYTES = 64 * KIB
 MAX_SEGMENT_BYTES = 2 * 1024 * MIB
 """Positions inside a segment are kept in 32 bits."""
@@ -20,8 +22,17 @@ class StoreOptions(Struct):
     """Limits and choices of one store; sizes in bytes. ``validate`` raises ``ValueError``."""
 
     segment_bytes: int = 256 * MIB
-    durability: Literal["fsync", "os"] = "fsync"
-    """``fsync``: acknowledged data survives power loss. ``os``: it survives the death of the process only."""
+    durability: Literal["fsync", "os", "object"] = "fsync"
+    """``fsync``: acknowledged data survives power loss. ``os``: it survives the death of the process only. ``object``:
+    it is in the object store at ``objects``, and needs nothing of this machine."""
+
+    objects: str = ""
+    object_linger_seconds: float = 0.05
+    """With ``object`` groups follow each other no faster, unless they are full."""
+
+    objects_under_way: int = 4
+    object_cache_bytes: int = 4096 * MIB
+    """Bound of what is kept on the local disk of objects; at least three segments."""
 
     group_max_bytes: int = 8 * MIB
     """A group takes no further append once it is this large (one larger append still makes a group)."""
@@ -78,8 +89,13 @@ class StoreOptions(Struct):
             raise ValueError(f"segment_bytes must be from {MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}")
         if self.segment_bytes % 4096:
             raise ValueError("segment_bytes must be a multiple of 4096")
-        if self.durability not in ("fsync", "os"):
-            raise ValueError("durability must be 'fsync' or 'os'")
+        if self.durability not in ("fsync", "os", "object"):
+            raise ValueError("durability must be 'fsync', 'os' or 'object'")
+        if self.durability == "object":
+            if not self.objects:
+                raise ValueError("durability 'object' needs to know where the objects are (sbp.objects)")
+            if self.object_cache_bytes < 3 * self.segment_bytes:
+                raise ValueError("the cache of objects must have room for three segments")
         if self.group_max_bytes < 1 or self.group_max_records < 1:
             raise ValueError("group limits must be positive")
         if not 0.0 <= self.evacuate_below < 1.0:
@@ -91,7 +107,8 @@ class StoreOptions(Struct):
 
     @property
     def durable(self) -> bool:
-        return self.durability == "fsync"
+        """Whether everything that is answered survives loss of power."""
+        return self.durability != "os"
 
     @property
     def zero_ahead(self) -> int:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from sbp_back.errors import StoreError
 from sbp_back.range_server.store.format import Record, RecordType
 from sbp_back.range_server.store.index import StoredRange, StoreState
-from sbp_back.range_server.store.scan import Group
 from sbp_back.range_server.store.segment import Segment
+
+
+class Replayed(Protocol):
+    """A group that is read back: its position in the segment, and that of its first body."""
+
+    position: int
+    records: list[Record]
+
+    @property
+    def body_at(self) -> int: ...
 
 
 def apply_control(state: StoreState, kind: int, stream_id: int, index: int, epoch: int, base: int, lsn: int) -> None:
@@ -38,7 +49,7 @@ def restart_empty(stored: StoredRange, epoch: int, start: int) -> None:
     stored.start = stored.min_offset = stored.next_offset = start
 
 
-def apply_records(state: StoreState, segment: Segment, group: Group) -> None:
+def apply_records(state: StoreState, segment: Segment, group: Replayed) -> None:
     """Apply a group that is being replayed. Raises ``StoreError`` when a record contradicts the state; those before it
     are applied."""
     append = int(RecordType.APPEND)  # looked up once: this loop is most of a start after a crash
@@ -63,7 +74,7 @@ def apply_records(state: StoreState, segment: Segment, group: Group) -> None:
         position += length
 
 
-def apply_rows(state: StoreState, segment: Segment, group: Group) -> None:
+def apply_rows(state: StoreState, segment: Segment, group: Replayed) -> None:
     """Index the entries of a group that the state already counts (it lies before the checkpoint)."""
     position = group.body_at
     for number, record in enumerate(group.records):

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sbp_back.files import Files
 from sbp_back.range_server.store.format import BLOCK
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store.index import Run
+
+
+class Source(Protocol):
+    """Where bytes of a segment come from whose file is only a cache of them. Called by any thread."""
+
+    def lacks(self, begin: int, end: int) -> bool:
+        """Whether the file has not all of ``[begin, end)``. Its segment is pinned."""
+
+    def bring(self, begin: int, end: int) -> None:
+        """Have ``[begin, end)`` in the file. Blocks. Its segment is pinned. Raises ``OSError``."""
 
 
 class Segment:
@@ -35,6 +46,7 @@ class Segment:
         "salt",
         "sealed",
         "size",
+        "source",
         "used",
     )
 
@@ -53,6 +65,17 @@ class Segment:
         self.deleted = False
         self.fd = -1
         self.pins = 0
+        self.source: Source | None = None
+        """None: the file has everything."""
+
+    def lacks(self, begin: int, end: int) -> bool:
+        """See :class:`Source`."""
+        return self.source is not None and self.source.lacks(begin, end)
+
+    def bring(self, begin: int, end: int) -> None:
+        """See :class:`Source`."""
+        if self.source is not None:
+            self.source.bring(begin, end)
 
     @property
     def end(self) -> int:
@@ -99,6 +122,16 @@ class OpenSegments:
         """The segment is being deleted: close it as soon as nobody reads it."""
         segment.deleted = True
         if segment.fd >= 0 and not segment.pins:
+            self._close(segment)
+
+    def oldest_first(self, segments: Iterable[Segment]) -> list[Segment]:
+        """Those that are not open, then the others, the one that was read the longest ago first."""
+        order = {segment: number for number, segment in enumerate(self._open)}
+        return sorted(segments, key=lambda segment: order.get(segment, -1))
+
+    def close(self, segment: Segment) -> None:
+        """Close a segment that nobody reads."""
+        if not segment.pins:
             self._close(segment)
 
     def close_all(self) -> None:

@@ -24,8 +24,8 @@ from sbp_back.range_server.store.inbox import Inbox
 from sbp_back.range_server.store.index import StoredRange, StoredStream
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
-from sbp_back.range_server.store.maintenance import Maintenance, save_checkpoint, save_everything
-from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.maintenance import Maintenance, Upkeep, save_checkpoint
+from sbp_back.range_server.store.options import OBJECTS, StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.replay import apply_control, restart_empty
@@ -33,6 +33,7 @@ from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
 from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done, Flush, Group, Item, Roll
 from sbp_back.range_server.store.wal_writer import SMALL_BYTES, WalWriter
+from sbp_back.range_server.store.writing import Writing
 from sbp_back.wire.entry import entry_crc
 from sbp_back.wire.model import Entry
 
@@ -60,9 +61,7 @@ class Store:
         self._durable = log.options.durable
         self.on_failed: Callable[[StoreFailed], None] | None = None
         self.messages = recovered.messages
-        factory = SegmentFactory(log.wal, log.options, lock.cluster_id, lock.server_id)
-        self._preparer = Preparer(factory, self._disk_failing)
-        self._writer = WalWriter(log.options, factory, self._preparer, self._hand_over, self._writer_failed)
+        self._writer = self._make_writer(recovered)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: Inbox[Group | Callable[[], None]] = Inbox(self._receive)
         self._in_flight = 0
@@ -79,7 +78,7 @@ class Store:
         self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
         self._gathers = Gathers(log, self._pool, self._hand_over, self._report)
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
-        self._maintenance = Maintenance(log, self._background, self._submit, self._space_is, self._disk_failing)
+        self._maintenance = self._make_maintenance()
         self._timer: asyncio.TimerHandle | None = None
         self._largest_append = log.options.segment_bytes - BLOCK - log.options.control_reserve
         self.largest_entry = log.options.largest_entry
@@ -87,7 +86,26 @@ class Store:
         self._closed = False
         self._behind = False
         """Something that is in the log could not be applied to the state."""
+
+    def _make_writer(self, recovered: Recovered) -> Writing:
+        log = self._log
+        factory = SegmentFactory(log.wal, log.options, self._lock.cluster_id, self._lock.server_id)
+        self._preparer = Preparer(factory, self._disk_failing)
+        writer = WalWriter(log.options, factory, self._preparer, self._hand_over, self._writer_failed)
+        active = log.segments[-1] if log.segments and not log.segments[-1].sealed else None
+        try:
+            writer.load(active, recovered.next_base, recovered.seq, list(log.state.ranges.values()))
+        except OSError as error:
+            if active is None and error.errno is not None:
+                raise DiskFull(f"no segment could be created: {os.strerror(error.errno)}") from error
+            raise
+        if active is None:
+            log.segments.append(writer.segment)
         self._spare = recovered.spare
+        return writer
+
+    def _make_maintenance(self) -> Upkeep:
+        return Maintenance(self._log, self._background, self._submit, self._space_is, self._disk_failing)
 
     # --- life
 
@@ -102,6 +120,8 @@ class Store:
         if not host_is_supported():
             raise StoreVersionError("the store's files are little-endian, this machine is not")
         started = time.perf_counter()
+        if (path / OBJECTS).is_dir():
+            raise StoreVersionError(f"the log of {path} is in object storage: a log on disk needs another directory")
         wal = path / "wal"
         ckpt = path / "ckpt"
         for directory in (wal, ckpt):
@@ -116,7 +136,8 @@ class Store:
             log.fallback = recovered.fallback
             recovered.messages += lacking
             store = cls(log, lock, recovered)
-            store._load(recovered)
+            log.active.sealed = False
+            store._space_is(log.files.free_bytes(path))
             if recovered.replayed:
                 store._settle()
         except BaseException:
@@ -127,20 +148,6 @@ class Store:
         stats.recovery_scanned_bytes = recovered.scanned_bytes
         stats.recovery_cut_bytes = recovered.cut_bytes
         return store
-
-    def _load(self, recovered: Recovered) -> None:
-        log = self._log
-        active = log.segments[-1] if log.segments and not log.segments[-1].sealed else None
-        try:
-            self._writer.load(active, recovered.next_base, recovered.seq, list(log.state.ranges.values()))
-        except OSError as error:
-            if active is None and error.errno is not None:
-                raise DiskFull(f"no segment could be created: {os.strerror(error.errno)}") from error
-            raise
-        if active is None:
-            log.segments.append(self._writer.segment)
-        log.active.sealed = False
-        self._space_is(log.files.free_bytes(log.directory))
 
     def _settle(self) -> None:
         """What was replayed is on the disk now; whatever comes next may be written with another durability."""
@@ -158,11 +165,14 @@ class Store:
         self._cycle = cycle_of(loop)
         self._inbox.start(loop)
         self._gathers.start(loop)
-        self._preparer.start(self._spare)
-        self._writer.start()
+        self._start_writing()
         self._writes_here = not self._options.durable
         self._timer = loop.call_later(self._options.maintenance_seconds, self._tick)
         loop.call_soon(self._guarded, self._maintenance.tick)
+
+    def _start_writing(self) -> None:
+        self._preparer.start(self._spare)
+        self._writer.start()
 
     def close(self) -> None:
         """Finish what was submitted (calling its callbacks), write a checkpoint and release the directory. Blocks."""
@@ -181,12 +191,11 @@ class Store:
         self._background_thread.shutdown()
         self._pool.shutdown()
         self._inbox.drain()
-        self._preparer.stop()
+        self._end_writing()
         self._inbox.close()
-        self._writer.close()
         try:
             if self._writer.failure is None:
-                save_everything(self._log)
+                self._maintenance.save_everything()
         except OSError as error:
             # The next start scans the log instead; nothing is lost.
             self._log.stats.maintenance_errors += 1
@@ -194,6 +203,10 @@ class Store:
         finally:
             self._log.opened.close_all()
             self._lock.release()
+
+    def _end_writing(self) -> None:
+        self._preparer.stop()
+        self._writer.close()
 
     # --- facts
 
@@ -245,8 +258,11 @@ class Store:
         stats.log_bytes = sum(segment.used for segment in log.segments)
         stats.live_bytes = sum(segment.live for segment in log.segments)
         stats.disk_full = self._writer.refuse_appends is not None
-        stats.zeroed_bytes = self._preparer.zeroed_bytes
+        stats.zeroed_bytes = self._zeroed_bytes()
         return stats
+
+    def _zeroed_bytes(self) -> int:
+        return self._preparer.zeroed_bytes
 
     @property
     def behind(self) -> bool:

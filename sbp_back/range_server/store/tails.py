@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sbp_back.errors import DiskFull, StoreError
-from sbp_back.range_server.store.format import RecordType
+from sbp_back.range_server.store.format import RECORD, RecordType
 from sbp_back.range_server.store.index import StoredRange
-from sbp_back.range_server.store.wal_items import Control
-from sbp_back.wire.model import Entry
+from sbp_back.range_server.store.wal_items import Append, Control
+from sbp_back.wire.model import Buffer, Entry
+
+_APPEND = int(RecordType.APPEND)
 
 
 class Tail:
@@ -32,7 +34,7 @@ class Tail:
 
 
 class Tails:
-    """By (stream, index of the range). ``by_key`` is for the hot path to look up in; change it only through here."""
+    """By (stream, index of the range). Change ``by_key`` only through here."""
 
     __slots__ = ("_by_stream", "by_key")
 
@@ -44,6 +46,40 @@ class Tails:
         """A range as it is in the state, or as it was made."""
         self.by_key[stored.key] = Tail(stored)
         self._by_stream.setdefault(stored.stream_id, set()).add(stored.index)
+
+    def place(self, item: Append, records: list[bytes], bodies: list[Buffer]) -> StoreError | None:
+        """Give all entries of ``item`` their places, their record headers and their bodies behind those that are there,
+        and the ranges they belong to; or give none of them one, and say why."""
+        before = len(records)
+        owners = item.owners
+        tails = self.by_key
+        for entry in item.entries:
+            stream_id = entry.stream_id
+            index = entry.range_index
+            base = entry.base_offset
+            count = entry.count
+            tail = tails.get((stream_id, index))
+            if tail is None or tail.next != base or tail.end >= 0 or count < 1:
+                # One of them is refused, so none is in the group.
+                taken = len(owners)
+                for placed in reversed(item.entries[:taken]):
+                    tails[placed.stream_id, placed.range_index].next = placed.base_offset
+                owners.clear()
+                if taken:
+                    del records[before:]
+                    del bodies[-2 * taken :]
+                return misplaced(entry, tail)
+            tail.next = base + count
+            owners.append(tail.stored)
+            prefix = entry.prefix
+            payload = entry.payload
+            length = len(prefix) + len(payload)
+            records.append(
+                RECORD.pack(_APPEND, entry.crc, stream_id, tail.epoch, base, entry.timestamp, index, count, length)
+            )
+            bodies.append(prefix)
+            bodies.append(payload)
+        return None
 
     def mark_short(self, entries: list[Entry]) -> None:
         """They were refused for want of space."""

@@ -20,12 +20,10 @@ behind what is left of it.
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import cast
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
@@ -46,11 +44,10 @@ from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.segment import Segment, flush_segment
-from sbp_back.range_server.store.tails import Tails, misplaced
+from sbp_back.range_server.store.tails import Tails
 from sbp_back.range_server.store.wal_items import Append, Control, Copies, Flush, Group, Item, Roll
+from sbp_back.range_server.store.writing import STOP, Writing
 from sbp_back.wire.model import Buffer
-
-logger = logging.getLogger(__name__)
 
 _MAX_PARTS = 1000
 """The kernel takes 1024 buffers in one write."""
@@ -74,17 +71,12 @@ GROUP_SECONDS = 0.03
 _LEAST_BYTES = 1024 * 1024
 """A group takes so much whatever the disk's speed, so that what a flush takes by itself does not count for much."""
 
-_APPEND = int(RecordType.APPEND)
 _RELOCATE = int(RecordType.RELOCATE)
 
 
-_STOP = object()
-
-
-class WalWriter:
+class WalWriter(Writing):
     """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails, or if the
-    program does where that leaves the log or the state behind in doubt. The thread lives until :meth:`stop` all the
-    same, and answers whatever waits and whatever comes with that failure.
+    program does where that leaves the log or the state behind in doubt.
 
     The loop queues items and counts those that came back; see the module for when it may call :meth:`write_here`.
     """
@@ -97,19 +89,13 @@ class WalWriter:
         deliver: Callable[[Group], None],
         failed: Callable[[StoreFailed], None],
     ) -> None:
+        super().__init__("anabranch-wal", failed)
         self._options = options
         self._files: Files = options.files
         self._factory = factory
         self._preparer = preparer
         self._deliver = deliver
-        self._on_failed = failed
-        self.queue: SimpleQueue[object] = SimpleQueue()
-        self.refuse_appends: DiskFull | None = None
-        """Set while there is no room for appends; the store clears it when there is again."""
-        self.failure: StoreFailed | None = None
-        self._failure_lock = threading.Lock()
         self._ends = Tails()
-        self._tails = self._ends.by_key
         self._durable = options.durable
         self._lasting = options.durable
         """Whether the group that is being made has to be on the disk when it comes back."""
@@ -124,7 +110,6 @@ class WalWriter:
         self._free_end = 0
         """How far appends may reach into what is allocated of the segment."""
         self._seq = 1
-        self._thread = threading.Thread(target=self._run, name="anabranch-wal", daemon=True)
         self._group: Group
         """The newest group: the one that is being made, if one is."""
         self._records: list[bytes] = []
@@ -163,15 +148,6 @@ class WalWriter:
         assert self._segment is not None
         return self._segment
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Write what waits, then end the thread and close the segment."""
-        if self._thread.is_alive():
-            self.queue.put(_STOP)
-            self._thread.join()
-
     def close(self) -> None:
         if self._fd >= 0:
             self._files.close(self._fd)
@@ -181,23 +157,6 @@ class WalWriter:
     def position(self) -> tuple[int, int]:
         """(log position, number) of the next group; only while the thread does not run."""
         return self.segment.base + self._position, self._seq
-
-    def fail(self, error: BaseException) -> StoreFailed:
-        """Nothing more may be acknowledged: the disk is failing, or the program is, when ``error`` is no ``OSError``.
-
-        May be called from any thread. Only the first failure counts; it is returned.
-        """
-        if isinstance(error, OSError):
-            reason = f"writing the log failed ({error})"
-        else:
-            reason = f"the store met an error it does not expect ({type(error).__name__}: {error})"
-            logger.critical("the store: %s", reason, exc_info=error)
-        with self._failure_lock:
-            if self.failure is not None:
-                return self.failure
-            failure = self.failure = StoreFailed(f"{reason}; nothing more is accepted, restart to recover")
-        self._on_failed(failure)
-        return failure
 
     def handled(self, records: int, seconds: float) -> None:
         """The loop has dealt with a group of so many records."""
@@ -228,7 +187,7 @@ class WalWriter:
                 self._flush(group)
         except Exception as error:  # noqa: BLE001 - logged, and the end of the store
             # The writer's view may be ahead of the log now: nothing may be written after this.
-            return self._refused(items, self.fail(error))
+            return self.refused(items, self.fail(error), group.segment)
         if group.flush_seconds > _SLOW_SECONDS:
             self._quick_from = time.perf_counter() + _SLOW_PAUSE * group.flush_seconds
         return group
@@ -243,7 +202,7 @@ class WalWriter:
             while True:
                 item = self._next() if carried is None else carried
                 carried = None
-                if item is _STOP:
+                if item is STOP:
                     return
                 group = self._begin()
                 items = group.items
@@ -259,7 +218,7 @@ class WalWriter:
                         item = self._waiting.take() if self._waiting else self.queue.get_nowait()
                     except Empty:
                         break
-                    if item is _STOP:
+                    if item is STOP:
                         carried = item
                         break
                 if self._records or self._lasting:
@@ -271,11 +230,11 @@ class WalWriter:
             failure = self.fail(error)
         # The writer's view may be ahead of the log, so it is of no use any more, but everybody waits for an answer.
         for waiting in items:
-            self._deliver(self._refused([waiting], failure))
+            self._deliver(self.refused([waiting], failure, self._group.segment))
         if item is None or item in items:
             item = self._next()
-        while item is not _STOP:
-            self._deliver(self._refused([cast("Item", item)], failure))
+        while item is not STOP:
+            self._deliver(self.refused([cast("Item", item)], failure, self._group.segment))
             item = self._next()
 
     def _next(self) -> object:
@@ -283,11 +242,11 @@ class WalWriter:
         waiting = self._waiting
         queue = self.queue
         if not waiting and (self._stopping or queue.qsize() < 2):
-            return _STOP if self._stopping else queue.get()
+            return STOP if self._stopping else queue.get()
         waiting.few = self._most_bytes()
         while not queue.empty():
             item = queue.get_nowait()
-            if item is _STOP:
+            if item is STOP:
                 self._stopping = True
                 break
             waiting.put(cast("Item", item))
@@ -308,14 +267,6 @@ class WalWriter:
         if not self._durable or self.handling_seconds <= 0:
             return most
         return min(most, max(_LEAST_SHARE, int(self._flush_seconds / self.handling_seconds)))
-
-    def _refused(self, items: Sequence[Item], failure: StoreFailed) -> Group:
-        """``items`` as a group of which nothing counts, in place of the one that was being made."""
-        refused = Group(self._group.segment)
-        refused.items = list(items)
-        for item in items:
-            item.error = item.error or failure
-        return refused
 
     def _begin(self) -> Group:
         """An empty group at the write position."""
@@ -353,56 +304,22 @@ class WalWriter:
         error: StoreError | None = self.failure or self.refuse_appends
         entries = item.entries
         size = item.bytes
-        records = self._records
-        before = len(records)
-        more = size + RECORD_BYTES * (before + len(entries))
+        more = size + RECORD_BYTES * (len(self._records) + len(entries))
         if error is None and self._body_bytes + more > self._room_bytes:
             room = self._room(len(entries), size, self._reserve)
             if not room:
                 return False
             error = room if room is not True else None
         if error is None:
-            bodies = self._bodies
-            owners = item.owners
-            tails = self._tails
-            for entry in entries:
-                stream_id = entry.stream_id
-                index = entry.range_index
-                base = entry.base_offset
-                count = entry.count
-                tail = tails.get((stream_id, index))
-                if tail is None or tail.next != base or tail.end >= 0 or count < 1:
-                    error = misplaced(entry, tail)
-                    break
-                tail.next = base + count
-                owners.append(tail.stored)
-                prefix = entry.prefix
-                payload = entry.payload
-                length = len(prefix) + len(payload)
-                records.append(
-                    RECORD.pack(_APPEND, entry.crc, stream_id, tail.epoch, base, entry.timestamp, index, count, length)
-                )
-                bodies.append(prefix)
-                bodies.append(payload)
+            error = self._ends.place(item, self._records, self._bodies)
         if error is None:
             self._body_bytes += size
         else:
-            self._take_back(item, before)
             item.error = error
             if isinstance(error, DiskFull):
                 self._ends.mark_short(entries)
         self._group.items.append(item)
         return True
-
-    def _take_back(self, item: Append, before: int) -> None:
-        """One of its entries is refused, so none is in the group, which had ``before`` records."""
-        taken = len(item.owners)
-        for entry in reversed(item.entries[:taken]):
-            self._tails[entry.stream_id, entry.range_index].next = entry.base_offset
-        item.owners.clear()
-        if taken:
-            del self._records[before:]
-            del self._bodies[-2 * taken :]
 
     def _add_copies(self, item: Copies) -> bool:
         error: StoreError | None = self.failure
