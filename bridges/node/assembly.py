@@ -246,7 +246,7 @@ class Node:
         except (UsersError, KeysError) as error:
             raise SettingsError(str(error)) from None
 
-        durable = settings.sbp.durability == "fsync"
+        durable = settings.sbp.durability != "os"
         promises.tell(promises.of_node(settings.sbp), _log)
         engine = SqliteEngine(
             self._directory.database,

@@ -13,6 +13,7 @@ from msgspec import Struct
 from bridges.node.sections import SbpSettings
 
 _OS = "durability is 'os': acknowledged data survives the end of the process, but not power loss"
+_OBJECTS = "objects are never deleted yet: trims, retention and the deletion of topics hide data and free nothing there"
 _ONE_COPY = "one copy of the data: what the disk of {} loses is lost"
 
 
@@ -51,8 +52,13 @@ def of_placement_driver() -> list[Limit]:
 
 
 def _stored(sbp: SbpSettings, whose: str) -> Iterator[Limit]:
-    yield Limit(_ONE_COPY.format(whose))
-    if sbp.durability != "fsync":
+    if sbp.durability == "object":
+        yield Limit(_OBJECTS)
+        if sbp.objects.startswith("file:"):
+            yield Limit(f"objects are files ({sbp.objects}) that nothing flushes: for tests", chosen=True)
+    else:
+        yield Limit(_ONE_COPY.format(whose))
+    if sbp.durability == "os":
         yield Limit(_OS, chosen=True)
     if sbp.retention_bytes >= 0:
         yield Limit(
@@ -67,7 +73,7 @@ def _external(sbp: SbpSettings) -> Iterator[Limit]:
     move = "and its partitions take no appends" if sbp.dialect == "v0.1" else "appends move to another one"
     yield Limit(f"while a range server is down, what it keeps cannot be read (clients are told to try again); {move}")
     yield Limit("what an acknowledgement survives is decided by the range servers: their durability, their disks")
-    if sbp.durability != "fsync":
+    if sbp.durability == "os":
         yield Limit(
             "durability is 'os': topics and positions, which this node keeps, survive its end, but not power loss",
             chosen=True,

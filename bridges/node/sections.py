@@ -102,10 +102,28 @@ class SbpSettings(Section):
         "", description="Certificate that is shown where they ask for one, a PEM file; with sbp.tls_key."
     )
     tls_key: str = setting("", description="Its key, a PEM file without a password.")
-    durability: Literal["fsync", "os"] = setting(
+    durability: Literal["fsync", "os", "object"] = setting(
         "fsync",
         description="What an acknowledgement means: fsync survives power loss, os only the end of the process: after a "
-        "loss of power the log ends before the first thing that is missing, and the start warns of it.",
+        "loss of power the log ends before the first thing that is missing, and the start warns of it; object: it is "
+        "in the object storage of sbp.objects and survives the loss of the machine.",
+    )
+    objects: str = setting(
+        "",
+        description="Where objects are kept: s3://BUCKET/PREFIX, gs://, az://, file:///DIRECTORY (for tests: not "
+        "flushed). Credentials and endpoint come from the environment, as AWS_ENDPOINT_URL.",
+    )
+    object_linger_ms: Duration = setting(
+        50,
+        ge=1,
+        description="With durability object: how fast groups of appends follow each other, unless one has "
+        "sbp.group_max_bytes before. Each is a put.",
+    )
+    object_cache_bytes: Size = setting(
+        4 * 1024**3,
+        ge=3 * 1024**2,
+        description="With durability object: disk space for what was lately written or read; at least three times "
+        "sbp.segment_bytes.",
     )
     segment_bytes: Size = setting(256 * 1024**2, ge=1024**2, description="Size of the store's write-ahead files.")
     group_max_bytes: Size = setting(

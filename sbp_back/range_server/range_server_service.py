@@ -51,6 +51,10 @@ async def open_store(data_dir: Path, options: StoreOptions) -> Store:
     """
 
     def opened() -> Store:
+        if options.durability == "object":
+            from sbp_back.range_server.object_log.object_store import ObjectStore  # few nodes have one
+
+            return ObjectStore.open(data_dir, options)
         return Store.open(data_dir, options)
 
     store = await asyncio.to_thread(opened)

@@ -1,5 +1,6 @@
-"""A range server's log as numbered objects in a store that can put one if there is none: what is written, in which
-order it counts, and how somebody else ends it. Sans-IO (docs/design.md, "More than one machine").
+"""A range server's log as numbered objects in a store that can put one if there is none (docs/design.md, "More than one
+machine"; docs/storage.md, "Objects").
 
-Not in use by any server yet: `tests/sbp_back/range_server/object_log` plays it against faults first.
+What decides what counts is sans-IO: ``content``, ``writer``, ``takeover``; the tests of this room play it against
+faults. ``object_store`` puts it to use.
 """

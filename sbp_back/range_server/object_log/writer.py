@@ -22,6 +22,7 @@ appenders ask whoever has the ranges now. A group that is not acknowledged is *u
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -55,22 +56,22 @@ class State(Enum):
 class Group(Generic[T]):
     """Appends that become one object. ``tokens`` are the appender's, given back when the group is acknowledged."""
 
-    __slots__ = ("body", "number", "state", "tokens", "unique")
+    __slots__ = ("number", "state", "tokens", "unique")
 
-    def __init__(self, number: int, unique: bytes, body: list[Buffer], tokens: list[T]) -> None:
+    def __init__(self, number: int, unique: bytes) -> None:
         self.number = number
         self.unique = unique
-        self.body = body
-        self.tokens = tokens
+        self.tokens: list[T] = []
         self.state = State.QUEUED
 
 
 class LogWriter(Generic[T]):
     """Writes the log of one incarnation, whose number nobody else was ever given.
 
-    ``unique`` gives 16 bytes that nobody else gives. An object closes when it has ``most_bytes``, or ``linger`` seconds
-    after its first append, and ``most_under_way`` are put at once. Times are the caller's, in seconds, and never go
-    back; they decide when something is tried, nothing else.
+    ``unique`` gives 16 bytes that nobody else gives. A group closes when it has ``most_bytes``, or ``linger`` seconds
+    after the one before: after a pause at once, so ``linger`` bounds how many objects there are and costs who is alone
+    nothing. ``most_under_way`` are put at once. Times are the caller's, in seconds, and never go back; they decide when
+    something is tried, nothing else.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class LogWriter(Generic[T]):
         self._open: Group[T] | None = None
         self._open_bytes = 0
         self._closes_at = 0.0
+        self._closed_at = -math.inf
 
     @property
     def acknowledged(self) -> int:
@@ -106,22 +108,43 @@ class LogWriter(Generic[T]):
         """Groups that are not acknowledged, the open one included."""
         return len(self._groups)
 
-    def append(self, data: Buffer, token: T, now: float) -> None:
-        """Take ``data`` into the open group. Raises ValueError when the log is fenced."""
+    @property
+    def fresh(self) -> bool:
+        """Whether the next append begins a group."""
+        return self._open is None
+
+    def append(self, size: int, token: T, now: float) -> None:
+        """Take ``size`` bytes into the open group. ``token`` is given back once, however often it comes in a row.
+
+        Raises ValueError when the log is fenced."""
         if self.fenced:
             raise ValueError("somebody else has ended this log")
         group = self._open
         if group is None:
-            group = self._open = Group(self._next_number, self._unique(), [], [])
+            group = self._open = Group(self._next_number, self._unique())
             self._groups.append(group)
             self._next_number += 1
             self._open_bytes = 0
-            self._closes_at = now + self._linger
-        group.body.append(data)
-        group.tokens.append(token)
-        self._open_bytes += len(data)
+            self._closes_at = max(now, self._closed_at + self._linger)
+        if not group.tokens or group.tokens[-1] is not token:
+            group.tokens.append(token)
+        self._open_bytes += size
         if self._open_bytes >= self._most_bytes:
+            self.close_group(now)
+
+    def abandon(self) -> list[T]:
+        """Put and acknowledge nothing any more; gives the tokens of all that are not acknowledged, in order."""
+        self.fenced = True
+        self._open = None
+        tokens = [token for group in self._groups for token in group.tokens]
+        self._groups.clear()
+        return tokens
+
+    def close_group(self, now: float) -> None:
+        """The open group, if there is one, waits for no more."""
+        if self._open is not None:
             self._open = None
+            self._closed_at = now
 
     def closes_at(self) -> float | None:
         """When the open group has waited long enough; None while there is none, or nothing more is to be done."""
@@ -130,7 +153,7 @@ class LogWriter(Generic[T]):
     def puts(self, now: float) -> Iterator[Group[T]]:
         """Groups to be put now, if there is no object of their number; each ends with :meth:`put_ended`."""
         if self._open is not None and now >= self._closes_at:
-            self._open = None
+            self.close_group(now)
         if self.fenced:
             return
         under_way = sum(group.state is State.UNDER_WAY for group in self._groups)
@@ -142,9 +165,8 @@ class LogWriter(Generic[T]):
                 under_way += 1
                 yield group
 
-    def content(self, group: Group[T]) -> list[Buffer]:
-        """The bytes of a group's object, in parts: the same each time."""
-        body = b"".join(group.body)
+    def content(self, group: Group[T], body: Buffer) -> list[Buffer]:
+        """The bytes of a group's object, in parts: the same each time, for the same ``body``."""
         return [encode(ObjectKind.GROUP, self.incarnation, group.number, group.unique, body), body]
 
     def put_ended(self, group: Group[T], outcome: Put, there: bytes = b"") -> list[T]:

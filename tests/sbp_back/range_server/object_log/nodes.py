@@ -376,19 +376,21 @@ class Node:
         owned.in_flight += 1
         owned.values.append(value)
         quiet = writer.closes_at() is None
-        writer.append(value.encode(), Append(owned, partition, offset, value, reply), self.world.now)
+        writer.append(len(value), Append(owned, partition, offset, value, reply), self.world.now)
         number = writer.acknowledged + writer.pending - 1
         self._entries.setdefault(number, []).append((partition, owned.epoch, offset, value))
-        if quiet:
-            self.world.after(0.051, self.mine(self._put))
+        closes_at = writer.closes_at()
+        if quiet and closes_at is not None:
+            self.world.after(closes_at - self.world.now + 0.001, self.mine(self._put))
 
     def _put(self) -> None:
         writer = self.writer
         if writer is None:
             return
         for group in writer.puts(self.world.now):
-            head = bytes(writer.content(group)[0])
-            stored = Stored(head, self._entries[group.number])
+            entries = self._entries[group.number]
+            head = bytes(writer.content(group, "".join(entry[3] for entry in entries).encode())[0])
+            stored = Stored(head, entries)
             key = f"{self.incarnation}/{group.number}"
             put = self.cluster.store.put_absent if self.cluster.rules.put_if_absent else self.cluster.store.put_over
             put(key, stored, self.mine(lambda answered, there, group=group: self._was_put(group, answered, there)))

@@ -79,7 +79,7 @@ def test_groups_count_in_the_order_of_their_numbers() -> None:
     writer = writer_of(linger=0)
     groups: list[Group[str]] = []
     for name in "abc":
-        writer.append(name.encode(), name, 0.0)
+        writer.append(1, name, 0.0)
         groups += writer.puts(0.0)
     assert writer.put_ended(groups[2], Put.CREATED) == []
     assert writer.put_ended(groups[0], Put.UNKNOWN) == []
@@ -91,21 +91,28 @@ def test_groups_count_in_the_order_of_their_numbers() -> None:
 
 def test_a_group_waits_for_others_for_a_while_only() -> None:
     writer = writer_of(linger=0.05, most_bytes=4)
-    writer.append(b"a", "a", 1.0)
+    writer.append(1, "alone", 1.0)
+    assert [group.tokens for group in writer.puts(1.0)] == [["alone"]]
+    writer.append(1, "a", 1.01)
     assert list(writer.puts(1.04)) == []
     assert writer.closes_at() == pytest.approx(1.05)
-    writer.append(b"b", "b", 1.04)
+    writer.append(1, "b", 1.04)
+    writer.append(1, "b", 1.04)
     (group,) = writer.puts(1.05)
     assert group.tokens == ["a", "b"]
-    writer.append(b"abcd", "full", 1.06)
+    writer.append(4, "full", 1.06)
     assert [group.tokens for group in writer.puts(1.06)] == [["full"]]
+    writer.append(1, "pressing", 1.07)
+    assert not writer.fresh
+    writer.close_group(1.07)
+    assert [group.tokens for group in writer.puts(1.07)] == [["pressing"]]
 
 
 def test_so_many_are_under_way_at_once() -> None:
     writer = writer_of(linger=0, most_under_way=2)
     groups: list[Group[str]] = []
     for name in "abc":
-        writer.append(name.encode(), name, 0.0)
+        writer.append(1, name, 0.0)
         groups += writer.puts(0.0)
     assert [group.number for group in groups] == [0, 1]
     writer.put_ended(groups[1], Put.CREATED)
@@ -116,23 +123,23 @@ def test_a_fenced_log_says_nothing_more() -> None:
     writer = writer_of(linger=0)
     groups: list[Group[str]] = []
     for name in "ab":
-        writer.append(name.encode(), name, 0.0)
+        writer.append(1, name, 0.0)
         groups += writer.puts(0.0)
     assert writer.put_ended(groups[1], Put.TAKEN, UNIQUE) == []
     assert writer.fenced
     assert writer.put_ended(groups[0], Put.CREATED) == []
     assert list(writer.puts(9.0)) == []
     with pytest.raises(ValueError, match="somebody else has ended this log"):
-        writer.append(b"c", "c", 9.0)
+        writer.append(1, "c", 9.0)
 
 
 def test_an_object_is_the_same_bytes_at_each_try() -> None:
     writer = writer_of(linger=0)
-    writer.append(b"a", "a", 0.0)
+    writer.append(1, "a", 0.0)
     (group,) = writer.puts(0.0)
-    first = b"".join(writer.content(group))
+    first = b"".join(writer.content(group, b"a"))
     writer.put_ended(group, Put.UNKNOWN)
-    assert [b"".join(writer.content(again)) for again in writer.puts(0.0)] == [first]
+    assert [b"".join(writer.content(again, b"a")) for again in writer.puts(0.0)] == [first]
     assert bytes(decode(first, 1, 0)[1]) == b"a"
 
 

@@ -1,0 +1,176 @@
+"""The object store as this log uses it, through obstore: every answer is one of few, whatever the store says.
+
+Calls block; make them on threads. What failed without an answer that decides raises ``OSError``: nobody knows then
+whether it took effect.
+
+``file://`` keeps objects as files, each made under another name and then linked, which is atomic; nothing is flushed,
+so it survives the death of processes and not a loss of power: for tests.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from sbp_back.errors import DecodeError, StoreError
+from sbp_back.range_server.object_log.content import HEAD_BYTES, ObjectHead, decode_head, key_of
+from sbp_back.range_server.object_log.takeover import Takeover
+from sbp_back.range_server.object_log.writer import Put
+from sbp_back.wire.model import Buffer
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_TIMEOUT = timedelta(seconds=15)
+_CONNECT_TIMEOUT = timedelta(seconds=3)
+_AGAIN_SECONDS = 0.1
+_MOST_AGAIN_SECONDS = 2.0
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait before each further try of something: a store that asks for less (503 SlowDown) is heeded."""
+    seconds = _AGAIN_SECONDS
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, _MOST_AGAIN_SECONDS)
+
+
+class Bucket:
+    """Objects below the prefix of ``url``: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``file:///directory``.
+
+    Credentials and endpoints come from the environment, as each kind of store has them. Raises ``StoreError`` for a URL
+    that leads nowhere, or where obstore is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore
+            from obstore.store import from_url
+        except ImportError as error:
+            raise StoreError("object storage needs obstore: install anabranch[cluster]") from error
+        self._obstore = obstore
+        self.url = url
+        # Anything that is retried is retried here, where it is known what a second try may find.
+        retry = {"max_retries": 0, "retry_timeout": _TIMEOUT}
+        parts = urlsplit(url)
+        try:
+            if parts.scheme == "file":
+                if parts.netloc or not parts.path.strip("/"):
+                    raise ValueError("a directory is wanted, as in file:///path")
+                Path(parts.path).mkdir(parents=True, exist_ok=True)
+                self._store: ObjectStore = from_url(url)
+            else:
+                http = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", "")).startswith("http://")
+                client = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT_TIMEOUT, "allow_http": http}
+                self._store = from_url(url, client_options=client, retry_config=retry)  # type: ignore[call-overload]
+        except (ValueError, OSError, obstore.exceptions.BaseError) as error:
+            raise StoreError(f"objects cannot be kept at {url!r}: {_first_line(error)}") from error
+
+    @contextmanager
+    def _answered(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise OSError(errno.EIO, f"{what} at {self.url}: {_first_line(error)}") from error
+
+    # --- single tries
+
+    def put_if_absent(self, key: str, content: Buffer) -> bool:
+        """Whether it was put; False: there is one of that name. Raises ``OSError``: unknown."""
+        with self._answered(f"putting {key}"):
+            try:
+                self._obstore.put(self._store, key, content, mode="create", use_multipart=False)
+            except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError):
+                return False
+            return True
+
+    def get(self, key: str) -> Buffer:
+        """A whole object. Raises ``FileNotFoundError`` and other ``OSError``."""
+        with self._answered(f"getting {key}"):
+            return memoryview(self._obstore.get(self._store, key).bytes())
+
+    def get_range(self, key: str, begin: int, end: int) -> Buffer:
+        """Bytes ``[begin, end)``, fewer at the object's end. Raises ``FileNotFoundError`` and other ``OSError``."""
+        with self._answered(f"getting {key}"):
+            return memoryview(self._obstore.get_range(self._store, key, start=begin, end=end))
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """Bytes of all objects below ``prefix``, which ends with a slash. It may be old. Raises ``OSError``."""
+        found: dict[str, int] = {}
+        with self._answered(f"listing {prefix}"):
+            for chunk in self._obstore.list(self._store, prefix=prefix):
+                found.update((meta["path"], meta["size"]) for meta in chunk)
+        return found
+
+    # --- what is tried again until it is known
+
+    def write_once(self, key: str, content: bytes, seconds: float) -> bytes:
+        """Put ``content`` unless something is there; gives what is there then.
+
+        Raises ``OSError`` when that is not known after ``seconds``."""
+        until = time.monotonic() + seconds
+        for pause in pauses():
+            try:
+                return content if self.put_if_absent(key, content) else bytes(self.get(key))
+            except OSError:
+                if time.monotonic() + pause > until:
+                    raise
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def read_once(self, key: str) -> bytes | None:
+        """What was written with :meth:`write_once`; None: nothing. Raises ``OSError``."""
+        try:
+            return bytes(self.get(key))
+        except FileNotFoundError:
+            return None
+
+    # --- objects of logs
+
+    def put_object(self, incarnation: int, number: int, content: Buffer) -> tuple[Put, ObjectHead | None]:
+        """Put an object of a log if its number is free; with ``Put.TAKEN``, the head of what has it.
+
+        Raises ``OSError`` instead of ``Put.UNKNOWN``."""
+        key = key_of("", incarnation, number)
+        if self.put_if_absent(key, content):
+            return Put.CREATED, None
+        try:
+            return Put.TAKEN, decode_head(self.get_range(key, 0, HEAD_BYTES), incarnation, number)
+        except DecodeError as error:
+            raise OSError(errno.EIO, str(error)) from error
+
+    def numbers(self, incarnation: int) -> dict[int, int]:
+        """Bytes of the objects of a log by their numbers, as listed. Raises ``OSError``."""
+        prefix = f"log/{incarnation:016x}/"
+        return {int(key.rpartition("/")[2], 16): size for key, size in self.list(prefix).items()}
+
+    def end_log(self, incarnation: int, first: int, unique: bytes, seconds: float) -> int:
+        """See :class:`~sbp_back.range_server.object_log.takeover.Takeover`: the number at which a log ends.
+
+        Raises ``OSError`` when the store does not answer for ``seconds``."""
+        takeover = Takeover(incarnation, first, unique, self.numbers(incarnation))
+        until = time.monotonic() + seconds
+        waits = pauses()
+        while True:
+            try:
+                if takeover.put_ended(*self.put_object(incarnation, takeover.number, takeover.content())):
+                    return takeover.end
+                continue
+            except OSError:
+                pause = next(waits)
+                if time.monotonic() + pause > until:
+                    raise
+            time.sleep(pause)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

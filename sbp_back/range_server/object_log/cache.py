@@ -1,0 +1,194 @@
+"""Objects of a log as they lie one behind the other in files on the local disk, which hold what was lately written or
+read. Nothing depends on them: what is not there is fetched again, and all of it goes when a server starts.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+from msgspec import Struct
+
+from sbp_back.errors import DecodeError
+from sbp_back.files import Files, ending, write_all
+from sbp_back.range_server.object_log.bucket import Bucket, pauses
+from sbp_back.range_server.object_log.content import decode, key_of
+from sbp_back.range_server.store.segment import Segment, segment_path
+from sbp_back.wire.model import Buffer
+
+logger = logging.getLogger(__name__)
+
+_AHEAD_BYTES = 4 << 20
+"""So much behind what is wanted is fetched with it."""
+_FETCHES = 8
+"""Objects fetched at once."""
+_PATIENCE = 10.0
+"""Seconds for which a store that does not answer is asked again for one object."""
+
+
+class _Place(Struct):
+    """An object in a segment."""
+
+    position: int
+    incarnation: int
+    number: int
+    size: int
+    there: bool
+
+
+class CachedSegment:
+    """Where the objects of a segment lie, and which are in its file. Called by any thread; see
+    :class:`~sbp_back.range_server.store.segment.Source`."""
+
+    def __init__(self, cache: Cache, segment: Segment) -> None:
+        self._cache = cache
+        self._segment = segment
+        self._places: list[_Place] = []
+        self._positions: list[int] = []
+        self._lock = threading.Lock()
+        self.held = 0
+        """Bytes in the file."""
+
+    def add(self, position: int, incarnation: int, number: int, size: int) -> None:
+        """An object lies behind all others, and is not in the file. By one thread."""
+        self._places.append(_Place(position, incarnation, number, size, False))
+        self._positions.append(position)
+
+    def object_at(self, position: int) -> tuple[int, int]:
+        """(incarnation, number) of the object that has ``position``."""
+        place = self._places[max(0, bisect_right(self._positions, position) - 1)]
+        return place.incarnation, place.number
+
+    def store(self, position: int, parts: Sequence[Buffer]) -> None:
+        """The bytes of the object at ``position``. A disk that does not take them costs a fetch later."""
+        place = self._places[bisect_right(self._positions, position) - 1]
+        try:
+            self._write(place, parts)
+        except OSError as error:
+            logger.warning("the cache of objects does not take what was written: %s", error)
+
+    def _write(self, place: _Place, parts: Sequence[Buffer]) -> None:
+        files = self._cache.files
+        fd = files.open(self._segment.path, os.O_RDWR | os.O_CREAT)
+        try:
+            at = place.position
+            for part in parts:
+                write_all(files, fd, part, at)
+                at += len(part)
+        finally:
+            files.close(fd)
+        with self._lock:
+            if not place.there:
+                place.there = True
+                self.held += place.size
+
+    def _wanted(self, begin: int, end: int) -> list[_Place]:
+        first = max(0, bisect_right(self._positions, begin) - 1)
+        last = bisect_right(self._positions, end - 1)
+        return self._places[first:last]
+
+    def lacks(self, begin: int, end: int) -> bool:
+        return any(not place.there for place in self._wanted(begin, end))
+
+    def bring(self, begin: int, end: int) -> None:
+        missing = [place for place in self._wanted(begin, end) if not place.there]
+        if not missing:
+            return
+        ahead = [place for place in self._wanted(end, end + _AHEAD_BYTES) if not place.there and place not in missing]
+        self._cache.fetch(self, missing, ahead)
+
+    def bring_place(self, place: _Place) -> None:
+        """Fetch one object. Raises ``OSError``."""
+        if not place.there:
+            self._write(place, [self._fetched(place)])
+
+    def _fetched(self, place: _Place) -> Buffer:
+        key = key_of("", place.incarnation, place.number)
+        until = time.monotonic() + _PATIENCE
+        waits = pauses()
+        damaged = False
+        while True:
+            try:
+                data = self._cache.bucket.get(key)
+                if len(data) != place.size:
+                    raise OSError(errno.EIO, f"{key} has {len(data)} bytes, not {place.size}")
+                decode(data, place.incarnation, place.number)
+                return data
+            except DecodeError as error:
+                if damaged:
+                    # Its entries have checksums of their own, which tell those that are damaged from the others.
+                    logger.error("%s: %s", self._cache.bucket.url, error)
+                    return data
+                damaged = True  # by the way, perhaps
+            except FileNotFoundError as error:
+                raise OSError(errno.EIO, f"{key} is gone: {error}") from error
+            except OSError:
+                pause = next(waits)
+                if time.monotonic() + pause > until or self._cache.closed:
+                    raise
+                time.sleep(pause)
+
+    def drop(self) -> None:
+        """Let go of all that is in the file, which nobody reads or writes. On the loop."""
+        with self._lock:
+            for place in self._places:
+                place.there = False
+            self.held = 0
+        self._cache.remove(self._segment.path)
+
+
+class Cache:
+    """The files of all segments in ``directory``; what an earlier process left there is removed."""
+
+    def __init__(self, directory: Path, files: Files, bucket: Bucket) -> None:
+        self.directory = directory
+        self.files = files
+        self.bucket = bucket
+        self.closed = False
+        self._pool = ThreadPoolExecutor(_FETCHES, "anabranch-fetch")
+        for path in ending(directory, ".seg"):
+            files.unlink(path)
+
+    def segment(self, base: int, size: int) -> Segment:
+        """A segment without objects, and an empty file for it. Raises ``OSError``."""
+        segment = Segment(base, size, 0, segment_path(self.directory, base))
+        segment.used = 0
+        segment.source = CachedSegment(self, segment)
+        self.files.close(self.files.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+        return segment
+
+    def fetch(self, of: CachedSegment, wanted: Sequence[_Place], ahead: Sequence[_Place]) -> None:
+        """Raises ``OSError`` when one that is wanted cannot be had. When this returns nothing is being written."""
+        if len(wanted) == 1 and not ahead:
+            of.bring_place(wanted[0])
+            return
+        fetches = [self._pool.submit(of.bring_place, place) for place in (*wanted, *ahead)]
+        wait(fetches)
+        for fetch in fetches[: len(wanted)]:
+            fetch.result()
+
+    def remove(self, path: Path) -> None:
+        """Empty a file."""
+        fd = self.files.open(path, os.O_RDWR)
+        try:
+            self.files.truncate(fd, 0)
+        finally:
+            self.files.close(fd)
+
+    def close(self) -> None:
+        """Nothing is fetched any more."""
+        self.closed = True
+        self._pool.shutdown(cancel_futures=True)
+
+
+def source_of(segment: Segment) -> CachedSegment:
+    """The objects of a segment that :class:`Cache` made."""
+    assert isinstance(segment.source, CachedSegment)
+    return segment.source

@@ -1,0 +1,311 @@
+"""The thread that writes a range server's log into an object store: :class:`~.writer.LogWriter` decides what is put and
+what counts, this puts it.
+
+Whether an entry or a control record has its place is decided when it joins a group, in the order of submission. Groups
+are put by other threads, several at once, and come back in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty
+from typing import cast
+
+from msgspec import Struct
+
+from sbp_back.errors import StoreFailed
+from sbp_back.range_server.object_log.bucket import Bucket, pauses
+from sbp_back.range_server.object_log.cache import Cache, source_of
+from sbp_back.range_server.object_log.content import UNIQUE_BYTES, ObjectHead
+from sbp_back.range_server.object_log.group import BEFORE_RECORDS, encode_body, group_bytes
+from sbp_back.range_server.object_log.writer import Group as Numbered
+from sbp_back.range_server.object_log.writer import LogWriter, Put
+from sbp_back.range_server.store.format import RECORD, RECORD_BYTES
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.tails import Tails
+from sbp_back.range_server.store.wal_items import Append, Control, Group, Item
+from sbp_back.range_server.store.writing import STOP, Writing
+from sbp_back.wire.model import Buffer
+
+logger = logging.getLogger(__name__)
+
+_STOP_SECONDS = 30.0
+"""How long an orderly end waits for a store that does not answer."""
+
+
+_TAKEN_OVER = (
+    "somebody else has taken over this range server's log: it acknowledges nothing more and ends, and whether what is "
+    "not acknowledged counts is decided there"
+)
+
+
+class _Building:
+    """A group: what is in it, and where it lies."""
+
+    __slots__ = ("bodies", "body_bytes", "content", "group", "placed", "position", "records", "started")
+
+    def __init__(self, segment: Segment, position: int) -> None:
+        self.group = Group(segment)
+        self.position = position
+        self.records: list[bytes] = []
+        self.bodies: list[Buffer] = []
+        self.body_bytes = 0
+        self.content: bytes | None = None
+        """The whole object, once it was made."""
+        self.placed = False
+        self.started = 0.0
+
+    @property
+    def size(self) -> int:
+        return group_bytes(len(self.records), self.body_bytes)
+
+
+class _PutEnded(Struct):
+    """In the queue: a put has ended. ``why``: with ``Put.UNKNOWN``."""
+
+    of: Numbered[_Building]
+    outcome: Put
+    there: ObjectHead | None = None
+    why: Exception | None = None
+
+
+class ObjectWriter(Writing):
+    """Writes the log of ``incarnation``. ``deliver`` is called on the thread with every group; see :class:`Writing`."""
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        bucket: Bucket,
+        cache: Cache,
+        incarnation: int,
+        segment: Segment,
+        ranges: list[StoredRange],
+        deliver: Callable[[Group], None],
+        failed: Callable[[StoreFailed], None],
+    ) -> None:
+        super().__init__("anabranch-objects", failed)
+        self._bucket = bucket
+        self._cache = cache
+        self._deliver = deliver
+        self._log: LogWriter[_Building] = LogWriter(
+            incarnation,
+            lambda: os.urandom(UNIQUE_BYTES),
+            linger=options.object_linger_seconds,
+            most_bytes=options.group_max_bytes,
+            most_under_way=options.objects_under_way,
+        )
+        self._ends = Tails()
+        for stored in ranges:
+            self._ends.add(stored)
+        self._segment = segment
+        self._shown = segment
+        """That of the last group that was delivered."""
+        self._position = segment.used
+        self._seq = 1
+        self._last: _Building | None = None
+        """The newest group, while it is pending."""
+        self._pool = ThreadPoolExecutor(options.objects_under_way, "anabranch-put")
+        self._waits = pauses()
+        self._again_at = 0.0
+        """Nothing is put before this time: the store did not answer."""
+        self._stop_at: float | None = None
+
+    def close(self) -> None:
+        """Puts that are under way may still take effect, as those of a process that dies."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        item: object = None
+        try:
+            while not self._is_done():
+                item = self._next()
+                while item is not None and self.failure is None:
+                    self._take(item)
+                    item = self._at_once()
+                self._put()
+        except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
+            self.fail(error)
+        if self.failure is not None:
+            self._refuse_all(item)
+
+    def _is_done(self) -> bool:
+        if self.failure is not None:
+            return True
+        if self._stop_at is None:
+            return False
+        if self._log.pending and time.monotonic() > self._stop_at:
+            waiting = f"the object store has not answered for {_STOP_SECONDS:.0f} seconds"
+            self.fail(StoreFailed(f"{waiting}: what was appended last may be there or not"))
+            return True
+        return not self._log.pending
+
+    def _next(self) -> object:
+        """The next of what comes, or None when it is time to do something else."""
+        now = time.monotonic()
+        closes_at = self._log.closes_at()
+        times = [] if self._stop_at is None else [self._stop_at]
+        if closes_at is not None:
+            times.append(max(closes_at, self._again_at))
+        elif self._log.pending and self._again_at > now:
+            times.append(self._again_at)
+        try:
+            return self.queue.get(timeout=max(0.0, min(times) - now) if times else None)
+        except Empty:
+            return None
+
+    def _at_once(self) -> object:
+        try:
+            return self.queue.get_nowait()
+        except Empty:
+            return None
+
+    def _take(self, item: object) -> None:
+        if type(item) is _PutEnded:
+            self._put_ended(item)
+        elif item is STOP:
+            self._stop_at = time.monotonic() + _STOP_SECONDS
+            self._log.close_group(time.monotonic())
+        elif type(item) is Append:
+            self._add_append(item)
+        elif type(item) is Control:
+            self._add_control(item)
+        else:
+            self._follow(cast("Item", item))  # what is asked for, a flush or another segment, is so already
+
+    def _refuse_all(self, item: object) -> None:
+        """The log is ended, or the program met something unexpected: everybody is told, who waits and who comes yet."""
+        failure = self.failure
+        assert failure is not None
+        for building in self._log.abandon():
+            self._deliver(self.refused(building.group.items, failure, self._segment))
+            if item in building.group.items:
+                item = None
+        while item is not STOP and self._stop_at is None:
+            if item is not None and type(item) is not _PutEnded:
+                self._deliver(self.refused([cast("Item", item)], failure, self._segment))
+            item = self.queue.get()
+
+    # --- groups
+
+    def _building(self, more: int) -> _Building:
+        """The open group, with room for ``more`` bytes."""
+        now = time.monotonic()
+        last = self._last
+        if last is not None and not self._log.fresh:
+            if last.position + last.size + more <= self._segment.size:
+                return last
+            self._log.close_group(now)
+        if last is not None and last.group.segment is self._segment:
+            self._position = last.position + last.size
+        if self._position + BEFORE_RECORDS + more > self._segment.size:
+            self._segment = self._cache.segment(self._segment.end, self._segment.size)
+            self._position = 0
+        return _Building(self._segment, self._position)
+
+    def _joined(self, building: _Building, item: Item, before: int) -> None:
+        """``item`` is in the group, which had ``before`` bytes."""
+        building.group.items.append(item)
+        self._last = building
+        self._log.append(building.size - before, building, time.monotonic())
+
+    def _add_append(self, item: Append) -> None:
+        building = self._building(RECORD_BYTES * len(item.entries) + item.bytes)
+        before = building.size
+        item.error = self._ends.place(item, building.records, building.bodies)
+        if item.error is not None:
+            self._follow(item)
+            return
+        building.body_bytes += item.bytes
+        self._joined(building, item, before)
+
+    def _add_control(self, item: Control) -> None:
+        building = self._building(RECORD_BYTES)
+        before = building.size
+        item.lsn = self._segment.base + building.position + len(building.records)
+        item.error = self._ends.apply(item)
+        if item.error is not None or not item.written:
+            self._follow(item)
+            return
+        building.records.append(
+            RECORD.pack(int(item.kind), 0, item.stream_id, item.epoch, item.base, 0, item.index, 0, 0)
+        )
+        self._joined(building, item, before)
+
+    def _follow(self, item: Item) -> None:
+        """``item`` needs no record, and its answer its place behind the others."""
+        if self._last is not None:
+            self._last.group.items.append(item)
+            return
+        group = Group(self._shown)
+        group.items.append(item)
+        self._deliver(group)
+
+    # --- putting
+
+    def _put(self) -> None:
+        now = time.monotonic()
+        if now < self._again_at:
+            return
+        for numbered in self._log.puts(now):
+            (building,) = numbered.tokens
+            if not building.placed:
+                building.placed = True
+                source = source_of(building.group.segment)
+                source.add(building.position, self._log.incarnation, numbered.number, building.size)
+            self._pool.submit(self._put_one, numbered)
+
+    def _put_one(self, numbered: Numbered[_Building]) -> None:
+        """On a thread of the pool."""
+        (building,) = numbered.tokens
+        segment = building.group.segment
+        try:
+            if building.content is None:
+                building.started = time.perf_counter()
+                body = encode_body(segment.base, segment.size, building.position, building.records, building.bodies)
+                building.content = b"".join(self._log.content(numbered, body))
+                source_of(segment).store(building.position, [building.content])
+            outcome, there = self._bucket.put_object(self._log.incarnation, numbered.number, building.content)
+            self.queue.put(_PutEnded(numbered, outcome, there))
+        except Exception as error:  # noqa: BLE001 - told to the thread that writes
+            self.queue.put(_PutEnded(numbered, Put.UNKNOWN, None, error))
+
+    def _put_ended(self, ended: _PutEnded) -> None:
+        if ended.why is not None and not isinstance(ended.why, OSError):
+            raise ended.why
+        if ended.outcome is Put.UNKNOWN:
+            pause = next(self._waits)
+            self._again_at = time.monotonic() + pause
+            logger.warning("object %d is put again: %s", ended.of.number, ended.why)
+        else:
+            self._waits = pauses()
+        unique = b"" if ended.there is None else ended.there.unique
+        for building in self._log.put_ended(ended.of, ended.outcome, unique):
+            self._acknowledge(building)
+        if self._log.fenced:
+            self.fail(StoreFailed(_TAKEN_OVER))
+
+    def _acknowledge(self, building: _Building) -> None:
+        group = building.group
+        content = building.content
+        assert content is not None
+        group.seq = self._seq
+        self._seq += 1
+        group.bytes = len(content)
+        group.end = building.position + len(content)
+        group.records = len(building.records)
+        group.body_at = building.position + BEFORE_RECORDS + RECORD_BYTES * group.records
+        group.flush_seconds = time.perf_counter() - building.started
+        self._shown = group.segment
+        if self._last is building:
+            self._last = None
+            if group.segment is self._segment:
+                self._position = group.end
+        self._deliver(group)
