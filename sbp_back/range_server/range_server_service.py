@@ -44,20 +44,22 @@ class RangeServerSetup(Struct):
     barrier: Barrier = field(default_factory=Barrier)
 
 
+def recover_store(data_dir: Path, options: StoreOptions) -> Store:
+    """The store in ``data_dir``, wherever its log is, recovered. Blocks. Raises ``StoreError`` and ``OSError``."""
+    if options.durability == "object":
+        from sbp_back.range_server.object_log.object_store import ObjectStore  # few nodes have one
+
+        return ObjectStore.open(data_dir, options)
+    return Store.open(data_dir, options)
+
+
 async def open_store(data_dir: Path, options: StoreOptions) -> Store:
     """The store in ``data_dir`` (created when absent), recovered and started; its lock guards the whole directory.
 
     Raises ``StoreError`` and ``OSError``.
     """
 
-    def opened() -> Store:
-        if options.durability == "object":
-            from sbp_back.range_server.object_log.object_store import ObjectStore  # few nodes have one
-
-            return ObjectStore.open(data_dir, options)
-        return Store.open(data_dir, options)
-
-    store = await asyncio.to_thread(opened)
+    store = await asyncio.to_thread(recover_store, data_dir, options)
     for message in store.messages:
         logger.warning("store %s: %s", data_dir, message)
     store.start(asyncio.get_running_loop())

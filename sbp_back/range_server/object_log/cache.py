@@ -61,10 +61,9 @@ class CachedSegment:
         self._places.append(_Place(position, incarnation, number, size, False))
         self._positions.append(position)
 
-    def object_at(self, position: int) -> tuple[int, int]:
-        """(incarnation, number) of the object that has ``position``."""
+    def place(self, position: int) -> str:
         place = self._places[max(0, bisect_right(self._positions, position) - 1)]
-        return place.incarnation, place.number
+        return f"object {place.number} of incarnation {place.incarnation}"
 
     def store(self, position: int, parts: Sequence[Buffer]) -> None:
         """The bytes of the object at ``position``. A disk that does not take them costs a fetch later."""

@@ -29,6 +29,8 @@ _CLUSTER = "identity/cluster_id"
 _SERVER = "identity/server_id"
 _PLACEMENT_DRIVER = "identity/placement_driver"
 _PATIENCE = 15.0
+_NO_BOUND = 1 << 50
+"""Free bytes, as a placement driver is told, which gives a server without room no ranges."""
 
 
 class ObjectStore(Store):
@@ -46,7 +48,10 @@ class ObjectStore(Store):
     @classmethod
     def open(cls, path: Path, options: StoreOptions) -> ObjectStore:
         """As :meth:`Store.open`. Earlier incarnations are taken over, and can acknowledge nothing more."""
-        options.validate()
+        try:
+            options.validate()
+        except ValueError as error:
+            raise StoreError(str(error)) from None
         started = time.perf_counter()
         bucket = Bucket(options.objects)
         directory = path / OBJECTS
@@ -75,6 +80,7 @@ class ObjectStore(Store):
         except OSError as error:
             raise StoreError(f"the objects cannot be reached: {error}") from error
         stats = log.stats
+        stats.disk_free = _NO_BOUND
         stats.recovery_seconds = time.perf_counter() - started
         stats.recovery_scanned_bytes = recovered.scanned_bytes
         return store

@@ -17,7 +17,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from sbp_back.errors import StoreFailed
+from sbp_back.errors import StoreError, StoreFailed
 from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.cache import Cache, source_of
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES, ObjectHead
@@ -217,6 +217,12 @@ class ObjectWriter(Writing):
         self._log.append(building.size - before, building, time.monotonic())
 
     def _add_append(self, item: Append) -> None:
+        if group_bytes(len(item.entries), item.bytes) > self._segment.size:
+            item.error = StoreError(
+                f"{item.bytes} bytes in one append do not fit into a segment of {self._segment.size} bytes"
+            )
+            self._follow(item)
+            return
         building = self._building(RECORD_BYTES * len(item.entries) + item.bytes)
         before = building.size
         item.error = self._ends.place(item, building.records, building.bodies)

@@ -324,7 +324,7 @@ class Gather:
             if part.error is None or not place:
                 part.error = StoreCorrupt(
                     f"the entry at offset {base} of range {part.index} of stream {part.stream_id} "
-                    f"(segment {span.segment.path.name}, position {position}) is damaged: {wrong}"
+                    f"({span.segment.place(position)}) is damaged: {wrong}"
                 )
 
     # --- the end

@@ -24,6 +24,9 @@ class Source(Protocol):
     def bring(self, begin: int, end: int) -> None:
         """Have ``[begin, end)`` in the file. Blocks. Its segment is pinned. Raises ``OSError``."""
 
+    def place(self, position: int) -> str:
+        """What has the byte at ``position``, for people."""
+
 
 class Segment:
     """Log bytes ``[base, base + size)`` in one file; owned by the event loop once the store runs.
@@ -76,6 +79,11 @@ class Segment:
         """See :class:`Source`."""
         if self.source is not None:
             self.source.bring(begin, end)
+
+    def place(self, position: int) -> str:
+        """Where the byte at ``position`` is, for people."""
+        there = f"segment {self.path.name}, position {position}"
+        return there if self.source is None else f"{self.source.place(position)}, {there}"
 
     @property
     def end(self) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sbp_back.errors import StoreError
-from sbp_back.range_server.store import Files, Store, StoreOptions
+from sbp_back.range_server.range_server_service import recover_store
+from sbp_back.range_server.store import Files, StoreOptions
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.model import Buffer, Entry
 
@@ -44,7 +45,7 @@ class Driver:
         self.path = path
         self.options = options or small_options()
         self.failures: list[StoreError] = []
-        self.store = Store.open(path, self.options)
+        self.store = recover_store(path, self.options)
         self.store.on_failed = self.failures.append
         self.store.start(asyncio.get_running_loop())
 

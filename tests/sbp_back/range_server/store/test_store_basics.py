@@ -14,8 +14,14 @@ from sbp_back.range_server.store import Store, StoreOptions
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 
 
-async def test_entries_come_back_as_they_were_received(tmp_path: Path) -> None:
-    async with Driver(tmp_path) as driver:
+@pytest.fixture(params=["fsync", "os", "object"])
+def contract(request: pytest.FixtureRequest, tmp_path: Path) -> StoreOptions:
+    """Options of every kind of store there is: what tests with these ask of it is what a range server relies on."""
+    return small_options(durability=request.param, objects=f"file://{tmp_path}/bucket", object_linger_seconds=0.001)
+
+
+async def test_entries_come_back_as_they_were_received(tmp_path: Path, contract: StoreOptions) -> None:
+    async with Driver(tmp_path, contract) as driver:
         await driver.create(7, epoch=3)
         entries = [make_entry(7, base, 2) for base in range(0, 20, 2)]
         await asyncio.gather(*(driver.append(entry) for entry in entries))
@@ -44,8 +50,8 @@ async def test_a_clean_restart_scans_nothing_and_keeps_everything(tmp_path: Path
         assert [e.base_offset for e in await driver.read(1)] == list(range(51))
 
 
-async def test_callbacks_come_in_the_order_of_submission(tmp_path: Path) -> None:
-    async with Driver(tmp_path) as driver:
+async def test_callbacks_come_in_the_order_of_submission(tmp_path: Path, contract: StoreOptions) -> None:
+    async with Driver(tmp_path, contract) as driver:
         order: list[int] = []
         driver.store.create_range(1, 0, 0, 0, lambda error: order.append(-1))
         finished = asyncio.Event()
@@ -62,8 +68,8 @@ async def test_callbacks_come_in_the_order_of_submission(tmp_path: Path) -> None
         assert driver.store.ranges[1, 0].end == 500
 
 
-async def test_read_honours_offset_limit_and_size(tmp_path: Path) -> None:
-    async with Driver(tmp_path) as driver:
+async def test_read_honours_offset_limit_and_size(tmp_path: Path, contract: StoreOptions) -> None:
+    async with Driver(tmp_path, contract) as driver:
         await driver.create(1)
         await driver.append(*(make_entry(1, base, 10, 1000) for base in range(0, 100, 10)))
         assert [e.base_offset for e in await driver.read(1, 15)] == list(range(10, 100, 10))
@@ -80,8 +86,8 @@ async def test_read_honours_offset_limit_and_size(tmp_path: Path) -> None:
             await driver.read(2)
 
 
-async def test_appends_out_of_place_are_refused_and_change_nothing(tmp_path: Path) -> None:
-    async with Driver(tmp_path) as driver:
+async def test_appends_out_of_place_are_refused_and_change_nothing(tmp_path: Path, contract: StoreOptions) -> None:
+    async with Driver(tmp_path, contract) as driver:
         with pytest.raises(StoreError, match="does not exist"):
             await driver.append(make_entry(1, 0))
         await driver.create(1)
@@ -97,8 +103,8 @@ async def test_appends_out_of_place_are_refused_and_change_nothing(tmp_path: Pat
         assert driver.store.stats.pending_bytes == 0
 
 
-async def test_create_and_seal_rules(tmp_path: Path) -> None:
-    async with Driver(tmp_path) as driver:
+async def test_create_and_seal_rules(tmp_path: Path, contract: StoreOptions) -> None:
+    async with Driver(tmp_path, contract) as driver:
         await driver.create(1, epoch=2)
         await driver.create(1, epoch=2)
         with pytest.raises(StoreError, match="other properties"):
@@ -123,8 +129,8 @@ async def test_create_and_seal_rules(tmp_path: Path) -> None:
         assert (stored.start, stored.epoch, stored.next_offset, stored.end) == (7, 4, 8, 8)
 
 
-async def test_sealing_below_the_end_hides_the_rest(tmp_path: Path) -> None:
-    async with Driver(tmp_path) as driver:
+async def test_sealing_below_the_end_hides_the_rest(tmp_path: Path, contract: StoreOptions) -> None:
+    async with Driver(tmp_path, contract) as driver:
         await driver.create(1)
         await driver.append(*(make_entry(1, base, 10) for base in range(0, 100, 10)))
         await driver.seal(1, end=50)
@@ -154,8 +160,8 @@ async def test_log_rolls_over_many_segments(tmp_path: Path) -> None:
             driver.reopen()
 
 
-async def test_entries_up_to_a_segment_roll_and_larger_ones_are_refused(tmp_path: Path) -> None:
-    async with Driver(tmp_path) as driver:
+async def test_entries_up_to_a_segment_roll_and_larger_ones_are_refused(tmp_path: Path, contract: StoreOptions) -> None:
+    async with Driver(tmp_path, contract) as driver:
         await driver.create(1)
         await driver.append(make_entry(1, 0, size=30 * KIB))
         await driver.append(make_entry(1, 1, size=40 * KIB))
@@ -242,8 +248,8 @@ async def test_durability_os_does_not_flush(tmp_path: Path) -> None:
         assert len(await driver.read(1)) == 1
 
 
-async def test_close_finishes_what_was_submitted(tmp_path: Path) -> None:
-    driver = Driver(tmp_path)
+async def test_close_finishes_what_was_submitted(tmp_path: Path, contract: StoreOptions) -> None:
+    driver = Driver(tmp_path, contract)
     errors: list[StoreError | None] = []
     driver.store.create_range(1, 0, 0, 0, errors.append)
     for base in range(100):
@@ -253,7 +259,7 @@ async def test_close_finishes_what_was_submitted(tmp_path: Path) -> None:
     driver.store.append([make_entry(1, 100)], errors.append)
     assert isinstance(errors[-1], StoreError)
     driver.close()  # again: nothing
-    async with Driver(tmp_path) as driver:
+    async with Driver(tmp_path, contract) as driver:
         assert len(await driver.read(1)) == 100
 
 
