@@ -15,12 +15,13 @@ from tests.clients.client_remote import REMOTES
 from tests.conftest import TOOLS_OF_MARKER
 from tests.drivers import Program
 from tests.pravega_front.java_client import PROGRAM as PRAVEGA_JAVA
+from tests.s3_server import PROGRAM as S3_SERVER
 from tests.ydb_topic_front.sdks.programs import SDKS
 
 
 def programs() -> Iterator[Program]:
     """All drivers that tests start, the longest build first."""
-    found = [sdk.program for sdk in SDKS] + [remote.program for remote in REMOTES] + [PRAVEGA_JAVA]
+    found = [sdk.program for sdk in SDKS] + [remote.program for remote in REMOTES] + [PRAVEGA_JAVA, S3_SERVER]
     yield from sorted(found, key=lambda program: program.marker != "rust")
 
 

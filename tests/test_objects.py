@@ -6,15 +6,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import kafka
+import pytest
 import ydb
 from confluent_kafka import Message, Producer
 from pravega_client import StreamManager
 
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, NodeProcess
+from tests.s3_server import ACCESS, s3_server
 from tests.test_three_protocols import LISTENERS, PATIENCE, consumed, events
 
 RECORDS = 3_000
@@ -31,12 +34,25 @@ def lose_disk(data: Path) -> None:
             path.unlink()
 
 
-def test_kill_9_and_the_loss_of_the_disk_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+@pytest.fixture(params=["file", pytest.param("s3", marks=(pytest.mark.go, pytest.mark.slow))])
+def objects(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where the node keeps its objects."""
+    (tmp_path / "store" / "bucket").mkdir(parents=True)
+    if request.param == "file":
+        yield f"file://{tmp_path}/store/bucket"
+        return
+    with s3_server(tmp_path / "store") as endpoint:
+        for name, value in {**ACCESS, "AWS_ENDPOINT_URL": endpoint}.items():
+            monkeypatch.setenv(name, value)
+        yield "s3://bucket/prefix"
+
+
+def test_kill_9_and_the_loss_of_the_disk_lose_nothing_that_was_acknowledged(tmp_path: Path, objects: str) -> None:
     listen = {**dict.fromkeys(LISTENERS, ANY), "sbp-pd": "off", "sbp-range-server": "off"}
     settings = {
         **TEST_SETTINGS,
         "sbp.durability": "object",
-        "sbp.objects": f"file://{tmp_path}/bucket",
+        "sbp.objects": objects,
         "sbp.object_linger_ms": "10",
     }
     node = NodeProcess(tmp_path / "data", settings=settings, listen=listen)
