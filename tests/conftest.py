@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import ports
+from tests import databases, ports
 from tests.node_process import DocumentNode, NodeProcess
+from tests.postgres import Postgres
 
 settings.register_profile("steady", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """No property test fails because the machine is busy with something else. Otherwise what Hypothesis has chosen."""
@@ -164,3 +165,31 @@ def node_factory(tmp_path: Path) -> Iterator[NodeFactory]:
 def node(node_factory: NodeFactory) -> NodeProcess:
     """A running node of the test's own."""
     return node_factory()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server for all tests that need one and leave it running."""
+    server = Postgres()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What uses ``engine`` runs on every engine that databases may have, or, if it is marked so, on SQLite alone."""
+    if "engine" in metafunc.fixturenames:
+        alone = metafunc.definition.get_closest_marker("sqlite")
+        metafunc.parametrize("engine", ["sqlite"] if alone else ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Which engine the databases of :mod:`tests.databases` have."""
+    kind: str = request.param
+    if kind == "sqlite":
+        yield kind
+        return
+    with databases.on_postgres(request.getfixturevalue("postgres")):
+        yield kind

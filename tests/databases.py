@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from bridges.catalog.sql import Database, DatabaseDamaged, Migration
-from sbp_back.placement_driver.sql_state import SqlState, in_sqlite
+from sbp_back.placement_driver.sql_state import MIGRATIONS, SqlState
+from sbp_back.sql.engine import Engine
+from sbp_back.sql.postgres import PostgresEngine
 from sbp_back.sql.sqlite import SqliteEngine
+from tests.postgres import Postgres
+
+_SERVER = "ANABRANCH_TEST_POSTGRES"
+"""In the environment, for processes that tests start: the server that databases are to lie on."""
+
+
+@contextmanager
+def on_postgres(server: Postgres) -> Iterator[None]:
+    """Databases lie there meanwhile, a path's in a schema of its own."""
+    os.environ[_SERVER] = server.url()
+    try:
+        yield
+    finally:
+        del os.environ[_SERVER]
 
 
 def database(
@@ -20,9 +39,19 @@ def database(
     **options: Any,
 ) -> Database:
     """The node's database at ``path``, not open yet."""
-    return Database(SqliteEngine(path, migrations, **options), on_failed=on_failed)
+    return Database(_engine(path, migrations, **options), on_failed=on_failed)
 
 
 def pd_state(path: Path, loop: asyncio.AbstractEventLoop | None = None) -> SqlState:
     """A placement driver's state at ``path``; opens it."""
-    return SqlState(in_sqlite(path), loop or asyncio.get_running_loop())
+    return SqlState(_engine(path, MIGRATIONS, reserve_bytes=8 << 20), loop or asyncio.get_running_loop())
+
+
+def _engine(path: Path, migrations: Sequence[Migration], **options: Any) -> Engine:
+    url = os.environ.get(_SERVER)
+    if url is None:
+        return SqliteEngine(path, migrations, **options)
+    for name in ("synchronous", "unwatched", "reserve_bytes"):
+        options.pop(name, None)
+    schema = f"t{blake2b(str(path).encode(), digest_size=16).hexdigest()}"
+    return PostgresEngine(url, migrations, schema=schema, **options)

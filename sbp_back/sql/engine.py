@@ -22,6 +22,9 @@ class SqlDamaged(SqlFailed):
     """The disk failed, or what is on it is no database any more."""
 
 
+Refuse = Callable[[SqlFailed], None]
+
+
 class Job:
     """A closure and what became of it: ``result``, or ``error`` (its own, or a :class:`SqlFailed`)."""
 
@@ -60,9 +63,13 @@ class Engine(Protocol):
         """For the thread; before that starts, for whoever opened it."""
         ...
 
-    def execute(self, group: list[Job]) -> None:
+    def execute(self, group: list[Job], refuse: Refuse) -> None:
         """Run all of ``group`` in its order and commit; each has its result or error then. An exception says that
-        nothing is known any more."""
+        nothing is known any more. While it takes long to find out, ``refuse`` is called for what waits behind."""
+        ...
+
+    def stop_waiting(self) -> None:
+        """From any thread: the process ends, so what cannot be found out need not be."""
         ...
 
     def idle(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.sql.connection import Migration
-from sbp_back.sql.engine import Job, SqlDamaged, SqlFailed, SqlFull
+from sbp_back.sql.engine import Job, Refuse, SqlDamaged, SqlFailed, SqlFull
 from sbp_back.sql.reserve import Reserve
 from sbp_back.sql.row_sums import DamagedRows, RowSums, make_table
 
@@ -119,7 +119,10 @@ class SqliteEngine:
         """See :class:`~sbp_back.sql.engine.Engine`."""
         self.connection.close()
 
-    def execute(self, group: list[Job]) -> None:
+    def stop_waiting(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`: nothing ever waits."""
+
+    def execute(self, group: list[Job], refuse: Refuse) -> None:
         """See :class:`~sbp_back.sql.engine.Engine`."""
         failure = self._execute(group)
         if failure is not None:
@@ -129,7 +132,7 @@ class SqliteEngine:
         if freeing and self._reserve.spend():
             for job in freeing:
                 job.error = None
-            self.execute(freeing)
+            self.execute(freeing, refuse)
 
     def _execute(self, group: list[Job]) -> Exception | None:
         """Why nothing of ``group`` was committed; None when it was."""

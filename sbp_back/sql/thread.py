@@ -97,6 +97,7 @@ class SqlThread:
         with self._wake:
             self._closing = True
             self._wake.notify()
+        self.engine.stop_waiting()
         await self._ended.wait()
 
     # --- the thread -------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class SqlThread:
 
     def _execute(self, group: list[Job]) -> SqlDamaged | None:
         try:
-            self._run(group)
+            self.engine.execute(group, self._refuse)
             lost = None
         except Exception as error:
             # Told to everybody who waits. Nothing is known of the connection's state any more.
@@ -142,15 +143,22 @@ class SqlThread:
         self.closures += len(group)
         return lost
 
-    def _run(self, group: list[Job]) -> None:
-        self.engine.execute(group)
-
     def _refuse_all(self, failure: SqlDamaged) -> None:
         """Nothing is executed until the end."""
         while group := self._take():
-            for job in group:
-                job.error = self._told(failure)
-            self._post(group)
+            self._fail(group, failure)
+
+    def _refuse(self, failure: SqlFailed) -> None:
+        """Nothing is executed for a while."""
+        with self._wake:
+            group = list(self._queue)
+            self._queue.clear()
+        self._fail(group, failure)
+
+    def _fail(self, group: list[Job], failure: SqlFailed) -> None:
+        for job in group:
+            job.error = self._told(failure)
+        self._post(group)
 
     def _told(self, error: Exception) -> Exception:
         """What a caller is told: our own words where the trouble is the database's and not the closure's."""

@@ -27,6 +27,8 @@ from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import RangeInfo, StreamInfo
 from tests.databases import database
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 class Backend:
     """Streams in a file of their own, so that they survive the process as a real backend's do."""

@@ -33,6 +33,8 @@ from tests.bridges.catalog.test_catalog import Home
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.databases import database
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 HALVES = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
 THIRDS = [KeyRange.of_doubles(0.0, 1 / 3), KeyRange.of_doubles(1 / 3, 2 / 3), KeyRange.of_doubles(2 / 3, 1.0)]
 

@@ -19,6 +19,8 @@ from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from tests.databases import database
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 async def started(path: Path) -> tuple[Database, Progress]:
     db = database(path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)

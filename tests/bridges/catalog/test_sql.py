@@ -11,6 +11,7 @@ import weakref
 from collections import Counter
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from bridges.catalog.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
@@ -18,6 +19,8 @@ from bridges.errors import StorageFull
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.sql import thread
 from tests.databases import database
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 APP = 0x1234
 
@@ -37,7 +40,7 @@ async def opened(path: Path, migrations=(table,), **options) -> Database:
 
 
 def insert(key: int, value: str = "v"):
-    return lambda c: c.execute("INSERT INTO t (k, v) VALUES (?, ?)", (key, value)).lastrowid
+    return lambda c: c.execute("INSERT INTO t (k, v) VALUES (?, ?) RETURNING k", (key, value)).fetchone()[0]
 
 
 def keys(connection: sqlite3.Connection) -> list[int]:
@@ -84,7 +87,7 @@ async def test_a_failing_closure_undoes_only_itself(tmp_path: Path) -> None:
     )
     assert results[0] == 1
     assert isinstance(results[1], ValueError)
-    assert isinstance(results[2], sqlite3.IntegrityError)
+    assert isinstance(results[2], sqlite3.IntegrityError | psycopg.IntegrityError)
     assert results[3] == 3
     assert await db.run(keys) == [1, 3]
     await db.close()
@@ -105,7 +108,7 @@ async def test_cursors_do_not_leave_the_thread(tmp_path: Path) -> None:
 
     def fails_with_a_cursor_in_its_frame(connection: sqlite3.Connection) -> None:
         cursor = connection.execute("SELECT 1")
-        raise ValueError(cursor.description[0][0])
+        raise ValueError(str(cursor.fetchone()[0]))
 
     with pytest.raises(ValueError, match="1") as caught:
         await db.run(fails_with_a_cursor_in_its_frame)
@@ -124,7 +127,7 @@ async def test_what_closures_give_is_not_kept_by_the_failure_of_another(tmp_path
     one, other = db.submit(lambda c: Large()), db.submit(insert("no number"))  # one group, behind the first
     together.set()
     await first
-    with pytest.raises(sqlite3.Error) as failure:
+    with pytest.raises((sqlite3.Error, psycopg.Error)) as failure:
         await other
     given = weakref.ref(await one)
     del one, other
@@ -203,6 +206,7 @@ async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None
     await db.close()
 
 
+@pytest.mark.sqlite
 async def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     foreign = sqlite3.connect(tmp_path / "a.db")
     foreign.execute("CREATE TABLE x (y)")
@@ -212,17 +216,20 @@ async def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
         await opened(tmp_path / "a.db")
 
 
+@pytest.mark.sqlite
 async def test_garbage_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(b"this is no database at all" * 100)
     with pytest.raises(StoreCorrupt, match="not a readable database"):
         await opened(tmp_path / "a.db")
 
 
+@pytest.mark.sqlite
 async def test_a_path_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         await opened(tmp_path / "missing" / "a.db")
 
 
+@pytest.mark.sqlite
 async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     (pages,) = await db.run(lambda c: c.execute("PRAGMA page_count").fetchone())
@@ -234,6 +241,7 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     await db.close()
 
 
+@pytest.mark.sqlite
 async def test_a_commit_that_fails_is_told_to_all_of_its_group(tmp_path: Path) -> None:
     failures: list[Exception] = []
     db = await opened(tmp_path / "a.db", on_failed=failures.append)
@@ -249,6 +257,7 @@ async def test_a_commit_that_fails_is_told_to_all_of_its_group(tmp_path: Path) -
     await db.close()
 
 
+@pytest.mark.sqlite
 async def test_damage_is_told_to_the_node(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     db = await opened(path)
@@ -305,6 +314,7 @@ async def test_what_was_acknowledged_survives_kill(tmp_path: Path) -> None:
     await db.close()
 
 
+@pytest.mark.sqlite
 async def test_a_thread_that_meets_what_it_cannot_undo_answers_everybody_and_the_node_hears_of_it(
     tmp_path: Path,
 ) -> None:

@@ -29,6 +29,8 @@ from tests.bridges.log.log_lab import World, batch, settle
 from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
 from tests.depth import examples
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 KAFKA = int(FormatId.KAFKA)
 sizes = st.lists(st.none() | st.integers(0, 40), min_size=1, max_size=4)
 WRITES = ("records", "producer", "counted", "opaque", "marker", "damaged")

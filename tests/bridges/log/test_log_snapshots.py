@@ -20,6 +20,8 @@ from sbp_back.wire.entry import pack_entry
 from tests.bridges.log.log_lab import World, batch, kafka_ids, kafka_row, settle
 from tests.databases import database
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 async def write(world: World, log: PartitionLog, *sequences: int, size: int = 10) -> None:
     for sequence in sequences:
@@ -358,6 +360,7 @@ async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db
     assert await db.run(lambda c: c.execute("SELECT count(*) FROM partition_snapshots").fetchone()) == (0,)
 
 
+@pytest.mark.sqlite
 async def test_what_must_survive_loss_of_power_is_flushed_where_the_database_promises_less(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,8 @@ from tests.bridges.log.log_lab import World, batch, settle
 from tests.databases import database
 from tests.node_process import NodeProcess
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
 
 

@@ -19,6 +19,8 @@ from sbp_back.wire.identity import Call, new_identity, pd_name
 from sbp_back.wire.model import DescribePdResponse, PdNode, Request, Response, Status
 from tests.databases import database
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 OWN, OTHER = new_identity(), new_identity()
 
 

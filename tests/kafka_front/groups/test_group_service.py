@@ -27,6 +27,8 @@ from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot
 from tests.databases import database
 from tests.kafka_front.groups.lab import assignment, subscription
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 DAY_MS = 86_400_000
 NOW = 1_800_000_000_000
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)

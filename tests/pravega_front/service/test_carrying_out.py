@@ -17,6 +17,8 @@ from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate
 from tests.databases import database
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 async def test_what_waits_for_its_next_time_holds_no_slot() -> None:
     slots = asyncio.Semaphore(1)

@@ -15,6 +15,8 @@ from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.fields import ANY_VERSION, TableEntry, TableKey
 from tests.databases import database
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 ENTRIES = [TableEntry(b"%03d" % place, ANY_VERSION, b"v") for place in range(100)]
 KEYS = [TableKey(one.key, ANY_VERSION) for one in ENTRIES]
 

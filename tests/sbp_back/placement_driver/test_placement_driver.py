@@ -27,6 +27,8 @@ from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
 from tests.databases import pd_state
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 class Clock:
     def __init__(self) -> None:
@@ -713,6 +715,7 @@ def raise_(error: StateError) -> None:
     raise error
 
 
+@pytest.mark.sqlite
 async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_only(tmp_path: Path) -> None:
     state = pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop())
 
@@ -746,6 +749,7 @@ async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_on
     await state.close()
 
 
+@pytest.mark.sqlite
 async def test_streams_are_trimmed_and_deleted_on_a_full_disk(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "pd.sqlite")
     await bench.stream()
@@ -783,6 +787,7 @@ async def test_streams_are_trimmed_and_deleted_on_a_full_disk(tmp_path: Path) ->
     await bench.pd.close()
 
 
+@pytest.mark.sqlite
 async def test_no_damage_of_the_state_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "pd.sqlite"
     bench = Bench(path)
@@ -812,6 +817,7 @@ async def test_no_damage_of_the_state_is_shown(tmp_path: Path) -> None:
     assert refused > 10
 
 
+@pytest.mark.sqlite
 async def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "pd.sqlite"
     with sqlite3.connect(path) as db:

@@ -1,0 +1,452 @@
+"""PostgreSQL as an engine: serializable transactions, one for a group of closures.
+
+A group is sent without waiting for the answers of what nobody looks at, and without savepoints; when one of its
+closures fails that has changed something, everything is undone and they run again, each in a savepoint. What meets
+another transaction runs again, too.
+
+A commit whose connection breaks is *unknown*, and is asked for, never guessed: every transaction that changes
+anything inserts a row of its own (``sql_commits``), and to ask is to insert the same row. Whoever comes second finds it
+taken: if that is us, the transaction was committed; if it is the transaction, which may still be under way somewhere,
+it can never be committed any more. Until it is known nothing else is executed, and what waits is refused.
+
+PostgreSQL has checksums of its pages, so rows have none here (sbp_back/sql/row_sums.py); where an operator has not
+turned them on the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import psycopg
+from psycopg import errors, rows
+from psycopg.abc import Buffer, PQGen
+from psycopg.adapt import Dumper, Loader
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.numeric import Int8BinaryDumper
+
+from sbp_back.errors import StoreCorrupt, StoreError, StoreLocked
+from sbp_back.sql import dialect
+from sbp_back.sql.connection import Migration
+from sbp_back.sql.engine import Job, Refuse, SqlFailed, SqlFull
+from sbp_back.sql.row_sums import make_table
+from sbp_back.sql.sqlite import check_version
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 10
+"""Runs of a group that meets other transactions."""
+_AGAIN_S = 0.2
+"""Between two attempts to reach the database."""
+_HELD_S = 10.0
+"""How long an opening waits for the lock of a node that has just died."""
+_FORGET_EVERY = 1000
+"""Commits after which the rows of those before are deleted."""
+
+
+class _Int(Int8BinaryDumper):
+    """Every number is a BIGINT, truth values as well: a statement is then prepared once."""
+
+    def dump(self, obj: Any) -> Buffer | None:
+        return super().dump(int(obj))
+
+
+class _Text(Dumper):
+    """Text of no certain type, as a literal has none."""
+
+    def dump(self, obj: str) -> bytes:
+        return dialect.escaped(obj).encode()
+
+
+class _LoadText(Loader):
+    def load(self, data: Buffer) -> str:
+        return dialect.unescaped(bytes(data).decode())
+
+
+class _LoadInt(Loader):
+    """Sums of BIGINT are NUMERIC."""
+
+    def load(self, data: Buffer) -> int:
+        return int(bytes(data))
+
+
+class _Connection(psycopg.Connection[tuple[Any, ...]]):
+    """One that gives up a server which does not answer."""
+
+    patience_s: ClassVar[float] = 5.0
+
+    def wait(self, gen: PQGen[Any], interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(gen, interval, self.patience_s if timeout is None else timeout)
+        except errors._WaitTimeout:
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"it has not answered for {self.patience_s:.0f} s") from None
+
+
+class _Rows:
+    """A :class:`~sbp_back.sql.connection.Cursor`; what was asked is on its way until somebody looks."""
+
+    __slots__ = ("_cursor", "_pipeline")
+
+    def __init__(self, cursor: psycopg.RawCursor[tuple[Any, ...]], pipeline: psycopg.Pipeline | None) -> None:
+        self._cursor = cursor
+        self._pipeline = pipeline
+
+    @property
+    def rowcount(self) -> int:
+        if self._pipeline is not None:
+            self._pipeline.sync()
+        return self._cursor.rowcount
+
+    def fetchone(self) -> Any:
+        return self._cursor.fetchone()
+
+    def fetchall(self) -> list[Any]:
+        return self._cursor.fetchall()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._cursor.fetchall())
+
+
+class _Transaction:
+    """A :class:`~sbp_back.sql.connection.Connection`. ``changed``: something was, since it was last set."""
+
+    __slots__ = ("_db", "_pipeline", "changed")
+
+    def __init__(self, db: _Connection, pipeline: psycopg.Pipeline | None = None) -> None:
+        self._db = db
+        self._pipeline = pipeline
+        self.changed = False
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> _Rows:
+        text = dialect.translated(statement)
+        self.changed = self.changed or not text.startswith("SELECT")
+        cursor = psycopg.RawCursor(self._db)
+        cursor.execute(text.encode(), values or None)
+        return _Rows(cursor, self._pipeline)
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> _Rows:
+        self.changed = True
+        cursor = psycopg.RawCursor(self._db)
+        cursor.executemany(dialect.translated(statement).encode(), list(rows))
+        return _Rows(cursor, self._pipeline)
+
+
+class _Apart(Exception):
+    """One closure's changes have to be undone, and those of the others not."""
+
+
+class PostgresEngine:
+    """Tables in the schema ``schema``, created when absent, of the database at ``url``.
+
+    ``migrations`` and ``application_id`` as :class:`sbp_back.sql.sqlite.SqliteEngine` has them; one process holds the
+    schema at a time, by a lock of its session. A server that does not answer within ``patience_s`` counts as lost.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        migrations: Sequence[Migration],
+        *,
+        schema: str,
+        application_id: int = 0,
+        patience_s: float = 5.0,
+    ) -> None:
+        known = conninfo_to_dict(url)
+        self.name = f"database {known.get('dbname', '')} at {known.get('host', 'localhost')}, schema {schema}"
+        self.commits = 0
+        self._url = url
+        self._schema = schema
+        self._migrations = tuple(migrations)
+        self._application_id = application_id
+        self._patience_s = patience_s
+        self._db: _Connection | None = None
+        self._session = ""
+        self._number = 0
+        self._refused_until = 0.0
+        self._why = ""
+        self._stopping = threading.Event()
+
+    @property
+    def connection(self) -> _Transaction:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        assert self._db is not None
+        return _Transaction(self._db)
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`. Raises StoreLocked where another process holds it."""
+        until = time.monotonic() + _HELD_S
+        try:
+            while True:
+                try:
+                    db = self._connect()
+                    break
+                except StoreLocked:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_AGAIN_S)
+            self._migrate(db)
+            (sums,) = db.execute("SHOW data_checksums").fetchone() or ("off",)
+        except psycopg.Error as error:
+            self.close()
+            raise StoreError(f"cannot use {self.name}: {str(error).strip()}") from error
+        except StoreError:
+            self.close()
+            raise
+        if sums != "on":
+            logger.warning("%s: its server has no data checksums, so damage on its disk is not noticed", self.name)
+
+    def _connect(self) -> _Connection:
+        db = _Connection.connect(
+            self._url,
+            autocommit=True,
+            connect_timeout=max(2, int(self._patience_s)),
+            row_factory=rows.tuple_row,
+        )
+        try:
+            db.patience_s = self._patience_s  # type: ignore[misc]
+            db.prepare_threshold = 2
+            for kind in (int, bool):
+                db.adapters.register_dumper(kind, _Int)
+            db.adapters.register_dumper(str, _Text)
+            for name in ("text", "varchar", "name"):
+                db.adapters.register_loader(name, _LoadText)
+            db.adapters.register_loader("numeric", _LoadInt)
+            # The server, too, is to notice when the other side is gone: it holds the lock for this session.
+            for setting in ("idle = 5", "interval = 2", "count = 3"):
+                db.execute(f"SET tcp_keepalives_{setting}".encode())
+            taken = db.execute("SELECT pg_try_advisory_lock(1634628961, hashtext(%s))", (self._schema,)).fetchone()
+            if taken is None or not taken[0]:
+                raise StoreLocked(f"{self.name} is in use by another process")
+            quoted = '"' + self._schema.replace('"', '""') + '"'
+            db.execute(f"SET search_path = {quoted}".encode())
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+        self._session = secrets.token_hex(16)
+        self._number = 0
+        return db
+
+    def _migrate(self, db: _Connection) -> None:
+        db.execute("BEGIN")
+        quoted = '"' + self._schema.replace('"', '""') + '"'
+        db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}".encode())
+        query = "SELECT count(*) FROM pg_tables WHERE schemaname = %s"
+        (tables,) = db.execute(query, (self._schema,)).fetchone() or (0,)
+        found: tuple[Any, ...] | None = (self._application_id, 0)
+        if tables:
+            query = "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename = 'sql_schema'"
+            (ours,) = db.execute(query, (self._schema,)).fetchone() or (0,)
+            found = db.execute("SELECT application, version FROM sql_schema").fetchone() if ours else None
+        if found is None or found[0] != self._application_id:
+            raise StoreCorrupt(f"{self.name} is a database of another application")
+        version = found[1]
+        check_version(self.name, version, len(self._migrations))
+        if not tables:
+            db.execute("CREATE TABLE sql_schema (application BIGINT NOT NULL, version BIGINT NOT NULL)")
+            db.execute("INSERT INTO sql_schema VALUES (%s, 0)", (self._application_id,))
+            db.execute(
+                "CREATE TABLE sql_commits (session TEXT, number BIGINT, made TIMESTAMPTZ NOT NULL DEFAULT now(), "
+                "PRIMARY KEY (session, number))"
+            )
+        transaction = _Transaction(db)
+        for migration in self._migrations[version:]:
+            if migration is not make_table:
+                migration(transaction)
+        db.execute("UPDATE sql_schema SET version = %s", (len(self._migrations),))
+        db.execute("DELETE FROM sql_commits WHERE made < now() - interval '1 day'")
+        db.execute("COMMIT")
+
+    def idle(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        if self._db is not None and self._number >= _FORGET_EVERY:
+            # Not in a transaction of the closures, which others' would meet there.
+            with suppress(psycopg.Error):
+                self._db.execute(
+                    "DELETE FROM sql_commits WHERE session = %s AND number < %s", (self._session, self._number)
+                )
+                self._session, self._number = secrets.token_hex(16), 0
+
+    def close(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def stop_waiting(self) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        self._stopping.set()
+
+    # --- executing --------------------------------------------------------------------------------------------------
+
+    def execute(self, group: list[Job], refuse: Refuse) -> None:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        for tried in range(_TRIES):
+            for job in group:
+                job.result = job.error = None
+            db = self._reached()
+            if db is None:
+                _fail(group, SqlFailed(self._why))
+                return
+            try:
+                self._attempt(db, group)
+                return
+            except (errors.SerializationFailure, errors.DeadlockDetected) as error:
+                self._undo(db)
+                _fail(group, SqlFailed(f"it has met other transactions {_TRIES} times: {error}"))
+                time.sleep(random.random() * 0.001 * (1 << tried))
+            except _Unknown as unknown:
+                committed = self._ask(unknown, refuse)
+                if committed is None:
+                    _fail(group, SqlFailed("nobody knows whether it was committed: the database was lost meanwhile"))
+                    return
+                if committed:
+                    self.commits += 1
+                    return
+            except psycopg.Error as error:
+                self._undo(db)
+                kind = SqlFull if isinstance(error, errors.DiskFull) else SqlFailed
+                _fail(group, kind(str(error).strip()))
+                return
+
+    def _reached(self) -> _Connection | None:
+        """The connection, made anew if it was lost; None, and ``_why``, where that is not possible."""
+        if self._db is not None and not self._db.closed:
+            return self._db
+        if time.monotonic() < self._refused_until:
+            return None
+        try:
+            self._db = None
+            return self._connect()
+        except (psycopg.Error, StoreError) as error:
+            self._why = f"it cannot be reached: {str(error).strip()}"
+            self._refused_until = time.monotonic() + _AGAIN_S
+            return None
+
+    def _undo(self, db: _Connection) -> None:
+        """Nothing of the transaction remains, or the connection does not."""
+        try:
+            if not db.closed:
+                db.execute("ROLLBACK")
+        except psycopg.Error:
+            db.close()
+
+    def _attempt(self, db: _Connection, group: list[Job]) -> None:
+        try:
+            self._together(db, group)
+            return
+        except _Apart:
+            pass
+        except psycopg.Error as error:
+            if db.closed or isinstance(error, errors.SerializationFailure | errors.DeadlockDetected):
+                raise
+        self._undo(db)
+        self._apart(db, group)
+
+    def _together(self, db: _Connection, group: list[Job]) -> None:
+        with db.pipeline() as pipeline:
+            transaction = _Transaction(db, pipeline)
+            db.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+            changed = False
+            for job in group:
+                transaction.changed = False
+                try:
+                    job.result = _value(job.fn(transaction))
+                except psycopg.Error:
+                    raise  # which may be of any statement before
+                except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
+                    if transaction.changed:
+                        raise _Apart from None
+                    traceback.clear_frames(error.__traceback__)
+                    job.error = error
+                changed |= transaction.changed
+            self._commit(db, changed, pipeline)
+
+    def _apart(self, db: _Connection, group: list[Job]) -> None:
+        transaction = _Transaction(db)
+        db.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        for job in group:
+            job.result = job.error = None
+            db.execute("SAVEPOINT job")
+            try:
+                job.result = _value(job.fn(transaction))
+            except (errors.SerializationFailure, errors.DeadlockDetected):
+                raise
+            except Exception as error:
+                if db.closed:
+                    raise
+                traceback.clear_frames(error.__traceback__)
+                full = isinstance(error, errors.DiskFull)
+                job.error = SqlFull(str(error)) if full else error
+                db.execute("ROLLBACK TO job")
+            db.execute("RELEASE job")
+        self._commit(db, True, None)
+
+    def _commit(self, db: _Connection, changed: bool, pipeline: psycopg.Pipeline | None) -> None:
+        self._number += changed
+        asked = _Unknown(self._session, self._number)
+        if changed:
+            row = (self._session, self._number)
+            db.execute("INSERT INTO sql_commits (session, number) VALUES (%s, %s)", row)
+        if pipeline is not None:
+            pipeline.sync()  # what went wrong until here is told here: the connection may break, and all is undone
+        try:
+            ended = db.execute("COMMIT")
+            if pipeline is not None:
+                pipeline.sync()
+        except psycopg.OperationalError as error:
+            if changed and db.closed:
+                raise asked from error
+            raise
+        if ended.statusmessage != "COMMIT":
+            raise psycopg.OperationalError(f"the transaction was undone: {ended.statusmessage}")
+        self.commits += 1
+
+    def _ask(self, lost: _Unknown, refuse: Refuse) -> bool | None:
+        """Whether a commit has happened; None if the process stops before that is known."""
+        logger.warning("%s: the connection was lost in a commit; asking whether it happened", self.name)
+        while not self._stopping.is_set():
+            db = self._reached()
+            if db is not None:
+                try:
+                    query = "INSERT INTO sql_commits (session, number) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+                    found = db.execute(query, (lost.session, lost.number))
+                except psycopg.Error as error:
+                    self._undo(db)
+                    self._why = str(error).strip()
+                else:
+                    committed = found.rowcount == 0
+                    logger.warning("%s: that commit has %shappened", self.name, "" if committed else "not ")
+                    return committed
+            refuse(SqlFailed(self._why))
+            self._stopping.wait(_AGAIN_S)
+        return None
+
+
+class _Unknown(Exception):
+    """The connection was lost while a transaction was being committed: the row that tells of it."""
+
+    def __init__(self, session: str, number: int) -> None:
+        super().__init__(session, number)
+        self.session = session
+        self.number = number
+
+
+def _value(result: Any) -> Any:
+    """What a closure gives; rows that nobody has fetched do not leave the transaction."""
+    return None if isinstance(result, _Rows) else result
+
+
+def _fail(group: list[Job], error: SqlFailed) -> None:
+    for job in group:
+        job.result, job.error = None, error

@@ -1,0 +1,243 @@
+"""PostgreSQL as an engine, where it is not like SQLite: connections break, servers stop, others are there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bridges.catalog.sql import Connection, Database, DatabaseError
+from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.sql import dialect
+from sbp_back.sql.postgres import PostgresEngine
+from tests.postgres import Postgres
+
+NAME = ".s.PGSQL.5432"
+
+
+def table(connection: Connection) -> None:
+    connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT) STRICT, WITHOUT ROWID")
+
+
+def column(connection: Connection) -> None:
+    connection.execute("ALTER TABLE t ADD COLUMN w BLOB NOT NULL DEFAULT x'00ff'")
+
+
+def insert(key: int, value: str = "v"):
+    return lambda c: c.execute("INSERT INTO t (k, v) VALUES (?, ?)", (key, value)).rowcount
+
+
+def keys(connection: Connection) -> list[int]:
+    return [k for (k,) in connection.execute("SELECT k FROM t ORDER BY k")]
+
+
+async def opened(
+    url: str, schema: str, migrations=(table,), patience_s: float = 5.0, application_id: int = 1
+) -> Database:
+    engine = PostgresEngine(url, migrations, schema=schema, application_id=application_id, patience_s=patience_s)
+    db = Database(engine)
+    await db.open()
+    return db
+
+
+class Wire:
+    """A way to the server that breaks as a COMMIT comes by: before the server has it, or before its answer is back."""
+
+    def __init__(self, server: Postgres, directory: Path) -> None:
+        self.url = f"postgresql://anabranch@/postgres?host={directory}"
+        self.breaks = ""
+        self.broken = 0
+        self._there = str(server.directory / NAME)
+        self._here = str(directory / NAME)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Wire]:
+        async with await asyncio.start_unix_server(self._serve, self._here):
+            yield self
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_unix_connection(self._there)
+        back = asyncio.create_task(self._pump(far_reader, writer))
+        try:
+            while data := await reader.read(65536):
+                how = self.breaks if b"COMMIT" in data else ""
+                if how:
+                    self.breaks = ""
+                    self.broken += 1
+                    back.cancel()
+                if how == "before":
+                    break
+                far_writer.write(data)
+                if how == "after":
+                    await far_reader.read(65536)  # it has answered
+                    break
+        finally:
+            back.cancel()
+            far_writer.close()
+            writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+async def test_a_commit_whose_connection_breaks_takes_effect_once(postgres: Postgres, tmp_path: Path, how: str) -> None:
+    async with Wire(postgres, tmp_path).open() as wire:
+        db = await opened(wire.url, f"broken_{how}")
+        await db.run(insert(1))
+        for round_ in range(3):
+            wire.breaks = how
+            together = [db.submit(insert(10 * round_ + key)) for key in range(2, 6)]
+            assert await asyncio.wait_for(asyncio.gather(*together), 30) == [1, 1, 1, 1]
+        assert wire.broken == 3
+        assert await db.run(keys) == [1, *(10 * round_ + key for round_ in range(3) for key in range(2, 6))]
+        await db.close()
+
+
+async def test_who_asks_about_a_commit_keeps_it_from_happening_later(postgres: Postgres) -> None:
+    """The transaction is still under way at the server when it is asked for, and ends after that."""
+    db = await opened(postgres.url(), "late")
+    engine = db.engine
+    assert isinstance(engine, PostgresEngine)
+    late = PostgresEngine(postgres.url(), (), schema="late_lock")
+    late.open()
+    assert late._db is not None
+    late._db.execute("SET search_path = late")
+    late._db.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+    late._db.execute("INSERT INTO t VALUES (7, 'v')")
+    await db.run(
+        lambda c: c.execute("INSERT INTO sql_commits (session, number) VALUES (?, ?) ON CONFLICT DO NOTHING", ("s", 3))
+    )
+    with pytest.raises(Exception, match=r"sql_commits_pkey|serialize"):
+        late._db.execute("INSERT INTO sql_commits (session, number) VALUES ('s', 3)")
+    late.close()
+    assert await db.run(keys) == []
+    await db.close()
+
+
+async def test_a_server_that_stops_and_starts_again_is_told_as_retriable(tmp_path: Path) -> None:
+    server = Postgres()
+    try:
+        db = await opened(server.url(), "stops")
+        await db.run(insert(1))
+        server.stop()
+        for key in (2, 3):
+            with pytest.raises(DatabaseError) as told:
+                await db.run(insert(key))
+            assert told.value.retriable
+        server.start()
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await db.run(insert(4))
+                    break
+                except DatabaseError:
+                    await asyncio.sleep(0.05)
+        assert await db.run(keys) == [1, 4]
+        await db.close()
+    finally:
+        server.close()
+
+
+async def test_a_server_that_does_not_answer_is_given_up_and_used_again(tmp_path: Path) -> None:
+    server = Postgres()
+    try:
+        db = await opened(server.url(), "hangs", patience_s=0.5)
+        await db.run(insert(1))
+        (backend,) = await db.run(lambda c: c.execute("SELECT pg_backend_pid()").fetchone())
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            with pytest.raises(DatabaseError, match=r"cannot be reached|not answered|in use"):
+                await asyncio.wait_for(db.run(insert(2)), 10)
+        finally:
+            os.kill(backend, signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await db.run(insert(3))
+                    break
+                except DatabaseError:
+                    await asyncio.sleep(0.05)
+        assert await db.run(keys) == [1, 3]
+        await db.close()
+    finally:
+        server.close()
+
+
+async def test_what_meets_another_transaction_runs_again(postgres: Postgres) -> None:
+    db = await opened(postgres.url(), "meets")
+    await db.run(insert(1, "0"))
+    other = PostgresEngine(postgres.url(), (), schema="meets_other")
+    other.open()
+    assert other._db is not None
+    runs = 0
+
+    def add(connection: Connection) -> None:
+        nonlocal runs
+        runs += 1
+        (value,) = connection.execute("SELECT v FROM t WHERE k = ?", (1,)).fetchone()
+        if runs == 1:
+            assert other._db is not None
+            other._db.execute("UPDATE meets.t SET v = '10' WHERE k = 1")
+        connection.execute("UPDATE t SET v = ? WHERE k = ?", (str(int(value) + 1), 1))
+
+    await db.run(add)
+    assert runs == 2
+    assert await db.run(lambda c: c.execute("SELECT v FROM t").fetchone()[0]) == "11"
+    other.close()
+    await db.close()
+
+
+async def test_who_may_use_a_schema(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sbp_back.sql import postgres as module
+
+    monkeypatch.setattr(module, "_HELD_S", 0.3)
+    db = await opened(postgres.url(), "whose", (table, column))
+    with pytest.raises(StoreError, match="in use by another process"):
+        await opened(postgres.url(), "whose", (table, column))
+    await db.run(insert(1))
+    assert await db.run(lambda c: c.execute("SELECT w FROM t").fetchone()) == (b"\x00\xff",)
+    await db.close()
+    with pytest.raises(StoreVersionError, match="newer release"):
+        await opened(postgres.url(), "whose", (table,))
+    with pytest.raises(StoreCorrupt, match="another application"):
+        await opened(postgres.url(), "whose", (table, column), application_id=2)
+    with pytest.raises(StoreError, match="cannot use database nowhere"):
+        await opened(postgres.url("nowhere"), "whose")
+
+
+async def test_text_of_every_kind_comes_back(postgres: Postgres) -> None:
+    db = await opened(postgres.url(), "text")
+    texts = ["", "a\0b", "\ue000", "\ue0000", "\0\ue000\0", "?'\"%s\\", "\U0001f600"]
+    for number, text in enumerate(texts):
+        await db.run(insert(number, text))
+        assert await db.run(lambda c, t=text: c.execute("SELECT k FROM t WHERE v = ?", (t,)).fetchall()) == [(number,)]
+    assert await db.run(lambda c: [v for (v,) in c.execute("SELECT v FROM t ORDER BY k")]) == texts
+    await db.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        (
+            "SELECT offset FROM t WHERE a = ? AND b = '?' AND c = ?",
+            "SELECT \"offset\" FROM t WHERE a = $1 AND b = '?' AND c = $2",
+        ),
+        ("DELETE FROM t INDEXED BY i LIMIT 1 OFFSET ?", "DELETE FROM t LIMIT 1 OFFSET $1"),
+        (
+            "CREATE TABLE t (a INTEGER PRIMARY KEY AUTOINCREMENT, end BLOB NOT NULL DEFAULT x'00', "
+            "u TEXT DEFAULT 'user') STRICT, WITHOUT ROWID",
+            'CREATE TABLE t (a BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, "end" BYTEA NOT NULL DEFAULT '
+            "'\\x00'::bytea, u TEXT COLLATE \"C\" DEFAULT 'user')",
+        ),
+    ],
+)
+def test_statements_in_its_words(statement: str, told: str) -> None:
+    assert dialect.translated(statement) == told
