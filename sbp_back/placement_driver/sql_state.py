@@ -70,8 +70,10 @@ def _format_2(connection: Connection) -> None:
 
 
 def _format_3(connection: Connection) -> None:
-    connection.execute("CREATE TABLE identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)")
-    connection.execute("INSERT INTO identity VALUES (1, ?)", (new_identity(),))
+    # Early releases made it whatever the format was.
+    table = "identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+    connection.execute("INSERT INTO identity VALUES (1, ?) ON CONFLICT DO NOTHING", (new_identity(),))
 
 
 def _format_4(connection: Connection) -> None:

@@ -19,11 +19,12 @@ TEXT = (ROOT / "docs" / "sbp.md").read_text("utf-8")
 
 
 def defined_tests() -> Iterator[str]:
-    for folder in ("sbp_back", "bridges", "kafka_front", "external"):
-        for path in (ROOT / "tests" / folder).rglob("test_*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                    yield node.name
+    tests = ROOT / "tests"
+    folders = ("sbp_back", "bridges", "kafka_front", "external")
+    for path in (*tests.glob("test_*.py"), *(path for name in folders for path in (tests / name).rglob("test_*.py"))):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                yield node.name
 
 
 def test_every_test_it_names_exists() -> None:
