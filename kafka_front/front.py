@@ -12,6 +12,7 @@ from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import GroupDirectory
+    from bridges.catalog.transaction_view import TransactionDirectory
     from kafka_front.serving import KafkaServer
 
 
@@ -39,6 +40,10 @@ class KafkaFront(Front):
     @property
     def groups(self) -> GroupDirectory | None:
         return None if self._server is None else self._server.groups
+
+    @property
+    def transactions(self) -> TransactionDirectory | None:
+        return None if self._server is None else self._server.transactions
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         from kafka_front.serving import KafkaServer  # not before: settings are read by every command

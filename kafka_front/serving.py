@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bridges.catalog.group_view import GroupDirectory
+from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.net.address import Address
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
@@ -28,6 +29,7 @@ from kafka_front.service import (
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupService
 from kafka_front.service.transactions import admin, requests, txn_offsets
+from kafka_front.service.transactions.view import LiveTransactions
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS
 from kafka_front.wire.errors import ErrorCode
@@ -55,11 +57,17 @@ class KafkaServer:
         self._server: Server | None = None
         self._groups: GroupService | None = None
         self._transactions: Transactions | None = None
+        self._live_transactions: LiveTransactions | None = None
 
     @property
     def groups(self) -> GroupDirectory | None:
         """The groups clients joined; None before :meth:`start`."""
         return None if self._groups is None else self._groups.live
+
+    @property
+    def transactions(self) -> TransactionDirectory | None:
+        """The transactions of clients; None before :meth:`start`."""
+        return self._live_transactions
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node = self._node
@@ -69,6 +77,7 @@ class KafkaServer:
         joined.unstable = node.progress.is_pending
         transactions = self._transactions = service.transactions
         await transactions.load()
+        self._live_transactions = LiveTransactions(transactions)
         node.every(_SETTLE_MS, transactions.settle, "ended transactions")
         node.every(joined.settings.offsets_retention_check_ms, joined.expire, "offset expiry")
         settings = service.settings

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NOTHING = "-"
+"""What tables have where there is nothing to tell."""
 DEFAULT_NODE = "http://127.0.0.1:8080"
 
 
@@ -73,6 +75,13 @@ def print_table(heads: list[str], rows: Iterable[Iterable[object]]) -> None:
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
+
+
+def shown(text: str | None) -> str:
+    """Text that clients chose, without what would move the cursor or break the table."""
+    if not text:
+        return NOTHING
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def fail(message: str, code: int = EXIT_FAILED, *, as_json: bool = False, **extra: object) -> NoReturn:

@@ -10,9 +10,7 @@ from urllib.parse import quote
 import click
 
 from bridges.catalog.group_view import CONSUMERS
-from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table
-
-_NOTHING = "-"
+from bridges.commands.common import NOTHING, NodeClient, json_option, node_option, print_json, print_table, shown
 
 
 class _Groups(click.Group):
@@ -75,7 +73,7 @@ def list_(node: str, as_json: bool) -> None:
         (
             [
                 *([group["space"]] if with_space else ()),
-                _shown(group["group"]),
+                shown(group["group"]),
                 _fronts(group),
                 group["state"],
                 group["members"],
@@ -116,12 +114,12 @@ def describe(group: str, space: str, node: str, as_json: bool) -> None:
 
 
 def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    yield "group", _shown(found["group"])
+    yield "group", shown(found["group"])
     yield "protocol", _fronts(found)
     yield "state", found["state"]
     for name, key in (("kind", "kind"), ("type", "protocol_type"), ("strategy", "protocol")):
         if found[key]:
-            yield name, _shown(found[key])
+            yield name, shown(found[key])
     if found["generation"] is not None:
         yield "generation", found["generation"]
     yield "members", len(found["members"])
@@ -135,10 +133,10 @@ def _print_positions(found: dict[str, Any]) -> None:
     rows = []
     for one in found["positions"]:
         member = members.get(one["member_id"], {})
-        numbers = [_NOTHING if one[key] is None else one[key] for key in ("offset", "end_offset", "lag")]
-        reader = [_shown(member.get(key)) for key in ("member_id", "host", "client_id")]
-        row = [_shown(one["topic"]), one["partition"], *numbers, *reader]
-        rows.append([*row, _shown(one["metadata"])] if with_metadata else row)
+        numbers = [NOTHING if one[key] is None else one[key] for key in ("offset", "end_offset", "lag")]
+        reader = [shown(member.get(key)) for key in ("member_id", "host", "client_id")]
+        row = [shown(one["topic"]), one["partition"], *numbers, *reader]
+        rows.append([*row, shown(one["metadata"])] if with_metadata else row)
     print_table([*heads, "METADATA"] if with_metadata else heads, rows)
 
 
@@ -153,32 +151,25 @@ def _print_members(members: list[dict[str, Any]]) -> None:
     rows = []
     for member in members:
         partitions = member["partitions"]
-        row = [_shown(member[key]) for _, key in columns]
+        row = [shown(member[key]) for _, key in columns]
         if partitions is None:
-            row += [_NOTHING, _NOTHING]
+            row += [NOTHING, NOTHING]
         else:
-            assigned = (f"{_shown(topic)}({_ranges(indexes)})" for topic, indexes in partitions.items())
-            row += [str(sum(map(len, partitions.values()))), ", ".join(assigned) or _NOTHING]
+            assigned = (f"{shown(topic)}({_ranges(indexes)})" for topic, indexes in partitions.items())
+            row += [str(sum(map(len, partitions.values()))), ", ".join(assigned) or NOTHING]
         rows.append(row)
     print_table([*(head for head, _ in columns), "#PARTITIONS", "ASSIGNMENT"], rows)
 
 
 def _fronts(group: dict[str, Any]) -> str:
-    return ",".join(group["fronts"]) or _NOTHING
+    return ",".join(group["fronts"]) or NOTHING
 
 
 def _lag(group: dict[str, Any]) -> str:
     """``+`` says that there is more: the ends of some partitions are not known."""
     if group["lag"] is None:
-        return _NOTHING
+        return NOTHING
     return f"{group['lag']}{'+' if group['unknown_lags'] else ''}"
-
-
-def _shown(text: str | None) -> str:
-    """Text that clients chose, without what would move the cursor or break the table."""
-    if not text:
-        return _NOTHING
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -1,17 +1,90 @@
-"""``anabranch transaction``: find-hanging, abort, commit."""
+"""``anabranch transaction``: list, describe, find-hanging, abort, commit."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
+from urllib.parse import quote
 
 import click
+from click.core import ParameterSource
 
-from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table, topic_path
+from bridges.commands.cli import EXIT_USAGE
+from bridges.commands.common import (
+    NOTHING,
+    NodeClient,
+    fail,
+    json_option,
+    node_option,
+    print_json,
+    print_table,
+    shown,
+    topic_path,
+)
 
 
 @click.group("transaction")
 def command() -> None:
-    """Find transactions that nobody ends any more, and end them."""
+    """List the transactions of producers, and end those that nobody ends any more."""
+
+
+@command.command("list")
+@click.option("--open", "only_open", is_flag=True, help="Only those of which something is open.")
+@node_option
+@json_option
+def list_(only_open: bool, node: str, as_json: bool) -> None:
+    """List transactional ids."""
+    path = "/api/transactions?open=true" if only_open else "/api/transactions"
+    found = NodeClient(node, as_json=as_json).call("GET", path)["transactions"]
+    if as_json:
+        print_json(found)
+        return
+    heads = ["TRANSACTIONAL-ID", "PROTOCOL", "STATE", "PRODUCER", "EPOCH", "OPEN-FOR", "TIMEOUT"]
+    keys = ("front", "state", "producer_id", "epoch")
+    print_table(
+        heads,
+        (
+            [shown(one["transactional_id"]), *(one[key] for key in keys), _open_for(one), _seconds(one["timeout_ms"])]
+            for one in found
+        ),
+    )
+
+
+@command.command("describe")
+@click.argument("transactional_id", metavar="ID")
+@node_option
+@json_option
+def describe(transactional_id: str, node: str, as_json: bool) -> None:
+    """Show a transactional id, and what its open transaction writes to."""
+    found = NodeClient(node, as_json=as_json).call("GET", _path(transactional_id))
+    if as_json:
+        print_json(found)
+        return
+    for name, value in (
+        ("transactional id", shown(found["transactional_id"])),
+        ("protocol", found["front"]),
+        ("state", found["state"]),
+        ("producer", f"{found['producer_id']}, epoch {found['epoch']}"),
+        ("open for", _open_for(found)),
+        ("timeout", _seconds(found["timeout_ms"])),
+        ("groups", ", ".join(map(shown, found["groups"])) or NOTHING),
+    ):
+        click.echo(f"{name:<17} {value}")
+    if found["partitions"]:
+        click.echo()
+        print_table(["TOPIC", "PARTITION"], ([shown(one["topic"]), one["partition"]] for one in found["partitions"]))
+
+
+def _path(transactional_id: str) -> str:
+    return f"/api/transactions/{quote(transactional_id, safe='')}"
+
+
+def _open_for(one: dict[str, Any]) -> str:
+    return NOTHING if one["open_ms"] is None else _seconds(one["open_ms"])
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:g}s"
 
 
 @command.command("find-hanging")
@@ -27,36 +100,75 @@ def find_hanging(topic: str, partition: int, node: str, as_json: bool) -> None:
         print_json(found)
         return
     print_table(
-        ["PRODUCER", "FIRST OFFSET"], ([one["producer_id"], one["first_offset"]] for one in found["transactions"])
+        ["PRODUCER", "FIRST-OFFSET", "TRANSACTIONAL-ID", "STATE", "OPEN-FOR"],
+        ([one["producer_id"], one["first_offset"], *_known(one["transaction"])] for one in found["transactions"]),
     )
     click.echo(f"readers of committed data get as far as {found['last_stable_offset']}, of {found['end_offset']}")
 
 
-def _ends(name: str, outcome: str, *, commit: bool) -> None:
-    """Make the command ``name``, which ends a transaction so."""
-
-    @command.command(name, help=f"End the open transaction of PRODUCER (an id){outcome}.")
-    @click.argument("topic")
-    @click.argument("producer", type=click.IntRange(0))
-    @click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
-    @click.option("--yes", is_flag=True, help="Do not ask.")
-    @node_option
-    @json_option
-    def end(topic: str, producer: int, partition: int, yes: bool, node: str, as_json: bool) -> None:
-        if not yes and sys.stdin.isatty():
-            what = "Show" if commit else "Hide"
-            question = (
-                f"{what} what producer {producer} wrote to {topic}-{partition} in its open transaction, for good?"
-            )
-            click.confirm(question, abort=True, err=True)
-        path = topic_path(topic, "partitions", str(partition), "transactions", str(producer), "end")
-        done = NodeClient(node, as_json=as_json).call("POST", path, {"commit": commit})
-        if as_json:
-            print_json(done)
-        else:
-            how = "committed" if commit else "aborted"
-            click.echo(f"{how}; readers of committed data get as far as {done['last_stable_offset']} now")
+def _known(transaction: dict[str, Any] | None) -> list[str]:
+    """A producer that no front knows has no coordinator any more, or is of a protocol without transactional ids."""
+    if transaction is None:
+        return [NOTHING] * 3
+    return [shown(transaction["transactional_id"]), transaction["state"], _open_for(transaction)]
 
 
-_ends("abort", ": what it wrote is never shown", commit=False)
-_ends("commit", " as committed, where that is known to be its outcome", commit=True)
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
+_partition = click.option(
+    "--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition of TOPIC."
+)
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@command.command("abort")
+@click.argument("name", metavar="ID | TOPIC")
+@click.argument("producer", type=click.IntRange(0), required=False)
+@_partition
+@_yes
+@node_option
+@json_option
+def abort(name: str, producer: int | None, partition: int, yes: bool, node: str, as_json: bool) -> None:
+    """Abort the open transaction of a transactional id, everywhere: what it wrote is never shown, and its producer is
+    fenced. With TOPIC and PRODUCER (an id): of that partition alone, for transactions that nobody coordinates."""
+    if producer is not None:
+        _end(name, producer, partition, yes, node, commit=False, as_json=as_json)
+        return
+    if click.get_current_context().get_parameter_source("partition") is not ParameterSource.DEFAULT:
+        fail("--partition is for the transaction of a TOPIC and PRODUCER", EXIT_USAGE, as_json=as_json)
+    _confirm(f"Hide what {shown(name)} wrote in its open transaction, for good?", yes=yes)
+    done = NodeClient(node, as_json=as_json).call("POST", f"{_path(name)}/abort")
+    if as_json:
+        print_json(done)
+    elif done["open_ms"] is None:
+        click.echo(f"aborted; the state of {shown(name)} is {done['state']}")
+    else:
+        click.echo(f"being aborted; the state of {shown(name)} is {done['state']}")
+
+
+@command.command("commit")
+@click.argument("topic")
+@click.argument("producer", type=click.IntRange(0))
+@_partition
+@_yes
+@node_option
+@json_option
+def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_json: bool) -> None:
+    """End the open transaction of PRODUCER (an id) as committed, where that is known to be its outcome."""
+    _end(topic, producer, partition, yes, node, commit=True, as_json=as_json)
+
+
+def _end(topic: str, producer: int, partition: int, yes: bool, node: str, *, commit: bool, as_json: bool) -> None:
+    what = "Show" if commit else "Hide"
+    question = f"{what} what producer {producer} wrote to {topic}-{partition} in its open transaction, for good?"
+    _confirm(question, yes=yes)
+    path = topic_path(topic, "partitions", str(partition), "transactions", str(producer), "end")
+    done = NodeClient(node, as_json=as_json).call("POST", path, {"commit": commit})
+    if as_json:
+        print_json(done)
+    else:
+        how = "committed" if commit else "aborted"
+        click.echo(f"{how}; readers of committed data get as far as {done['last_stable_offset']} now")

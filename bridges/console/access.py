@@ -107,6 +107,10 @@ class Access:
         """Whether this may be done to a group."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.GROUP, name))
 
+    def transaction(self, request: web.Request, operation: Operation, name: str) -> bool:
+        """Whether this may be done to a transactional id."""
+        return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.TRANSACTIONAL_ID, name))
+
     def node(self, request: web.Request, operation: Operation) -> bool:
         """Whether this may be done to the node."""
         return self._allows(request[_PRINCIPAL], operation, NODE)
@@ -120,6 +124,11 @@ class Access:
         """Raise RequestError unless this may be done to a group, whether or not there is one."""
         if not self.group(request, operation, name):
             raise RequestError(f"you may not {operation.value} group {name!r}", 403)
+
+    def require_transaction(self, request: web.Request, operation: Operation, name: str) -> None:
+        """Raise RequestError unless this may be done to a transactional id, whether or not there is one."""
+        if not self.transaction(request, operation, name):
+            raise RequestError(f"you may not {operation.value} transactional id {name!r}", 403)
 
     def require_node(self, request: web.Request, operation: Operation) -> None:
         """Raise RequestError unless this may be done to the node."""

@@ -18,6 +18,7 @@ from bridges.console.memory import Counted
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
+from bridges.console.transactions import TransactionHandlers
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -42,6 +43,7 @@ class Console:
         GroupHandlers(self._node).add_to(app)
         AccessRuleHandlers(self._node).add_to(app)
         JobHandlers(self._node).add_to(app)
+        TransactionHandlers(self._node).add_to(app)
         self._records.add_to(app)
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)

@@ -11,6 +11,7 @@ from bridges.catalog.access_rules import TooManyRules
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound
 from bridges.console.json_records import BadLine
 from bridges.errors import (
     BatchInvalid,
@@ -45,6 +46,8 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (BatchTooLarge, 413),
     (OffsetOutOfRange, 416),
     (TooManyRules, 409),
+    (TransactionNotFound, 404),
+    (NothingToAbort, 409),
     (StorageFull, 507),
 )
 

@@ -13,6 +13,7 @@ from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
 from bridges.catalog.topics import Catalog
+from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.log.logs import Logs
 from bridges.metrics import Metrics
 from bridges.net.budget import MemoryBudget
@@ -61,6 +62,10 @@ class Host(Protocol):
     @property
     def job_directories(self) -> Mapping[str, JobDirectory]:
         """The jobs that tell each front of themselves."""
+
+    @property
+    def transaction_directories(self) -> Mapping[str, TransactionDirectory]:
+        """The transactional ids that each front coordinates."""
 
     @property
     def phase(self) -> Enum: ...

@@ -51,19 +51,22 @@ class StatusHandlers:
         return web.json_response({"ready": ready, "phase": node.phase.value}, status=200 if ready else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """All that the node counts. Of topics, groups and jobs by name: what whoever asks may know of."""
+        """All that the node counts. Of topics, groups, transactional ids and jobs by name: what whoever asks may know
+        of."""
         body = await rendered(self._node.metrics, partial(self._shows, request))
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _shows(self, request: web.Request, labels: Mapping[str, str]) -> bool:
-        topic, group = labels.get("topic"), labels.get("group")
-        if topic is None and group is None and "job" not in labels:
+        topic, group, transaction = (labels.get(name) for name in ("topic", "group", "transactional_id"))
+        if topic is None and group is None and transaction is None and "job" not in labels:
             return True
         if self._is_stranger(request):
             return False
         allowed = topic is None or self._access.topic(request, Operation.DESCRIBE, topic)
         if group is not None:
             allowed = allowed and self._access.group(request, Operation.DESCRIBE, group)
+        if transaction is not None:
+            allowed = allowed and self._access.transaction(request, Operation.DESCRIBE, transaction)
         if "job" in labels:
             allowed = allowed and self._access.node(request, Operation.DESCRIBE)
         return allowed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,13 @@ from bridges.auth import Operation
 from bridges.awaited import awaited
 from bridges.catalog import topic_config
 from bridges.catalog.topic import Topic
-from bridges.console import rows
+from bridges.console import rows, transactions
 from bridges.console.access import Access
 from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.log.skipping import skip
-from bridges.turns import sorting
+from bridges.turns import in_turns, sorting
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import Appended, PartitionLog
@@ -123,11 +124,21 @@ class TopicHandlers:
 
     async def transactions(self, request: web.Request) -> web.Response:
         """The open transactions of a partition, the one that readers of committed data wait for first: ``producer_id``,
-        ``first_offset``, and of the partition ``last_stable_offset`` and ``end_offset``."""
+        ``first_offset``, ``transaction`` (what its coordinator tells; None where no front has it, or it is not to be
+        told), and of the partition ``last_stable_offset`` and ``end_offset``."""
         log = self._partition(request, self._topic(request, Operation.DESCRIBE))
         await log.ready()
+        known: dict[int, dict[str, object]] = {}
+        now_ms = time.time_ns() // 1_000_000
+        for front, directory in self._node.transaction_directories.items():
+            async for view in in_turns(directory.writing_to(log.topic, log.partition)):
+                if view is not None and self._access.transaction(request, Operation.DESCRIBE, view.transactional_id):
+                    known[view.producer_id] = transactions.told(front, view, now_ms)
         opened = log.state.transactions.open
-        told = [{"producer_id": producer, "first_offset": first} for producer, first in islice(opened.items(), _TOLD)]
+        told = [
+            {"producer_id": producer, "first_offset": first, "transaction": known.get(producer)}
+            for producer, first in islice(opened.items(), _TOLD)
+        ]
         return web.json_response(
             {
                 "partition": log.partition,

@@ -161,9 +161,13 @@ class OpenPlaces(Generic[T]):
                 numbers.add(number)
                 self._count += 1
 
+    def writing_to(self, topic: str) -> list[T]:
+        """The open transactions that write to a topic, as they are now."""
+        return list(self._of_topic.get(topic, ()))
+
     def topic_deleted(self, topic: str) -> None:
         """What was written to it goes with it: there is nothing to be ended there."""
-        for transaction in list(self._of_topic.get(topic, ())):
+        for transaction in self.writing_to(topic):
             self._leave(transaction, topic)
 
     def forget(self, transaction: T) -> None:

@@ -33,6 +33,7 @@ from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import Change, ChangeKind
 from bridges.catalog.topic_rules import RulesCache
 from bridges.catalog.topics import Catalog, CatalogOptions
+from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.console.door import ConsoleDoor
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
@@ -173,6 +174,11 @@ class Node:
     def job_directories(self) -> dict[str, JobDirectory]:
         """The jobs that tell each front of themselves, by the front's name."""
         return {front.name: directory for front in self.fronts if (directory := front.jobs) is not None}
+
+    @property
+    def transaction_directories(self) -> dict[str, TransactionDirectory]:
+        """The transactional ids that each front coordinates, by the front's name."""
+        return {front.name: directory for front in self.fronts if (directory := front.transactions) is not None}
 
     @property
     def embedded(self) -> Embedded | None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
+    from bridges.catalog.transaction_view import TransactionDirectory
     from bridges.formats import StoredFormat, Translator
     from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
@@ -213,6 +214,12 @@ class Front(ABC):
     @property
     def jobs(self) -> JobDirectory | None:
         """The jobs that tell this front of themselves; None while it is not started, and where there are none."""
+        return None
+
+    @property
+    def transactions(self) -> TransactionDirectory | None:
+        """The transactional ids that this front coordinates, whose names are those of all fronts, as groups' are; None
+        while it is not started, and where a protocol has none."""
         return None
 
 

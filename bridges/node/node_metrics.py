@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import resource
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 
 from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
+from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.node.log_limit import LOG_LIMIT
@@ -30,6 +33,11 @@ if TYPE_CHECKING:
     from bridges.node.stalls import LoopStalls
     from sbp_back.embedded import Embedded
     from sbp_back.range_server.store import StoreStats
+
+
+_LONG_MS = 10_000
+_LONGEST = 50
+"""Transactions that are told by name, of those open that long: others come and go, and would be a series each."""
 
 
 class Scraped(Protocol):
@@ -53,6 +61,8 @@ class Scraped(Protocol):
     def group_directories(self) -> Mapping[str, GroupDirectory]: ...
     @property
     def job_directories(self) -> Mapping[str, JobDirectory]: ...
+    @property
+    def transaction_directories(self) -> Mapping[str, TransactionDirectory]: ...
 
 
 def of_node(node: Scraped) -> Iterator[Metric]:
@@ -62,6 +72,7 @@ def of_node(node: Scraped) -> Iterator[Metric]:
     yield from _partitions(node)
     yield from _lag(node)
     yield from _jobs(node)
+    yield from transaction_metrics(node.transaction_directories, time.time_ns() // 1_000_000)
     if node.embedded is not None:
         yield from store_metrics(node.embedded.store.stats)
 
@@ -138,6 +149,43 @@ def _partitions(node: Scraped) -> Iterator[Metric]:
             for log in some:
                 family.add_metric([log.topic, str(log.partition)], getattr(log, attribute))
             yield family
+
+    for some in slices(logs):
+        unstable = gauge("anabranch_partition_unstable_records", "Records behind the first open transaction.", *labels)
+        for log in some:
+            behind = log.high_watermark - log.last_stable_offset
+            if behind:
+                unstable.add_metric([log.topic, str(log.partition)], behind)
+        yield unstable
+
+
+def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms: int) -> Iterator[Metric]:
+    """What fronts coordinate; by name those transactions that have been open for longest."""
+    number = ("anabranch_transactions", "Transactional ids, by the state of their transactions.", "front", "state")
+    states: Counter[tuple[str, str]] = Counter()
+    longest: list[tuple[int, str, str, TransactionView]] = []
+    for front, directory in directories.items():
+        for place, view in enumerate(directory.transactions(), 1):
+            states[front, view.state] += 1
+            open_ms = view.open_ms(now_ms)
+            if open_ms is not None and open_ms >= _LONG_MS:
+                keep = heapq.heappushpop if len(longest) >= _LONGEST else heapq.heappush
+                keep(longest, (open_ms, front, view.transactional_id, view))
+            if not place % SLICE:
+                yield gauge(*number)
+    counts = gauge(*number)
+    for labels, ids in sorted(states.items()):
+        counts.add_metric(labels, ids)
+    yield counts
+    timed_out = counter("anabranch_transactions_timed_out", "Transactions aborted since their time was over.", "front")
+    for front, directory in directories.items():
+        timed_out.add_metric([front], directory.timed_out)
+    yield timed_out
+    text = "Time since a transaction began that has been open for 10 s and more; the longest of them."
+    seconds = gauge("anabranch_transaction_open_seconds", text, "front", "transactional_id", "producer_id")
+    for open_ms, front, _, view in sorted(longest, reverse=True):
+        seconds.add_metric([front, view.transactional_id, str(view.producer_id)], open_ms / 1000)
+    yield seconds
 
 
 def _jobs(node: Scraped) -> Iterator[Metric]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from kafka_front.front import KafkaFront
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.wire_client import WireClient
+from tests.kafka_front.node_lab import log_of
+from tests.kafka_front.transactions.test_requests import Producer as TransactionalProducer
 
 OPEN, SHUT, SEEN = "open", "shut", "seen"
 TOPIC_DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -191,6 +193,55 @@ async def test_producer_ids_quotas_and_credentials(lab: Lab) -> None:
             refused = await client.call(version, request)
             assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             assert not getattr(refused, "results", None)
+
+
+async def test_transactional_ids(lab: Lab) -> None:
+    denied_id, write, describe = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Operation.WRITE, Operation.DESCRIBE
+    topics = [m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(OPEN, [0])]
+    batched = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction("batched", 0, 0, False, topics)
+    place = m.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(0, 0)
+    offsets = [m.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(OPEN, [place])]
+
+    def whole(answer: Any) -> int:
+        return int(answer.error_code)
+
+    def of_partition(answer: Any) -> int:
+        return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
+
+    def of_offset(answer: Any) -> int:
+        return int(answer.topics[0].partitions[0].error_code)
+
+    cases: list[tuple[Operation, int, Callable[[str], Any], Callable[[Any], int]]] = [
+        (write, 5, lambda name: m.InitProducerIdRequest(name, 1000), whole),
+        (write, 3, lambda name: m.AddPartitionsToTxnRequest([], name, 0, 0, topics), of_partition),
+        (write, 3, lambda name: m.AddOffsetsToTxnRequest(name, 0, 0, OPEN), whole),
+        (write, 3, lambda name: m.TxnOffsetCommitRequest(name, OPEN, 0, 0, topics=offsets), of_offset),
+        (write, 5, lambda name: m.EndTxnRequest(name, 0, 0, True), whole),
+        (describe, 2, lambda name: m.FindCoordinatorRequest(key=name, key_type=1), whole),
+    ]
+    async with lab.wire() as client:
+        for operation, version, request, code in cases:
+            kind = type(request(OPEN)).__name__
+            lab.doorman.asked.clear()
+            assert code(await client.call(version, request(OPEN))) != denied_id, kind
+            assert lab.was_asked(operation, ResourceKind.TRANSACTIONAL_ID, OPEN), kind
+            assert code(await client.call(version, request(SHUT))) == denied_id, kind
+        producer = TransactionalProducer(client, OPEN)
+        assert await producer.init() == 0
+        producer.name = SHUT
+        assert await producer.produce(12, topic=OPEN) == denied_id
+        assert lab.node.logs.get(OPEN, 0) is None or log_of(lab.node, OPEN).high_watermark == 0
+        described = await client.call(0, m.DescribeTransactionsRequest([OPEN, SHUT]))
+        assert [one.error_code for one in described.transaction_states] == [0, denied_id]
+        lab.doorman.denied = {describe}
+        assert (await client.call(2, m.ListTransactionsRequest())).transaction_states == []
+        lab.doorman.denied = set()
+        listed = (await client.call(2, m.ListTransactionsRequest())).transaction_states
+        assert [one.transactional_id for one in listed] == [OPEN], "what was refused has left nothing"
+        # What brokers say to each other is for whoever acts for the cluster.
+        lab.doorman.denied = {Operation.CLUSTER_ACTION}
+        answer = await client.call(5, m.AddPartitionsToTxnRequest([batched]))
+        assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def test_clients_are_told_what_they_may_do(lab: Lab) -> None:

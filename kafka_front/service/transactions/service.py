@@ -33,6 +33,7 @@ from kafka_front.service.transactions.transaction import DECIDED, Row, Transacti
 from kafka_front.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Change
     from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.partition_log import PartitionLog
@@ -46,6 +47,8 @@ _log = structlog.get_logger("anabranch.kafka.transactions")
 _PATIENCE_S = 2.0
 """How long a request waits for an end that is being carried out, before its client is told to come again."""
 _SETTLED_AT_ONCE = 1000
+_ABORTS = 100
+"""How often an operator's abort waits for a row of the same transactional id that is on its way to the database."""
 _IMPLICIT = "the coordinator of transactions did not take the batch"
 
 
@@ -221,6 +224,20 @@ class Transactions:
             answer = await told
         return answer
 
+    async def abort(self, name: str) -> int:
+        """An operator aborts what is open of an id: the error code. It has ended when this returns, or that takes
+        long."""
+        code = self.coordinator.abort(self.now(), name)
+        for _ in range(_ABORTS):
+            if code != CONCURRENT:
+                break
+            await self._node.db.run(_nothing)  # behind the row that it was waiting for
+            code = self.coordinator.abort(self.now(), name)
+        self.touched()
+        if code == NONE:
+            await self._has_ended(name)
+        return code
+
     async def _has_ended(self, name: str) -> bool:
         """Whether an end that is being carried out, or decided, was within the patience of a request."""
         transaction = self.coordinator.transactions.get(name)
@@ -277,6 +294,10 @@ def _produce_error(code: int, version: int) -> Refused:
         ErrorCode.CONCURRENT_TRANSACTIONS: "the producer's last transaction is still being ended",
     }
     return Refused(told, texts.get(told, _IMPLICIT))
+
+
+def _nothing(connection: Connection) -> None:
+    """Changes nothing: it was done once all that was submitted before is durable."""
 
 
 def _settle(future: asyncio.Future[T]) -> Callable[[T], None]:

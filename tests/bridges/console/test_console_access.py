@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from bridges.auth.authenticator import Authenticator
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from bridges.catalog.progress import Committed
+from bridges.catalog.transaction_view import TransactionView
 from bridges.commands.cli import main
 from bridges.node.assembly import Node
 from bridges.node.config import load
@@ -134,6 +137,53 @@ async def test_metrics_name_topics_and_groups_to_those_who_may_know_of_them(lab:
     told = (await lab.ask("GET", "/metrics"))[1]
     assert 'topic="open"' in told
     assert 'group="' not in told
+
+
+async def test_transactional_ids_are_named_to_those_who_may_know_of_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.time_ns() // 1_000_000 - 60_000
+    places = {"open": {0}, "shut": {0}}
+    views = {
+        name: TransactionView(name, "Ongoing", number, 0, 90_000, began, began, places, {"g", "shut"})
+        for number, name in enumerate(("mine", "shut"))
+    }
+
+    class Coordinated:
+        timed_out = 3
+
+        def transactions(self) -> list[TransactionView]:
+            return [*views.values()]
+
+        def view(self, transactional_id: str) -> TransactionView | None:
+            return views.get(transactional_id)
+
+        def writing_to(self, topic: str, partition: int) -> list[TransactionView]:
+            return [*views.values()]
+
+        async def abort(self, transactional_id: str) -> TransactionView:
+            return views[transactional_id]
+
+    monkeypatch.setattr(Node, "transaction_directories", property(lambda _: {"test": Coordinated()}))
+    for login in (None, ALICE):
+        told = (await lab.ask("GET", "/metrics", login))[1]
+        assert 'anabranch_transactions{front="test",state="Ongoing"} 2.0' in told, "numbers are for everybody"
+        assert 'anabranch_transactions_timed_out_total{front="test"} 3.0' in told
+        named = re.findall(r'anabranch_transaction_open_seconds{.*transactional_id="(.*)"} (\d+)', told)
+        assert [(name, int(seconds) >= 60) for name, seconds in named] == ([("mine", True)] if login else [])
+    listed = (await lab.ask("GET", "/api/transactions"))[1]["transactions"]
+    assert [one["transactional_id"] for one in listed] == ["mine"]
+    status, found = await lab.ask("GET", "/api/transactions/mine")
+    assert (status, found["groups"], found["partitions"]) == (200, ["g"], [{"topic": "open", "partition": 0}])
+    assert (await lab.ask("POST", "/api/transactions/mine/abort"))[0] == 200
+    for method, path in (("GET", "shut"), ("POST", "shut/abort")):
+        assert (await lab.ask(method, f"/api/transactions/{path}"))[0] == 403
+    lab.doorman.denied = {(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID)}
+    assert (await lab.ask("POST", "/api/transactions/mine/abort"))[0] == 403
+    lab.doorman.denied = {(Operation.DESCRIBE, ResourceKind.TRANSACTIONAL_ID)}
+    assert "mine" not in str((await lab.ask("GET", "/metrics"))[1])
+    assert "mine" not in str((await lab.ask("GET", "/api/transactions"))[1])
+    assert (await lab.ask("GET", "/api/transactions/mine"))[0] == 403
 
 
 async def test_whose_guess_it_is_goes_by_the_address(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import ClassVar
 
 import aiohttp
 import pytest
 
 from bridges.catalog.group_view import GroupSummary, GroupView
 from bridges.catalog.progress import Committed
+from bridges.catalog.transaction_view import TransactionView
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.turns import sorting
@@ -36,6 +38,23 @@ class Joined:
         return None
 
 
+class Coordinated:
+    timed_out = 0
+    places: ClassVar = {f"t{number}": {0} for number in range(5_000)}
+
+    def transactions(self) -> Iterable[TransactionView]:
+        return map(self.view, (f"x{number}" for number in range(GROUPS)))
+
+    def view(self, transactional_id: str) -> TransactionView:
+        return TransactionView(transactional_id, "Ongoing", 1, 0, 1000, 0, 0, self.places, ())
+
+    def writing_to(self, topic: str, partition: int) -> Iterable[TransactionView]:
+        return self.transactions()
+
+    async def abort(self, transactional_id: str) -> TransactionView:
+        return self.view(transactional_id)
+
+
 @pytest.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     flags = {
@@ -53,6 +72,7 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         made.progress._store(("consumers", f"g{number}"), one)
     made.progress._store(("consumers", "all"), [("wide", number, Committed(0)) for number in range(5_000)])
     monkeypatch.setattr(Node, "group_directories", property(lambda _: {"test": Joined()}))
+    monkeypatch.setattr(Node, "transaction_directories", property(lambda _: {"test": Coordinated()}))
     gc.collect()
     gc.disable()
     try:
@@ -77,6 +97,9 @@ async def test_nothing_waits_for_a_list_of_many_groups_topics_or_partitions(node
         "/api/groups/all": ("positions", 5_000),
         "/api/topics": ("topics", 1),
         "/api/topics/wide": ("partitions", 5_000),
+        "/api/transactions": ("transactions", GROUPS),
+        "/api/transactions/x1": ("partitions", 5_000),
+        "/api/topics/wide/partitions/0/transactions": ("transactions", 0),
         "/api/status": ("fronts", 0),
         "/metrics": ("", 0),
     }

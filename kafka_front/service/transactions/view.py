@@ -1,0 +1,65 @@
+"""What the node tells people of the transactions that it coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
+from bridges.errors import LogUnavailable
+from kafka_front.service.transactions.coordinator import CONCURRENT, WRONG_STATE
+from kafka_front.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kafka_front.service.transactions.service import Transactions
+    from kafka_front.service.transactions.transaction import Transaction
+
+
+class LiveTransactions:
+    """See :class:`bridges.catalog.transaction_view.TransactionDirectory`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._service = transactions
+        self._coordinator = transactions.coordinator
+
+    @property
+    def timed_out(self) -> int:
+        return self._coordinator.timed_out
+
+    def transactions(self) -> Iterator[TransactionView]:
+        return map(_view, list(self._coordinator.transactions.values()))
+
+    def view(self, transactional_id: str) -> TransactionView | None:
+        found = self._coordinator.transactions.get(transactional_id)
+        return None if found is None else _view(found)
+
+    def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
+        for one in self._coordinator.open_places.writing_to(topic):
+            yield _view(one) if one.writes_to((topic, partition)) else None
+
+    async def abort(self, transactional_id: str) -> TransactionView:
+        code = await self._service.abort(transactional_id)
+        if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise TransactionNotFound(f"there is no transactional id {transactional_id!r}")
+        view = self.view(transactional_id)
+        if code == WRONG_STATE:
+            state = "" if view is None else f": it is {view.state}"
+            raise NothingToAbort(f"transactional id {transactional_id!r} has nothing open to be aborted{state}")
+        if code == CONCURRENT or view is None:
+            raise LogUnavailable(f"transactional id {transactional_id!r} is just being changed")
+        return view
+
+
+def _view(transaction: Transaction) -> TransactionView:
+    row = transaction.row
+    return TransactionView(
+        row.transactional_id,
+        transaction.state.told,
+        row.producer_id,
+        row.epoch,
+        row.timeout_ms,
+        None if row.started_ms < 0 else row.started_ms,
+        row.updated_ms,
+        transaction.places,
+        transaction.groups,
+    )
