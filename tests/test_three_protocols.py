@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 import grpc
 import pytest
 import ydb
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pravega_client import StreamManager
 
@@ -352,3 +352,59 @@ def test_whoever_uses_a_topic_is_told_that_it_was_deleted(
     assert end_of(segments, segment(name, 1)) == 0
     write(raw, name, b"anew")
     assert [one.data for one, _ in messages(raw, name, 1)] == [b"anew"]
+
+
+def test_a_hanging_kafka_transaction_holds_up_readers_of_every_protocol_until_its_time_is_over(
+    node: NodeProcess, raw: RawYdb, segments: Segments
+) -> None:
+    name, timeout_ms = "hanging", 6_000
+    raw.result("CreateTopic", path=name, consumers=[{"name": "sdk"}])
+    write(raw, name, b"before")
+    transactional = {"transactional.id": "orders", "transaction.timeout.ms": timeout_ms}
+    hanging = Producer({"bootstrap.servers": node.kafka, **transactional})
+    hanging.init_transactions(PATIENCE)
+    hanging.begin_transaction()
+    hanging.produce(name, b"never", partition=0)
+    assert hanging.flush(PATIENCE) == 0
+    began = time.monotonic()
+    write(raw, name, b"ydb")
+    appended(segments, segment(name), b"pravega")
+
+    session = Session(raw, consumer="", topics_read_settings=[{"path": name, "partition_ids": [0]}])
+    number = session.started(read_offset=0).partition_session.partition_session_id
+    (before,) = session.read(1)
+    at = end_of(segments, segment(name))
+    assert (before.data, bytes_from(segments, segment(name), 0)) == (b"before", event(b"before"))
+    with (
+        ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver,
+        driver.topic_client.reader(name, "sdk") as reader,
+        Segments(node.addresses["pravega-segmentstore"]) as parked,
+    ):
+        found = [one.data for one in reader.receive_batch(timeout=PATIENCE).messages]
+        assert found == [b"before"]
+        parked.send(wire.ReadSegment(segment(name), at, 1000, "", 1))
+        session.stream.send(partition_session_status_request={"partition_session_id": number})
+        told = session.receive("partition_session_status_response")
+        held = page(node, f"/api/topics/{name}/partitions/0/transactions")
+        assert time.monotonic() - began < timeout_ms / 1000, (
+            "this machine is too slow: nothing of this was seen in time"
+        )
+        assert (held["last_stable_offset"], held["end_offset"]) == (1, 4)
+        assert [one["transaction"]["transactional_id"] for one in held["transactions"]] == ["orders"]
+        assert session.nothing_but(), told
+        # Nobody ends it but its time.
+        later = session.read(2)
+        assert time.monotonic() - began > timeout_ms / 1000 - 1
+        assert [(one.offset, one.data) for one in later] == [(2, b"ydb"), (3, b"pravega")]
+        while len(found) < 3:
+            found += [one.data for one in reader.receive_batch(timeout=PATIENCE).messages]
+        assert found == [b"before", b"ydb", b"pravega"]
+        answer = parked.receive(wire.SegmentRead)
+        assert event(b"ydb").startswith(bytes(answer.data[:8]))
+        assert bytes_from(segments, segment(name), at) == event(b"ydb") + event(b"pravega")
+    assert page(node, f"/api/topics/{name}/partitions/0/transactions")["transactions"] == []
+    with pytest.raises(KafkaException) as fenced:
+        hanging.commit_transaction(PATIENCE)
+    assert fenced.value.args[0].code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+    with urllib.request.urlopen(f"{node.console}/metrics", timeout=PATIENCE) as metrics:
+        assert 'anabranch_transactions_timed_out_total{front="kafka"} 1.0' in metrics.read().decode()
