@@ -99,6 +99,8 @@ class KafkaSettings(Section):
         604_800_000, ge=1, description="How long a transactional id is remembered after it was used last."
     )
     transaction_partitions: int = setting(
-        1_000_000, ge=1, description="Most partitions that open transactions write to, counted once for each of them."
+        1_000_000,
+        ge=1,
+        description="Most partitions and groups that are part of open transactions, counted once for each of them.",
     )
     group: KafkaGroupSettings = KafkaGroupSettings()

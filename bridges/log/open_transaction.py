@@ -144,6 +144,10 @@ class OpenPlaces(Generic[T]):
         """Keep room for ``count`` places more until :meth:`release`. Raises TooManyPlaces."""
         if self._count + self._promised + count > self._most:
             raise TooManyPlaces(f"open transactions write to {self._count} partitions, counted once for each")
+        self.hold(count)
+
+    def hold(self, count: int) -> None:
+        """As :meth:`promise`, for what is there already, whatever the bound."""
         self._promised += count
 
     def release(self, count: int) -> None:

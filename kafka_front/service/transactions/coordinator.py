@@ -62,7 +62,8 @@ class Producer(NamedTuple):
 
 
 class Limits(Struct, frozen=True):
-    """``ids`` are kept at the same time, ``places`` written to by open transactions, counted once for each."""
+    """``ids`` are kept at the same time, ``places`` (partitions and groups) are part of open transactions, counted
+    once for each."""
 
     max_timeout_ms: int = 900_000
     ids: int = 100_000
@@ -249,7 +250,7 @@ class Coordinator:
         if begins:
             row = row._replace(state=TxnState.ONGOING, started_ms=now.unix_ms)
         try:
-            self.open_places.promise(len(places))
+            self.open_places.promise(len(places) + len(groups))
         except TooManyPlaces:
             _tell(adds, NOT_AVAILABLE)
             return
@@ -259,7 +260,8 @@ class Coordinator:
         self._journal.save(save, partial(self._added, transaction, save, adds))
 
     def _added(self, transaction: Transaction, save: Save, adds: list[Add], now: Now, durable: bool) -> None:
-        self.open_places.release(len(save.places))
+        # Groups keep their room until the transaction has ended.
+        self.open_places.release(len(save.places) + (0 if durable else len(save.groups)))
         if durable:
             transaction.row = save.row
             self.open_places.write_to(transaction, save.places)
@@ -395,6 +397,7 @@ class Coordinator:
         assert transaction.pending is Pending.NOTHING, transaction.pending
         transaction.row = completed(transaction.row, now.unix_ms)
         self.open_places.forget(transaction)
+        self.open_places.release(len(transaction.groups))
         transaction.groups.clear()
         transaction.ended.set()
 
@@ -406,6 +409,7 @@ class Coordinator:
         if row.state == TxnState.ONGOING or row.state in DECIDED:
             self.open_places.write_to(transaction, places)
             transaction.groups.update(groups)
+            self.open_places.hold(len(transaction.groups))
         if row.state == TxnState.ONGOING:
             # Never longer than its whole time, whatever the clock of the day has done.
             left = min(row.started_ms + row.timeout_ms - now.unix_ms, row.timeout_ms)

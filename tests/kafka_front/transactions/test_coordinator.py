@@ -296,6 +296,24 @@ def test_bounds(lab: Lab) -> None:
     assert lab.add(producer, B) == NOT_AVAILABLE
 
 
+def test_groups_need_room_like_partitions_until_the_end(lab: Lab) -> None:
+    for restarts in (False, True):
+        producer = lab.init()
+        groups = tuple(f"g{number}" for number in range(60))
+        assert lab.add(producer, groups=groups) == NONE
+        assert lab.add(producer, groups=groups[:1]) == NONE, "it is there already"
+        if restarts:
+            lab.start()
+        assert lab.add(producer, *[("a", number) for number in range(41)]) == NOT_AVAILABLE
+        told: list[int] = []
+        lab.coordinator.add(lab.now, "t", *producer[1:], [], ["lost"], told.append)
+        lab.settle(durable=False)
+        assert lab.add(producer, *[("a", number) for number in range(40)]) == NONE
+        assert lab.add(producer, groups=("one more",)) == NOT_AVAILABLE
+        assert lab.end(producer, True).error == NONE
+        lab.carry_out()
+
+
 def test_an_abort_without_a_transaction_raises_the_epoch_where_the_client_expects_it(lab: Lab) -> None:
     producer = lab.init()
     assert lab.end(producer, True).error == WRONG_STATE
