@@ -144,8 +144,8 @@ function users(topic, way) {
 }
 
 async function refresh() {
-  const [status, topics, groups, jobs] = await Promise.all(
-    ["/api/status", "/api/topics", "/api/groups", "/api/jobs"].map(get));
+  const [status, topics, groups, jobs, { transactions }] = await Promise.all(
+    ["/api/status", "/api/topics", "/api/groups", "/api/jobs", "/api/transactions?open=true"].map(get));
   const since = Math.round(status.uptime_ms / 1000);
   $("status").className = status.failure ? "bad" : "";
   $("status").textContent = status.failure ||
@@ -179,6 +179,16 @@ async function refresh() {
     ["Heard of", (job) => duration(Math.max(0, Date.now() - job.heard_ms) / 1000) + " ago", true],
     ["Says", (job) => Object.entries(job.details).map(([name, text]) => `${name}: ${text}`).join(" · ")],
   ], jobs.jobs);
+  $("transactions-section").hidden = transactions.length === 0;
+  draw("transactions", [
+    ["Transactional id", (one) => one.transactional_id],
+    ["Protocol", (one) => one.front],
+    ["State", (one) => state(one.state)],
+    ["Producer", (one) => `${one.producer_id}, epoch ${one.epoch}`],
+    ["Open for", (one) => duration(one.open_ms / 1000), true],
+    ["Timeout", (one) => duration(one.timeout_ms / 1000), true],
+    ["Topics", (one) => number(one.topics), true],
+  ], transactions);
   draw("groups", [
     ["Group", (group) => link(group.group, GROUP + inSpace(group) + "/")],
     ["State", (group) => state(group.state)],
