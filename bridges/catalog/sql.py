@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from bridges.errors import LogError, StorageFull
 from sbp_back.sql.connection import Connection, Cursor, Migration, upsert
-from sbp_back.sql.engine import Engine
+from sbp_back.sql.engine import Engine, Job
 from sbp_back.sql.thread import SqlThread
 
 __all__ = [
@@ -71,8 +70,10 @@ class Database(SqlThread):
 
     def submit(self, fn: Callable[[Connection], T], *, flush: bool = False, frees: bool = False) -> asyncio.Future[T]:
         """Queue ``fn``; the future resolves to its result once it is durable (see :meth:`run`)."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.put(fn, partial(self._resolve, future), flush=flush, frees=frees)
+        job = _Awaited(fn, flush, frees)
+        job.on_failed = self._on_failed
+        job.future = future = asyncio.get_running_loop().create_future()
+        self.put(job)
         return cast("asyncio.Future[T]", future)
 
     async def run(self, fn: Callable[[Connection], T], *, flush: bool = False, frees: bool = False) -> T:
@@ -86,12 +87,19 @@ class Database(SqlThread):
         """
         return await self.submit(fn, flush=flush, frees=frees)
 
-    def _resolve(self, future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-        if future.cancelled():
-            pass
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-        if isinstance(error, DatabaseDamaged) and self._on_failed is not None:
-            self._on_failed(error)  # when it is answered: it may raise
+
+class _Awaited(Job):
+    __slots__ = ("future", "on_failed")
+
+    future: asyncio.Future[Any]
+    on_failed: Callable[[DatabaseDamaged], None] | None
+
+    def give(self) -> None:
+        error = self.error
+        if not self.future.cancelled():
+            if error is None:
+                self.future.set_result(self.result)
+            else:
+                self.future.set_exception(error)
+        if error is not None and isinstance(error, DatabaseDamaged) and self.on_failed is not None:
+            self.on_failed(error)  # when it is answered: it may raise

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from sbp_back.errors import StoreError, StoreVersionError
 from sbp_back.placement_driver.state import RangeRow, StateError, StateVersionError, StreamRow, Transaction
 from sbp_back.sql.connection import Connection, upsert
-from sbp_back.sql.engine import Engine
+from sbp_back.sql.engine import Engine, Job
 from sbp_back.sql.row_sums import make_table
 from sbp_back.sql.sqlite import SqliteEngine
 from sbp_back.sql.thread import SqlThread
@@ -302,15 +302,10 @@ class SqlState(SqlThread):
         *,
         frees: bool = False,
     ) -> None:
-        def answer(result: Any, error: Exception | None) -> None:
-            if error is None:
-                done(result)
-            else:
-                assert isinstance(error, StateError)
-                failed(error)
-
+        job = _Asked(lambda connection: work(SqlTransaction(connection)), False, frees)
+        job.done, job.failed = done, failed
         try:
-            self.put(lambda connection: work(SqlTransaction(connection)), answer, frees=frees)
+            self.put(job)
         except StateError as error:
             failed(error)
 
@@ -320,6 +315,20 @@ class SqlState(SqlThread):
             return told.with_traceback(None)  # in which the closure is
         logger.error("placement driver: a request failed unexpectedly", exc_info=told)
         return StateError(f"unexpected {type(told).__name__}: {told}")
+
+
+class _Asked(Job):
+    __slots__ = ("done", "failed")
+
+    done: Callable[[Any], None]
+    failed: Callable[[StateError], None]
+
+    def give(self) -> None:
+        if self.error is None:
+            self.done(self.result)
+        else:
+            assert isinstance(self.error, StateError)
+            self.failed(self.error)
 
 
 def in_sqlite(path: Path) -> Engine:

@@ -26,24 +26,24 @@ Refuse = Callable[[SqlFailed], None]
 
 
 class Job:
-    """A closure and what became of it: ``result``, or ``error`` (its own, or a :class:`SqlFailed`)."""
+    """A closure and what became of it: ``result``, or ``error`` (its own, or a :class:`SqlFailed`).
 
-    __slots__ = ("done", "error", "flush", "fn", "frees", "result")
+    Whoever waits for it has a class of their own. With ``flush`` it survives loss of power even where the engine
+    promises less; what ``frees`` room on the disk may take that of the reserve, where there is no other.
+    """
 
-    def __init__(
-        self,
-        fn: Closure,
-        done: Callable[[Any, Exception | None], None],
-        *,
-        flush: bool = False,
-        frees: bool = False,
-    ) -> None:
+    __slots__ = ("error", "flush", "fn", "frees", "result")
+
+    def __init__(self, fn: Closure, flush: bool, frees: bool) -> None:  # one is made for every closure, without names
         self.fn = fn
-        self.done = done
         self.flush = flush
         self.frees = frees
         self.result: Any = None
         self.error: Exception | None = None
+
+    def give(self) -> None:
+        """Tell who waits, on the loop, what became of it."""
+        raise NotImplementedError
 
 
 class Engine(Protocol):

@@ -40,13 +40,15 @@ class RowSums:
     out whether tables were made or changed.
     """
 
-    __slots__ = ("_changes", "_connection", "_schema", "_unwatched")
+    __slots__ = ("_changes", "_connection", "_schema", "_unwatched", "noted")
 
     def __init__(self, connection: sqlite3.Connection, unwatched: Collection[str] = ()) -> None:
         self._connection = connection
         self._unwatched = frozenset(unwatched) | {TABLE}
         self._changes: dict[str, int] = {}
         self._schema = -1
+        self.noted = 0
+        """Rows that were noted, each time; what is undone counts, too."""
         # What REPLACE removes is told to triggers only so.
         connection.execute("PRAGMA recursive_triggers = ON")
         connection.create_function("row_added", -1, self._added)
@@ -92,21 +94,27 @@ class RowSums:
     def store(self) -> None:
         """Write what has changed, as a part of the transaction."""
         watched = self._connection.execute("SELECT 1 FROM sqlite_temp_schema LIMIT 1").fetchone() is not None
-        if not watched or self._schema_version() != self._schema:
+        if not watched or self.has_new_schema():
             self.watch(changed=True)
         for table, change in self._changes.items():
             (total,) = self._connection.execute(f"SELECT total FROM {TABLE} WHERE tbl = ?", (table,)).fetchone()
             self._connection.execute(f"UPDATE {TABLE} SET total = ? WHERE tbl = ?", (_signed(total + change), table))
         self._changes = {}
 
+    def has_new_schema(self) -> bool:
+        """Whether tables were made or changed since the last commit."""
+        return self._schema_version() != self._schema
+
     def _schema_version(self) -> int:
         (version,) = self._connection.execute("PRAGMA schema_version").fetchone()
         return int(version)
 
     def _added(self, table: str, *row: object) -> None:
+        self.noted += 1
         self._changes[table] = self._changes.get(table, 0) + _sum(row)
 
     def _removed(self, table: str, *row: object) -> None:
+        self.noted += 1
         self._changes[table] = self._changes.get(table, 0) - _sum(row)
 
     def _watched(self) -> list[str]:

@@ -1,4 +1,9 @@
-"""SQLite as an engine: one file in WAL mode, each closure of a group in a savepoint of its own."""
+"""SQLite as an engine: one file in WAL mode.
+
+Closures get SQLite's own connection, and nothing stands between two of them: a savepoint for each would cost more than
+most of them do. Where one fails that has changed something, the transaction is undone, and the group executed again
+with savepoints.
+"""
 
 from __future__ import annotations
 
@@ -133,38 +138,24 @@ class SqliteEngine:
             for job in freeing:
                 job.error = None
             self.execute(freeing, refuse)
+            freeing.clear()  # as its errors lead to this frame
 
     def _execute(self, group: list[Job]) -> Exception | None:
         """Why nothing of ``group`` was committed; None when it was."""
-        connection, sums = self.connection, self._sums
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            for job in group:
-                connection.execute("SAVEPOINT job")
-                before = {} if sums is None else sums.changes
-                try:
-                    result = job.fn(connection)
-                    # A cursor must not leave this thread: dropping it resets a statement that is used here again.
-                    job.result = None if isinstance(result, sqlite3.Cursor) else result
-                    del result
-                except Exception as error:  # handed to whoever waits for it
-                    traceback.clear_frames(error.__traceback__)  # for the same reason
-                    job.error = _of_disk(error) or error
-                    if not connection.in_transaction:
-                        raise  # SQLite gave up the whole transaction (disk full, I/O error): nothing of it remains
-                    connection.execute("ROLLBACK TO job")
-                    if sums is not None:
-                        sums.undo(before)
-                connection.execute("RELEASE job")
-            if sums is not None:
-                sums.store()
-            connection.execute("COMMIT")
+            self.connection.execute("BEGIN IMMEDIATE")
+            if not self._together(group):
+                self._undo()
+                if len(group) == 1:
+                    return None
+                self.connection.execute("BEGIN IMMEDIATE")
+                self._apart(group)
+            if self._sums is not None:
+                self._sums.store()
+            self.connection.execute("COMMIT")
             self.commits += 1
         except Exception as error:  # noqa: BLE001 - handed to everybody of the group
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if sums is not None:
-                sums.undo({})
+            self._undo()
             failure = _of_disk(error) or SqlFailed(str(error))
             failure.__cause__ = error
             return failure
@@ -174,6 +165,55 @@ class SqliteEngine:
         except OSError as error:
             return SqlDamaged(str(error))
         return None
+
+    def _undo(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        if self._sums is not None:
+            self._sums.undo({})
+
+    def _together(self, group: list[Job]) -> bool:
+        """False: one has failed, and it alone is to be undone."""
+        connection, sums = self.connection, self._sums
+        for job in group:
+            # Neither counts new tables; the sums have noted, too, what a statement did that was then undone.
+            changes, noted = connection.total_changes, 0 if sums is None else sums.noted
+            try:
+                result = job.fn(connection)
+                # A cursor must not leave this thread: dropping it resets a statement that is used here again.
+                job.result = None if isinstance(result, sqlite3.Cursor) else result
+                del result
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
+                self._failed(job, error)
+                if sums is None or connection.total_changes != changes or sums.noted != noted or sums.has_new_schema():
+                    return False
+            if not connection.in_transaction:
+                raise SqlFailed("a closure has ended the transaction of its group") from None
+        return True
+
+    def _apart(self, group: list[Job]) -> None:
+        connection, sums = self.connection, self._sums
+        for job in group:
+            job.result = job.error = None
+            connection.execute("SAVEPOINT job")
+            before = {} if sums is None else sums.changes
+            try:
+                result = job.fn(connection)
+                job.result = None if isinstance(result, sqlite3.Cursor) else result
+                del result
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits for it
+                self._failed(job, error)
+                connection.execute("ROLLBACK TO job")
+                if sums is not None:
+                    sums.undo(before)
+            connection.execute("RELEASE job")
+
+    def _failed(self, job: Job, error: Exception) -> None:
+        """To be called where ``error`` is caught. It is raised again where nothing of the transaction remains."""
+        traceback.clear_frames(error.__traceback__)  # which may have cursors
+        job.error = _of_disk(error) or error
+        if not self.connection.in_transaction:
+            raise error  # SQLite gave it up (disk full, I/O error)
 
     def _flush(self) -> None:
         """Have the disk take what was committed: in WAL mode that is the log's file, and the directory that has it."""

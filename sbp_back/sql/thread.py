@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import traceback
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sbp_back.sql.engine import Closure, Engine, Job, SqlDamaged, SqlFailed, SqlFull
+from sbp_back.sql.engine import Engine, Job, SqlDamaged, SqlFailed, SqlFull
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ GIVEN_AT_ONCE = 32
 class SqlThread:
     """Runs closures on ``engine`` and gives their results on the loop that :meth:`start` is called in.
 
-    What callers are told is a subclass's: ``what`` stands in messages, the classes of errors are made with one.
+    What callers are told, and how (:meth:`Job.give`), is a subclass's: ``what`` stands in messages, the classes of
+    errors are made with one.
     """
 
     what: ClassVar[str]
@@ -49,7 +50,9 @@ class SqlThread:
         """Closures executed since opening."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[Job] = deque()
+        # The thread takes from the queue, the loop adds to it; the lock is only for waiting, and to wake who waits.
         self._wake = threading.Condition()
+        self._waits = False
         self._closing = False
         self._ended = asyncio.Event()
         # What was decided and not given yet; and whether a turn of the loop is on its way in which some of it is.
@@ -66,28 +69,21 @@ class SqlThread:
         self._loop = loop
         threading.Thread(target=self._main, name=f"sql-{self.engine.name}", daemon=True).start()
 
-    def put(
-        self,
-        fn: Closure,
-        done: Callable[[Any, Exception | None], None],
-        *,
-        flush: bool = False,
-        frees: bool = False,
-    ) -> None:
-        """Queue ``fn``; ``done(result, error)`` is called on the loop when it is durable, or is known not to be.
+    def put(self, job: Job) -> None:
+        """Queue a closure; ``job`` is given on the loop when it is durable, or is known not to be.
 
         Closures take effect, and are answered, in the order in which they were put. They run in the database's thread
-        and may run more than once (a transaction that met another one is repeated), so they touch nothing but the
-        connection and what they make themselves. A closure that raises undoes its own changes only. With ``flush`` it
-        survives loss of power even where the engine promises less; what ``frees`` room on the disk may take that of
-        the reserve, where there is no other. Raises :attr:`Closed`.
+        and may run more than once (a transaction that met another one, or of which one has failed, is repeated), so
+        they touch nothing but the connection and what they make themselves. A closure that raises undoes its own
+        changes only. To be called on the loop. Raises :attr:`Closed`.
         """
         if self._loop is None or self._closing:
             raise self.Closed("the node is stopping")
-        job = Job(fn, done, flush=flush, frees=frees)
-        with self._wake:
-            self._queue.append(job)
-            if len(self._queue) == 1:
+        self._queue.append(job)
+        # The thread says that it waits before it looks into the queue for the last time.
+        if self._waits:
+            with self._wake:
+                self._waits = False
                 self._wake.notify()
 
     async def close(self) -> None:
@@ -107,29 +103,34 @@ class SqlThread:
         try:
             while group := self._take():
                 lost = self._execute(group)
+                self._settle(group)
                 self._post(group)
                 if lost is not None and self.ends_when_lost:
                     self._refuse_all(lost)
                     break
                 self.engine.idle()
-                del group  # what it gave is its callers', and may be large
         finally:
             self.engine.close()
             # Behind the results of the last group.
-            self._post([Job(lambda connection: None, lambda result, error: self._ended.set())])
+            self._post([_Last(self._ended)])
 
     def _take(self) -> list[Job]:
-        with self._wake:
-            while not self._queue:
-                if self._closing:
-                    return []
-                self._wake.wait()
-            return [self._queue.popleft() for _ in range(min(MAX_GROUP, len(self._queue)))]
+        queue = self._queue
+        if not queue:
+            with self._wake:
+                while not queue:
+                    if self._closing:
+                        return []
+                    self._waits = True
+                    if not queue:
+                        self._wake.wait()
+                self._waits = False
+        return [queue.popleft() for _ in range(min(MAX_GROUP, len(queue)))]
 
     def _execute(self, group: list[Job]) -> SqlDamaged | None:
         try:
             self.engine.execute(group, self._refuse)
-            lost = None
+            return None
         except Exception as error:
             # Told to everybody who waits. Nothing is known of the connection's state any more.
             logger.exception("%s: a transaction failed unexpectedly", self.what)
@@ -137,11 +138,14 @@ class SqlThread:
             lost.__cause__ = error
             for job in group:
                 job.error = lost
+            return lost
+
+    def _settle(self, group: list[Job]) -> None:
         for job in group:
             if job.error is not None:
+                _let_go(job.error)
                 job.error = self._told(job.error)
         self.closures += len(group)
-        return lost
 
     def _refuse_all(self, failure: SqlDamaged) -> None:
         """Nothing is executed until the end."""
@@ -150,10 +154,7 @@ class SqlThread:
 
     def _refuse(self, failure: SqlFailed) -> None:
         """Nothing is executed for a while."""
-        with self._wake:
-            group = list(self._queue)
-            self._queue.clear()
-        self._fail(group, failure)
+        self._fail([self._queue.popleft() for _ in range(len(self._queue))], failure)
 
     def _fail(self, group: list[Job], failure: SqlFailed) -> None:
         for job in group:
@@ -183,6 +184,8 @@ class SqlThread:
     def _deliver(self, group: list[Job]) -> None:
         """Give what was decided of a group, behind what is still to be given of earlier ones."""
         self._decided += group
+        # What it gave is its callers', and may be large: errors lead to frames of the thread, which have it.
+        group.clear()
         if not self._giving:
             self._give()
 
@@ -196,9 +199,24 @@ class SqlThread:
         for _ in range(min(len(decided), GIVEN_AT_ONCE)):
             job = decided.popleft()
             try:
-                job.done(job.result, job.error)
+                job.give()
             except Exception as error:  # noqa: BLE001 - told as the loop tells it; the others have their answers
                 told = {"message": f"an answer of {self.what} failed", "exception": error}
                 self._loop.call_exception_handler(told)
-            # The traceback of what another one raised leads to frames that have the whole group.
-            del job.fn, job.done, job.result, job.error
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Have nothing kept by the frames of an error."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__
+
+
+class _Last(Job):
+    __slots__ = ("ended",)
+
+    def __init__(self, ended: asyncio.Event) -> None:
+        self.ended = ended
+
+    def give(self) -> None:
+        self.ended.set()
