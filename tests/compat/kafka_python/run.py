@@ -46,7 +46,6 @@ NODE_SETTINGS = {
     "kafka.group.initial_rebalance_delay_ms": "0",
     "kafka.group.min_session_timeout_ms": "1000",
     "auth.rules": "allow",
-    "auth.super_users": "User:ANONYMOUS",
 }
 KAFKA_SETTINGS = {"num.partitions": "4", "group.min.session.timeout.ms": "1000"}
 

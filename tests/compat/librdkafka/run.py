@@ -62,7 +62,6 @@ NODE_SETTINGS = {
     "kafka.group.initial_rebalance_delay_ms": "0",
     "kafka.group.min_session_timeout_ms": "1000",
     "auth.rules": "allow",
-    "auth.super_users": "User:ANONYMOUS",
 }
 SECURED = "sasl_ssl"
 """Scenario of the second pass."""
