@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from bridges.catalog.lineage import KeyRange
+from bridges.catalog.transaction_view import NothingToAbort
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.records import Record
 from bridges.node.assembly import Node
+from kafka_front.front import KafkaFront
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.kafka_front.groups.wire_client import WireClient
@@ -164,6 +166,26 @@ async def test_its_timeout_ends_a_transaction_that_holds_up_all_readers(node: No
     assert [log_part.base_offset for log_part in batches] == [0, 1, 2, 3]
     assert await hanging.produce(12) == E.INVALID_PRODUCER_EPOCH
     assert await hanging.end(True) == E.INVALID_TXN_STATE
+
+
+async def test_an_operators_abort_comes_behind_what_is_on_its_way(node: Node, client: WireClient) -> None:
+    producer = Producer(client)
+    assert await producer.init() == 0
+    assert await producer.produce(12) == 0
+    (front,) = node.fronts
+    assert isinstance(front, KafkaFront)
+    assert front._server is not None
+    assert front.transactions is not None
+    service = front._server._transactions
+    assert service is not None
+    told: list[int] = []
+    service.coordinator.add(service.now(), "tx", producer.id, producer.epoch, [("t", 1)], [], told.append)
+    assert not told, "its row is not durable yet"
+    view = await front.transactions.abort("tx")
+    assert (told, view.state, dict(view.places)) == ([0], "CompleteAbort", {})
+    assert log_of(node, "t").last_stable_offset == 2
+    with pytest.raises(NothingToAbort):
+        await front.transactions.abort("tx")
 
 
 async def test_a_topic_that_is_deleted_meanwhile_holds_up_no_end(node: Node, client: WireClient) -> None:
