@@ -16,6 +16,7 @@ from bridges.console.memory import memory_of, sent
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from spark_pipeline.node.jobs import Jobs
+from spark_pipeline.node.write_view import LiveAttempts
 from spark_pipeline.node.writes import Writes
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class PipelineCore:
         self.settings = settings
         self.access = Access(node.authorizer)
         self.writes = Writes(node, settings)
+        self.transactions = LiveAttempts(self.writes)
         self.jobs = Jobs(node)
 
     @web.middleware

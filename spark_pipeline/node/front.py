@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from bridges.catalog.job_view import JobDirectory
+    from bridges.catalog.transaction_view import TransactionDirectory
     from spark_pipeline.node.serving import PipelineServer
 
 PIPELINE = "pipeline"
@@ -78,6 +79,10 @@ class PipelineFront(Front):
     @property
     def jobs(self) -> JobDirectory | None:
         return None if self.server is None else self.server.core.jobs
+
+    @property
+    def transactions(self) -> TransactionDirectory | None:
+        return None if self.server is None else self.server.core.transactions
 
     async def drain(self) -> None:
         if self.server is not None:

@@ -133,6 +133,10 @@ class Attempts:
 
     # --- found ------------------------------------------------------------------------------------------------------
 
+    def all(self) -> list[Attempt]:
+        """All of them, as they are now."""
+        return list(self._by_key.values())
+
     def of_nonce(self, owner: str, nonce: str) -> Attempt | None:
         """The attempt that was begun with it."""
         return self._by_nonce.get((owner, nonce))

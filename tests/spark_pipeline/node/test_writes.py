@@ -15,6 +15,7 @@ import pytest
 from bridges.auth import Operation, Principal, Resource
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
+from bridges.catalog.transaction_view import TransactionNotFound
 from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, TakesRecords, Written
@@ -315,6 +316,33 @@ async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab, monkeypat
     assert await committed(lab, "t") == [b"behind"]
     with pytest.raises(NodeError, match=r"no attempt|not open"):
         await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(attempt._attempt)])
+
+
+async def test_operators_see_an_attempt_that_holds_up_readers_and_abort_it(lab: Lab) -> None:
+    attempt, other = task_of(lab.client, FIRST), task_of(lab.client, FIRST, 1)
+    for one, topic in ((attempt, ("t", 0)), (other, ("t", 1))):
+        await lab.ask(one.begin)
+        one.add(*topic, batch_of(b"a"))
+        await lab.ask(one.flush)
+    (directory,) = lab.node.transaction_directories.values()
+    found = {view.producer_id: view for view in directory.transactions()}
+    assert len(found) == 2
+    (holding,) = [one for one in directory.writing_to("t", 0) if one is not None]
+    assert holding.producer_id in lab.log("t").state.transactions.open
+    assert (holding.state, holding.places, holding.timeout_ms) == ("Open", {"t": {0}}, 60_000)
+    assert holding.transactional_id.startswith("query/0/0/")
+    assert directory.view(holding.transactional_id) == holding
+    for nobody in ("query/0/0/", "query/0/0/1.x", f"other/{holding.transactional_id}", "9" * 5000 + ".1"):
+        assert directory.view(nobody) is None
+        with pytest.raises(TransactionNotFound):
+            await directory.abort(nobody)
+    told = await directory.abort(holding.transactional_id)
+    assert (told.state, told.started_ms) == ("Ended", None)
+    assert lab.log("t").last_stable_offset == lab.log("t").high_watermark == 2
+    with pytest.raises(NodeError, match=r"no attempt|not open"):
+        await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(attempt._attempt)])
+    assert await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(other._attempt)]) is False
+    assert await committed(lab, "t", 1) == [b"a"], "the other task's is another transaction"
 
 
 async def test_a_batch_that_is_heard_of_goes_on_but_not_for_ever(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
