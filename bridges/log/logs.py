@@ -353,6 +353,10 @@ class Logs:
         return None
 
     async def _raise_start(self, log: PartitionLog, offset: int) -> None:
+        # What this node takes away itself tells where the log begins then; inside a batch no search finds that.
+        await log.trimmed()
+        if log.log_start_offset > offset:
+            return
         start, end = log.log_start_offset, log.high_watermark
         first = await first_readable(self._client, log.stream_id, max(offset, start), end)
         if first > start and log.is_open:

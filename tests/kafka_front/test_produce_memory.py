@@ -49,6 +49,7 @@ class Lab:
             rules=SimpleNamespace(of=lambda topic: RULES),
             metrics=self.metrics,
             access=Access(Everybody()),
+            transactions=None,
             works=None,
             node=SimpleNamespace(barrier=Barrier(), limits=limits),
             loop=loop,

@@ -16,6 +16,7 @@ from bridges.formats.records import CODEC_HEADER, Record, StoredBatch
 from bridges.formats.ydb import (
     KEY_ITEM,
     TOMBSTONE_ITEM,
+    Head,
     created_ms,
     encode_batch,
     encode_in_slices,
@@ -114,11 +115,12 @@ def test_a_batch_made_in_slices_is_the_same(producer: bytes, meta: bytes, messag
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "STEP", at_once)
         patch.setattr(pieces, "LARGE", 1)
-        work = encode_in_slices(producer, meta, 2, 3, 4, 9, 77, memoryview(messages))
+        head = Head(False, 2, 3, 4, 9, 77, producer, meta)
+        work = encode_in_slices(head, memoryview(messages))
         steps = 0
         while not (made := advance(work))[0]:
             steps += 1
-    assert bytes(made[1]) == encode_batch(producer, meta, 2, 3, 4, 9, 77, messages)
+    assert bytes(made[1]) == encode_batch(head, messages)
     assert steps >= len(messages) // at_once
 
 
@@ -135,7 +137,8 @@ def test_unknown_fields_are_passed_over() -> None:
     strange = b"\x2a\x02id" + b"\x30\x05" + b"\x42\x02\x08\x01" + b"\x9a\x06\x01x" + b"\xa1\x06" + bytes(8)
     strange += b"\xad\x06" + bytes(4) + b"\xb3\x06\x08\x01\xb3\x06\xb4\x06\xb4\x06"
     payload = encode_batch(
-        b"p", b"", 1, 2, 1, 2, -1, request(strange + message(1, b"one")) + b"\x10\x02" + request(message(2, b"two"))
+        Head(False, 1, 2, 1, 2, -1, b"p", b""),
+        request(strange + message(1, b"one")) + b"\x10\x02" + request(message(2, b"two")),
     )
     assert [one.value for one in decode(StoredBatch(0, 2, int(FormatId.YDB), payload))] == [b"one", b"two"]
 
@@ -168,10 +171,10 @@ def test_a_flipped_bit_is_found(at: int) -> None:
 def test_counts_and_lengths_are_claims() -> None:
     body = request(message(1, b"one"), message(2, b"two"))
     for count, span in ((1, 1), (3, 3), (2, 3), (2, 1), (1 << 31, 1 << 31)):
-        payload = encode_batch(b"p", b"", 1, count, 1, 2, -1, body)
+        payload = encode_batch(Head(False, 1, count, 1, 2, -1, b"p", b""), body)
         with pytest.raises(BatchInvalid):
             decode(StoredBatch(0, span, int(FormatId.YDB), payload))
-    whole = encode_batch(b"producer", b"meta", 1, 2, 1, 2, -1, body)
+    whole = encode_batch(Head(False, 1, 2, 1, 2, -1, b"producer", b"meta"), body)
     for end in range(len(whole)):
         with pytest.raises(BatchInvalid):
             decode(StoredBatch(0, 2, int(FormatId.YDB), whole[:end]))

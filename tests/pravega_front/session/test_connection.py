@@ -35,7 +35,7 @@ class Lab(SegmentStore):
         loop = asyncio.get_running_loop()
         budget = MemoryBudget(16 * MIB, loop.call_soon)
         node = SimpleNamespace(metrics=FrontMetrics("pravega"), budget=budget, barrier=Barrier())
-        access = SimpleNamespace(check=lambda listener, token, segment, update: None)
+        access = SimpleNamespace(check=lambda listener, host, token, segment, update: None)
         nothing: Any = SimpleNamespace()
         super().__init__(cast(Any, node), PravegaSettings(), nothing, nothing, cast(Any, access))
         self.handlers[wire.UpdateSegmentPolicy] = self.hold
