@@ -44,6 +44,10 @@ _Partition = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 _Topics = Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
 
+_LONGEST_ID = 1000
+"""Characters of a transactional id: so many are remembered that they must not be as long as a client likes."""
+
+
 class TransactionRequests:
     """The handlers of what producers ask of the coordinator."""
 
@@ -156,8 +160,8 @@ class TransactionRequests:
 
     def _may_write(self, ctx: Context, name: str) -> None:
         self._access.require_transaction(ctx, Operation.WRITE, name)
-        if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id cannot be empty")
+        if not 0 < len(name) <= _LONGEST_ID:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a transactional id has 1 to {_LONGEST_ID} characters")
 
 
 def _told(ctx: Context, code: int) -> int:

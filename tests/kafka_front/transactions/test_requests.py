@@ -244,3 +244,8 @@ async def test_tools_see_and_end_what_is_open(node: Node, client: WireClient) ->
     rows = answer.markers[0].topics[0].partitions
     assert [one.error_code for one in rows] == [0, E.UNKNOWN_TOPIC_OR_PARTITION]
     assert log_of(node, "t").last_stable_offset == 2
+
+
+@pytest.mark.parametrize(("length", "code"), [(0, E.INVALID_REQUEST), (1000, E.NONE), (1001, E.INVALID_REQUEST)])
+async def test_what_is_remembered_is_not_as_long_as_a_client_likes(client: WireClient, length: int, code: E) -> None:
+    assert await Producer(client, "x" * length).init() == code
