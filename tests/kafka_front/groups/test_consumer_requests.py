@@ -158,7 +158,8 @@ async def test_a_group_is_told_of(place: Place) -> None:
     member = await alone(place)
     client, group = member.client, member.group
     answer = await client.call(1, m.ConsumerGroupDescribeRequest([group, "nobody"]))
-    told, unknown = answer.groups
+    by_name = {one.group_id: one for one in answer.groups}  # Kafka gives them in any order
+    told, unknown = by_name[group], by_name["nobody"]
     assert unknown.error_code == codes.GROUP_ID_NOT_FOUND
     assert (told.error_code, told.group_state, told.assignor_name) == (codes.NONE, "Stable", "uniform")
     assert told.group_epoch == told.assignment_epoch == member.epoch
