@@ -54,8 +54,11 @@ class AccessRules:
             if new:
                 rows = list(map(_row, new))
                 query = upsert("access_rules", _COLUMNS.replace(",", ""))
-                await self._db.run(lambda connection: connection.executemany(query, rows), flush=True)
-                self._hold(new, self.rules.add)
+                await self._db.run(
+                    lambda connection: connection.executemany(query, rows),
+                    flush=True,
+                    then=lambda _: self._hold(new, self.rules.add),
+                )
 
     async def find(self, wanted: RuleFilter) -> list[Rule]:
         """Those that a filter takes."""
@@ -70,8 +73,12 @@ class AccessRules:
             if gone:
                 rows = list(map(_row, gone))
                 query = f"DELETE FROM access_rules WHERE {' AND '.join(f'{name} = ?' for name in _COLUMNS.split(', '))}"
-                await self._db.run(lambda connection: connection.executemany(query, rows), flush=True, frees=True)
-                self._hold(gone, self.rules.remove)
+                await self._db.run(
+                    lambda connection: connection.executemany(query, rows),
+                    flush=True,
+                    frees=True,
+                    then=lambda _: self._hold(gone, self.rules.remove),
+                )
             return found
 
     async def _find(self, wanted: RuleFilter) -> list[Rule]:

@@ -164,8 +164,7 @@ class Progress:
 
     async def forget_topic(self, topic: str) -> None:
         """Forget every group's positions in a topic."""
-        await self._db.run(lambda connection: erase_topic(connection, topic))
-        self.topic_gone(topic)
+        await self._db.run(lambda connection: erase_topic(connection, topic), then=lambda _: self.topic_gone(topic))
 
     def topic_gone(self, topic: str) -> None:
         """Forget a topic in memory, after :func:`erase_topic` did so in the database."""
@@ -300,11 +299,16 @@ class FrontProgress:
             ]
             return differing, stored, gone
 
-        differing, stored, gone = await self._db.run(write)
-        if stored:
-            self._all._store(name, stored)
-        if gone:
-            self._all._ended(gone)
+        def remember(
+            written: tuple[dict[Place, Committed | None], list[tuple[str, int, Committed]], list[Pending]],
+        ) -> None:
+            _, stored, gone = written
+            if stored:
+                self._all._store(name, stored)
+            if gone:
+                self._all._ended(gone)
+
+        differing, _, _ = await self._db.run(write, then=remember)
         return differing
 
     async def commit_with(self, transaction: str, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None:
@@ -313,10 +317,9 @@ class FrontProgress:
         Until then nobody is shown them. A position that is committed, or deleted, meanwhile in another way stays so.
         """
         if positions:
-            self._all._began(
-                await self._db.run(
-                    lambda connection: pending_positions.put(connection, transaction, self._rows(group, positions))
-                )
+            await self._db.run(
+                lambda connection: pending_positions.put(connection, transaction, self._rows(group, positions)),
+                then=self._all._began,
             )
 
     async def end_transaction(self, transaction: str, *, commit: bool) -> int:
@@ -326,13 +329,17 @@ class FrontProgress:
         know whether it was told tells it again (:meth:`transactions` says of which, also after a restart); a name may
         be used again once it was.
         """
-        gone, valid = await self._db.run(
-            lambda connection: pending_positions.end(connection, (self.name, transaction), commit)
+
+        def remember(ended: tuple[list[Pending], list[Valid]]) -> None:
+            gone, valid = ended
+            for row in valid:
+                self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:]))])
+            if gone:
+                self._all._ended(gone)
+
+        _, valid = await self._db.run(
+            lambda connection: pending_positions.end(connection, (self.name, transaction), commit), then=remember
         )
-        for row in valid:
-            self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:]))])
-        if gone:
-            self._all._ended(gone)
         return len(valid)
 
     async def delete(self, group: str, places: Iterable[Place] | None = None) -> None:
@@ -354,10 +361,12 @@ class FrontProgress:
                 )
             return pending_positions.overtake(connection, name, None if rows is None else [row[2:] for row in rows])
 
-        pending = await self._db.run(write)
-        gone = list(self._all.of_group(name)) if rows is None else [(topic, partition) for *_, topic, partition in rows]
-        self._all._forget(name, gone)
-        self._all._ended(pending)
+        def forget(pending: list[Pending]) -> None:
+            all_of_it = list(self._all.of_group(name)) if rows is None else []
+            self._all._forget(name, all_of_it + [(topic, partition) for *_, topic, partition in rows or ()])
+            self._all._ended(pending)
+
+        await self._db.run(write, then=forget)
 
     async def expire(self, group: str, seen: Mapping[Place, Committed]) -> int:
         """Forget those of a group's positions that are still as they were ``seen``; returns how many went.
@@ -385,8 +394,7 @@ class FrontProgress:
 
         if not rows:
             return 0
-        gone = await self._db.run(write)
-        self._all._forget((space, group), gone)
+        gone: list[Place] = await self._db.run(write, then=lambda gone: self._all._forget((space, group), gone))
         return len(gone)
 
     def _is_held(self, connection: Connection, group: str) -> bool:

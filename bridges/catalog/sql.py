@@ -68,34 +68,56 @@ class Database(SqlThread):
         await asyncio.to_thread(self.engine.open)
         self.start(asyncio.get_running_loop())
 
-    def submit(self, fn: Callable[[Connection], T], *, flush: bool = False, frees: bool = False) -> asyncio.Future[T]:
+    def submit(
+        self,
+        fn: Callable[[Connection], T],
+        *,
+        flush: bool = False,
+        frees: bool = False,
+        then: Callable[[T], None] | None = None,
+    ) -> asyncio.Future[T]:
         """Queue ``fn``; the future resolves to its result once it is durable (see :meth:`run`)."""
         job = _Awaited(fn, flush, frees)
         job.on_failed = self._on_failed
+        job.then = then
         job.future = future = asyncio.get_running_loop().create_future()
         self.put(job)
         return cast("asyncio.Future[T]", future)
 
-    async def run(self, fn: Callable[[Connection], T], *, flush: bool = False, frees: bool = False) -> T:
+    async def run(
+        self,
+        fn: Callable[[Connection], T],
+        *,
+        flush: bool = False,
+        frees: bool = False,
+        then: Callable[[T], None] | None = None,
+    ) -> T:
         """Execute ``fn(connection)`` in the database thread and return its result once it is durable.
 
         ``fn`` must not commit or roll back, and a cursor it returns is dropped (the result is None then). What it
         raises is raised here and undoes only its own statements. A cancelled caller does not undo a closure queued
-        already. See :meth:`~sbp_back.sql.thread.SqlThread.put`.
+        already: what memory has to know of it is ``then``'s, which gets the result on the loop, in the order of the
+        database, whether or not anybody still waits. See :meth:`~sbp_back.sql.thread.SqlThread.put`.
 
         Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
         """
-        return await self.submit(fn, flush=flush, frees=frees)
+        return await self.submit(fn, flush=flush, frees=frees, then=then)
 
 
 class _Awaited(Job):
-    __slots__ = ("future", "on_failed")
+    __slots__ = ("future", "on_failed", "then")
 
     future: asyncio.Future[Any]
     on_failed: Callable[[DatabaseDamaged], None] | None
+    then: Callable[[Any], None] | None
 
     def give(self) -> None:
         error = self.error
+        if self.then is not None and error is None:
+            try:
+                self.then(self.result)
+            except Exception as raised:  # noqa: BLE001 - whoever waits gets it
+                error = raised
         if not self.future.cancelled():
             if error is None:
                 self.future.set_result(self.result)

@@ -310,9 +310,9 @@ async def test_what_streams_depend_on_is_flushed_before_they_change_whatever_the
     happened: list[str] = []
     submit, create, delete = home.db.submit, home.backend.create_stream, home.backend.delete_stream
 
-    def submitted(fn, *, flush=False, frees=False):  # type: ignore[no-untyped-def]
+    def submitted(fn, *, flush=False, frees=False, then=None):  # type: ignore[no-untyped-def]
         happened.append("flushed" if flush else "written")
-        return submit(fn, flush=flush, frees=frees)
+        return submit(fn, flush=flush, frees=frees, then=then)
 
     async def created(*args: int, **kwargs: int) -> StreamInfo:
         happened.append("create")

@@ -288,6 +288,40 @@ async def test_of_several_who_change_a_position_one_wins(tmp_path: Path) -> None
     await db.close()
 
 
+async def test_memory_follows_the_database_also_where_nobody_waits_any_more(tmp_path: Path) -> None:
+    db, progress = await started(tmp_path)
+    front = progress.front("ydb")
+    await front.commit("g", [("t", 0, Committed(1)), ("t", 1, Committed(1)), ("u", 0, Committed(1))])
+    await front.commit_with("x", "g", [("t", 2, Committed(1))])
+    callers = [
+        asyncio.ensure_future(work)
+        for work in (
+            front.commit("g", [("t", 0, Committed(2))]),
+            front.delete("g", [("t", 1)]),
+            front.commit_with("y", "g", [("t", 3, Committed(3))]),
+            front.end_transaction("x", commit=True),
+            progress.forget_topic("u"),
+        )
+    ]
+    await asyncio.sleep(0)  # their closures are queued
+    for caller in callers:
+        caller.cancel()
+    await db.run(lambda connection: None)
+    await agrees_with_the_file(progress, db)
+    found = {place: front.committed("g", *place) for place in (("t", 0), ("t", 1), ("t", 2), ("u", 0))}
+    offsets = {place: None if one is None else one.offset for place, one in found.items()}
+    assert offsets == {("t", 0): 2, ("t", 1): None, ("t", 2): 1, ("u", 0): None}
+    assert front.is_pending("g", "t", 3)
+    assert not front.is_pending("g", "t", 2)
+    await db.close()
+
+
+async def agrees_with_the_file(progress: Progress, db: Database) -> None:
+    again = Progress(db)
+    await again.load()
+    assert (again._groups, again._readers) == (progress._groups, progress._readers)
+
+
 async def test_what_waited_for_a_transaction_does_not_come_back_over_later_commits(tmp_path: Path) -> None:
     db, progress = await started(tmp_path)
     kafka, ydb = progress.front("kafka"), progress.front("ydb")
