@@ -54,8 +54,8 @@ class UsualPortOpened(AssertionError):
 def usual_ports() -> Mapping[int, str]:
     """The ports that a node opens where nobody names others, each with its listener."""
     from bridges.node import backend
-    from bridges.node.assembly import CONSOLE, CONSOLE_PORT
     from bridges.node.front import installed
+    from bridges.node.listening import CONSOLE, CONSOLE_PORT
 
     ports = {CONSOLE_PORT: CONSOLE}
     for name, port in {**backend.LISTENERS, **backend.DOCUMENT_LISTENERS}.items():

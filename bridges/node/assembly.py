@@ -53,14 +53,13 @@ from bridges.node.document_owner import PartitionOwners
 from bridges.node.front import (
     Front,
     FrontError,
-    Listener,
     NodeFacts,
     NodeServices,
     SbpPlace,
     check,
     group_directories,
-    listener_kind,
 )
+from bridges.node.listening import CONSOLE, CONSOLE_PORT, Listening
 from bridges.node.memory import FreeMemory
 from bridges.node.retention import HandedOver, NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
@@ -81,11 +80,6 @@ if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
-
-CONSOLE = "console"
-CONSOLE_PORT = 8080
-OFF = "off"
-"""What ``listen.<name>`` says to keep a listener closed."""
 
 _USERS_CHECK_MS = 1000
 """How often the file of users is looked at; who is removed is known for so long at most."""
@@ -151,6 +145,7 @@ class Node:
         self.started_ms = 0
         self._backend: backend.Backend | None = None
         self._kinds = settings.fronts if fronts is None else tuple(fronts)
+        self._listening = Listening(settings, self._kinds)
         self._on_failed = on_failed
         self._directory: DataDirectory | None = None
         self._console: ConsoleDoor | None = None
@@ -239,9 +234,9 @@ class Node:
     async def _start(self) -> None:
         settings = self.settings
         self._check_fronts()
-        listen = self._listen_addresses()
-        self._check_authentication(listen)
-        able = [name for name in {*settings.listen, *self._kind_of} if (of := self._listener(name)) and of.tls]
+        listen = self._listening.addresses()
+        self._listening.check_authentication(listen, self.authenticator.required_at)
+        able = self._listening.able_of_tls()
         inner = [name for name in backend.listeners(settings) if name in backend.LISTENERS]
         self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, *able, *inner], listen)
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
@@ -333,7 +328,7 @@ class Node:
 
         for kind in self._kinds:
             own = [listener.name for listener in kind.listeners]
-            wanted = {name: address for name, address in listen.items() if self._kind(name) in own}
+            wanted = {name: address for name, address in listen.items() if self._listening.kind(name) in own}
             if wanted or not kind.listeners:
                 front = kind(self.services(kind))
                 self.fronts.append(front)
@@ -426,7 +421,7 @@ class Node:
         if self.embedded is None:
             # Servers elsewhere let do everything whoever reaches them, which is not for clients who have to say who
             # they are. A listener of this node's that somebody has opened all the same is another matter.
-            nodes = () if self._asks_who else tuple(Address.parse(one) for one in sbp.pd.split(","))
+            nodes = () if self._listening.asks_who else tuple(Address.parse(one) for one in sbp.pd.split(","))
             return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity)
         told = self.settings.advertise.get(backend.PD)
         found = self.addresses.get(backend.PD) if told is None else Address.parse(told)
@@ -457,78 +452,13 @@ class Node:
                 settings.log,
                 settings.data_dir,
                 addresses,
-                self._advertised_of(addresses),
+                self._listening.advertised(addresses),
             )
             values = kind.node_configuration(facts)
             if twice := sorted(told.keys() & values.keys()):
                 raise FrontError(f"front {kind.name} tells of {twice[0]}, which somebody else tells already")
             told.update(values)
         self.static_config.update(told)
-
-    def _listen_addresses(self) -> dict[str, Address]:
-        ports = {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT}
-        ports.update({name: listener.port for name, listener in self._kind_of.items()})
-        given = {name: text for name, text in self.settings.listen.items() if text != OFF}
-        further = {name: 0 for name in given if name not in ports and self._kind(name) is not None}
-        ports.update(further)
-        if unknown := sorted(set(given) - set(ports)):
-            raise SettingsError(
-                f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}, and further ones of a "
-                "front's, under names like kafka-external"
-            )
-        # Those of the backend ask nobody who it is: where that matters, they open only when they are asked for.
-        inner, required = backend.listeners(self.settings), self._asks_who
-        addresses: dict[str, Address] = {}
-        for name, port in ports.items():
-            if self.settings.listen.get(name) == OFF or (name not in given and name in inner and required):
-                continue
-            try:
-                text = given.get(name)
-                host = self.settings.default_host
-                addresses[name] = Address(host, port) if text is None else Address.parse(text, host)
-            except ValueError as error:
-                raise SettingsError(f"listen.{name}: {error}") from None
-        for name, text in self.settings.advertise.items():
-            try:
-                Address.parse(text)
-            except ValueError as error:
-                raise SettingsError(f"advertise.{name}: {error}") from None
-        return addresses
-
-    @property
-    def _asks_who(self) -> bool:
-        """Whether it matters who a client is."""
-        return self.settings.auth.required or self.settings.auth.rules != "off"
-
-    def _check_authentication(self, listen: Mapping[str, Address]) -> None:
-        """Where clients must say who they are, whether they can, everywhere. Raises SettingsError."""
-        for name in self.settings.auth_required:
-            if name != CONSOLE and self._kind(name) is None:
-                raise SettingsError(f"auth_required.{name}: there is no such listener that asks clients who they are")
-        for name in listen:
-            listener = self._listener(name)
-            if listener is not None and not listener.authentication and self.authenticator.required_at(name):
-                raise SettingsError(
-                    f"auth.required: at listener {name} clients cannot say who they are; close it with "
-                    f"listen.{name} = {OFF}"
-                )
-
-    @property
-    def _kind_of(self) -> dict[str, Listener]:
-        """The listeners that fronts have, by name."""
-        return {listener.name: listener for kind in self._kinds for listener in kind.listeners}
-
-    def _kind(self, name: str) -> str | None:
-        """Of which of the fronts' listeners this is one; None for others."""
-        return listener_kind(name, self._kind_of)
-
-    def _listener(self, name: str) -> Listener | None:
-        kind = self._kind(name)
-        return None if kind is None else self._kind_of[kind]
-
-    def _advertised_of(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
-        told = self.settings.advertise
-        return {name: Address.parse(told[name]) if name in told else address for name, address in addresses.items()}
 
     def describe(self) -> dict[str, object]:
         """Who this node is, where it listens, and how it keeps data."""

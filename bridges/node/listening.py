@@ -1,0 +1,95 @@
+"""Where a node listens, as its settings say: which listeners there are, their addresses, what each may demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bridges.net.address import Address
+from bridges.node import backend
+from bridges.node.config import Settings
+from bridges.node.front import Front, Listener, listener_kind
+from bridges.node.sections import SettingsError
+
+CONSOLE = "console"
+CONSOLE_PORT = 8080
+OFF = "off"
+"""What ``listen.<name>`` says to keep a listener closed."""
+
+
+class Listening:
+    """The listeners of a node with ``settings`` and the fronts ``kinds``."""
+
+    __slots__ = ("_of_fronts", "_settings")
+
+    def __init__(self, settings: Settings, kinds: Sequence[type[Front]]) -> None:
+        self._settings = settings
+        self._of_fronts = {listener.name: listener for kind in kinds for listener in kind.listeners}
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether it matters who a client is."""
+        return self._settings.auth.required or self._settings.auth.rules != "off"
+
+    def addresses(self) -> dict[str, Address]:
+        """Of every listener that is to be opened, by name. Raises SettingsError."""
+        settings = self._settings
+        ports = {**backend.listeners(settings), CONSOLE: CONSOLE_PORT}
+        ports.update({name: listener.port for name, listener in self._of_fronts.items()})
+        given = {name: text for name, text in settings.listen.items() if text != OFF}
+        further = {name: 0 for name in given if name not in ports and self.kind(name) is not None}
+        ports.update(further)
+        if unknown := sorted(set(given) - set(ports)):
+            raise SettingsError(
+                f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}, and further ones of a "
+                "front's, under names like kafka-external"
+            )
+        # Those of the backend ask nobody who it is: where that matters, they open only when they are asked for.
+        inner = backend.listeners(settings)
+        addresses: dict[str, Address] = {}
+        for name, port in ports.items():
+            if settings.listen.get(name) == OFF or (name not in given and name in inner and self.asks_who):
+                continue
+            try:
+                text = given.get(name)
+                host = settings.default_host
+                addresses[name] = Address(host, port) if text is None else Address.parse(text, host)
+            except ValueError as error:
+                raise SettingsError(f"listen.{name}: {error}") from None
+        for name, text in settings.advertise.items():
+            try:
+                Address.parse(text)
+            except ValueError as error:
+                raise SettingsError(f"advertise.{name}: {error}") from None
+        return addresses
+
+    def check_authentication(self, listen: Mapping[str, Address], required_at: Callable[[str], bool]) -> None:
+        """Where clients must say who they are, whether they can, everywhere. Raises SettingsError."""
+        for name in self._settings.auth_required:
+            if name != CONSOLE and self.kind(name) is None:
+                raise SettingsError(f"auth_required.{name}: there is no such listener that asks clients who they are")
+        for name in listen:
+            listener = self.listener(name)
+            if listener is not None and not listener.authentication and required_at(name):
+                raise SettingsError(
+                    f"auth.required: at listener {name} clients cannot say who they are; close it with "
+                    f"listen.{name} = {OFF}"
+                )
+
+    def kind(self, name: str) -> str | None:
+        """Of which of the fronts' listeners this is one; None for others."""
+        return listener_kind(name, self._of_fronts)
+
+    def listener(self, name: str) -> Listener | None:
+        """What the front says of its listener ``name``; None for others."""
+        kind = self.kind(name)
+        return None if kind is None else self._of_fronts[kind]
+
+    def able_of_tls(self) -> list[str]:
+        """The fronts' listeners, further ones included, that may have TLS."""
+        names = {*self._settings.listen, *self._of_fronts}
+        return [name for name in names if (of := self.listener(name)) is not None and of.tls]
+
+    def advertised(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
+        """What clients are told for each of ``addresses``."""
+        told = self._settings.advertise
+        return {name: Address.parse(told[name]) if name in told else address for name, address in addresses.items()}
