@@ -54,7 +54,8 @@ class EmbeddedOptions(Struct):
     ``dialect``: what the first two speak. ``max_connections``: of each listener. ``budget``: memory that the
     connections of all listeners share, with those of others in the process that count in it; what is asked from inside
     the process is counted by whoever asks. ``barrier``: counts what callbacks of any part raise. ``tls``:
-    of listeners, by name; ``tls_elsewhere``: towards range servers in other processes."""
+    of listeners, by name; ``tls_elsewhere``: towards range servers in other processes. ``database``: URL of a
+    PostgreSQL with the placement driver's state; empty: SQLite in the data directory."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -70,6 +71,7 @@ class EmbeddedOptions(Struct):
     barrier: Barrier = field(default_factory=Barrier)
     tls: Mapping[str, ssl.SSLContext] = field(default_factory=dict)
     tls_elsewhere: ssl.SSLContext | None = None
+    database: str = ""
 
 
 class Embedded(Struct):
@@ -172,7 +174,9 @@ async def start_embedded(
     store = await open_store(data_dir, options.store)
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_store, store)
-        setup = PlacementDriverSetup(listen=listen_at(PD_LISTENER, options.pd_listener), barrier=barrier)
+        setup = PlacementDriverSetup(
+            listen=listen_at(PD_LISTENER, options.pd_listener), database=options.database, barrier=barrier
+        )
         pd = await start_placement_driver(data_dir, setup, connect)
         undo.push_async_callback(pd.close)
         drivers.append(pd.driver)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import psycopg
 
 QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 """For tests that are not about loss of power."""
@@ -63,6 +66,13 @@ class Postgres:
     def url(self, database: str = "postgres") -> str:
         """For clients."""
         return f"postgresql://anabranch@/{database}?host={self.directory}"
+
+    def made(self) -> str:
+        """The URL of a database that nobody else has."""
+        name = f"d{secrets.token_hex(8)}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self.url(name)
 
     def close(self) -> None:
         """Stop it and remove what it has."""

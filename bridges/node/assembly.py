@@ -28,7 +28,6 @@ from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.progress import Progress, erase_topic
-from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
 from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import Change, ChangeKind
 from bridges.catalog.topic_rules import RulesCache
@@ -46,7 +45,7 @@ from bridges.log.snapshots import Snapshots
 from bridges.metrics import Metrics
 from bridges.net.address import Address
 from bridges.net.budget import Kind, MemoryBudget
-from bridges.node import backend, promises
+from bridges.node import backend, databases, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
@@ -69,7 +68,6 @@ from bridges.node.tls_settings import Tls
 from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
-from sbp_back.sql.sqlite import SqliteEngine
 
 if TYPE_CHECKING:
     import ssl
@@ -83,9 +81,6 @@ if TYPE_CHECKING:
 
 _USERS_CHECK_MS = 1000
 """How often the file of users is looked at; who is removed is known for so long at most."""
-
-_RESERVE_BYTES = 8 * 1024 * 1024
-"""Of disk, for the commits that delete topics when all of it is full."""
 
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
@@ -249,14 +244,7 @@ class Node:
 
         durable = settings.sbp.durability != "os"
         promises.tell(promises.of_node(settings.sbp), _log)
-        engine = SqliteEngine(
-            self._directory.database,
-            MIGRATIONS,
-            application_id=APPLICATION_ID,
-            synchronous="FULL" if durable else "NORMAL",
-            unwatched=HAS_CHECKSUMS,
-            reserve_bytes=_RESERVE_BYTES,
-        )
+        engine = databases.engine_of(settings, self._directory)
         self.db = Database(engine, on_failed=lambda error: self.fail(str(error)))
         await self.db.open()
         await self.db.run(self._migrate_fronts)

@@ -118,6 +118,7 @@ async def start_backend(
         barrier=barrier,
         tls=tls.listeners,
         tls_elsewhere=tls.peers,
+        database=settings.cluster.database,
     )
     embedded = await start_embedded(directory, options, on_failed)
     try:

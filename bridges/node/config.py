@@ -26,6 +26,7 @@ from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed
 from bridges.node.sections import (
     AuthSettings,
+    ClusterSettings,
     LimitSettings,
     LoggingSettings,
     LogSettings,
@@ -130,6 +131,7 @@ class Settings(Section):
     )
     node: NodeSettings = NodeSettings()
     sbp: SbpSettings = SbpSettings()
+    cluster: ClusterSettings = ClusterSettings()
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()
     migrate: MigrateSettings = MigrateSettings()
@@ -356,7 +358,8 @@ def _values(given: Mapping[str, tuple[Any, str]], model: type[Settings]) -> tupl
             try:
                 values[key] = fields[key].value(value)
             except ValueError as error:
-                problems.append(f"{where}: {key} = {value!r}: {error}")
+                told = key if fields[key].kind.secret else f"{key} = {value!r}"
+                problems.append(f"{where}: {told}: {error}")
         elif head in _ADDRESS_MAPS and not isinstance(value, str):
             problems.append(f"{where}: {key} = {value!r}: must be text")
         else:

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from bridges.net.address import Address
-from bridges.node.setting import Duration, Section, Size, SizeOrNone, setting
+from bridges.node.setting import DatabaseUrl, Duration, Section, Size, SizeOrNone, setting
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -139,6 +139,15 @@ class SbpSettings(Section):
     low_water_bytes: SizeOrNone = setting(
         -1,
         description="Free disk space below which appends are refused; reads go on. -1: a segment and 32 MiB.",
+    )
+
+
+class ClusterSettings(Section):
+    database: DatabaseUrl = setting(
+        "",
+        description="PostgreSQL database for metadata, as postgresql://USER@HOST/DATABASE; empty: SQLite in data_dir. "
+        "The password comes from ANABRANCH_CLUSTER__DATABASE, the settings file, or PGPASSFILE: others see command "
+        "lines.",
     )
 
 

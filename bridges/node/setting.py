@@ -22,6 +22,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from urllib.parse import urlsplit
 
 from msgspec import Struct, StructMeta
 
@@ -37,13 +38,15 @@ _FALSE = frozenset({"false", "no", "off", "0", "n", "f"})
 class Kind(Struct, frozen=True):
     """How values of a type are written: ``parse`` makes one of text or of what a file holds, or raises ValueError.
 
-    ``text`` is what is shown of a value, ``least`` a bound that all values of the kind have.
+    ``text`` is what is shown of a value, ``least`` a bound that all values of the kind have. With ``secret`` a value
+    that is wrong is not shown.
     """
 
     name: str
     parse: Callable[[Any], Any]
     text: Callable[[Any], str] = str
     least: int | None = None
+    secret: bool = False
 
 
 class Spec(Struct, frozen=True):
@@ -115,6 +118,33 @@ SizeOrNone = Annotated[int, Kind("size", parse_size, format_size, -1)]
 """Bytes, or -1 for no limit."""
 Duration = Annotated[int, Kind("duration", parse_duration, format_duration, 0)]
 """Milliseconds; written as a number or like 30s, 5m, 7d."""
+
+
+def _database(given: object) -> str:
+    url = _text(given)
+    try:
+        parts = urlsplit(url)
+        wrong = url and (parts.scheme not in ("postgresql", "postgres") or parts.query.startswith("?"))
+    except ValueError:
+        wrong = True
+    if wrong:
+        raise ValueError("must be like postgresql://USER@HOST/DATABASE")
+    return url
+
+
+def shown_url(url: str) -> str:
+    """A URL without the password that it may have."""
+    parts = urlsplit(url)
+    who, at, where = parts.netloc.rpartition("@")
+    name, colon, _ = who.partition(":")
+    query = "&".join(
+        f"{one.partition('=')[0]}=***" if "password" in one else one for one in parts.query.split("&") if one
+    )
+    return parts._replace(netloc=f"{name}{colon and ':***'}{at}{where}", query=query).geturl()
+
+
+DatabaseUrl = Annotated[str, Kind("URL", _database, shown_url, secret=True)]
+"""Of a PostgreSQL database; what is shown of it has no password."""
 
 
 def settings_of(section: type[Section]) -> Mapping[str, Spec | Section]:

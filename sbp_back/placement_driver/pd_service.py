@@ -14,7 +14,7 @@ from sbp_back.errors import StoreError, StoreLocked
 from sbp_back.files import Files, make_directories
 from sbp_back.held import HeldFile
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
-from sbp_back.placement_driver.sql_state import SqlState, in_sqlite
+from sbp_back.placement_driver.sql_state import SqlState, in_postgres, in_sqlite
 from sbp_back.placement_driver.state import StateError, StateVersionError
 from sbp_back.transport.carrier import Carrier
 from sbp_back.transport.listener import Listener
@@ -26,10 +26,12 @@ LOCK_FILE = "pd.lock"
 
 
 class PlacementDriverSetup(Struct):
-    """``listen``: None for one that only its own process reaches."""
+    """``listen``: None for one that only its own process reaches. ``database``: URL of a PostgreSQL that has the state
+    in the schema ``anabranch_pd``; empty: a file of SQLite's in the data directory has it."""
 
     driver: PlacementDriverOptions = field(default_factory=PlacementDriverOptions)
     listen: ListenAt | None = None
+    database: str = ""
     barrier: Barrier = field(default_factory=Barrier)
 
 
@@ -116,7 +118,7 @@ class PlacementDriverService:
 async def start_placement_driver(
     data_dir: Path, setup: PlacementDriverSetup, connect: Callable[[RangeServerInfo], Carrier]
 ) -> PlacementDriverService:
-    """A placement driver with its state in ``data_dir`` (created when absent).
+    """A placement driver with its state in ``data_dir`` (created when absent), or a database.
 
     ``connect`` makes carriers to range servers, which are told of deleted streams. Raises ``StoreError``
     (``StoreLocked``: another process has the directory; the state is of another version, or damaged) and ``OSError``
@@ -127,7 +129,8 @@ async def start_placement_driver(
         lock = await asyncio.to_thread(hold_state, data_dir)
         undo.callback(lock.release)
         try:
-            state = await asyncio.to_thread(SqlState, in_sqlite(data_dir / STATE_FILE), loop)
+            engine = in_postgres(setup.database) if setup.database else in_sqlite(data_dir / STATE_FILE)
+            state = await asyncio.to_thread(SqlState, engine, loop)
         except (StateError, StateVersionError) as error:
             raise StoreError(str(error)) from error
         servers = ServerCarriers(connect)

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+SCHEMA = "anabranch_pd"
+"""Where a state's tables are in PostgreSQL."""
 _RESERVE_BYTES = 8 * 1024 * 1024
 
 
@@ -334,3 +336,10 @@ class _Asked(Job):
 def in_sqlite(path: Path) -> Engine:
     """The engine of a state in the SQLite file ``path``, where what was answered survives loss of power."""
     return SqliteEngine(path, MIGRATIONS, reserve_bytes=_RESERVE_BYTES)
+
+
+def in_postgres(url: str) -> Engine:
+    """The engine of a state in the PostgreSQL database at ``url``. Raises StoreError for what is no URL."""
+    from sbp_back.sql.postgres import PostgresEngine  # few have one
+
+    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA)

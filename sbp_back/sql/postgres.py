@@ -159,7 +159,11 @@ class PostgresEngine:
         application_id: int = 0,
         patience_s: float = 5.0,
     ) -> None:
-        known = conninfo_to_dict(url)
+        try:
+            known = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            # What is wrong with it is told with the URL, which may have a password.
+            raise StoreError("the database's URL is none that PostgreSQL's library understands") from None
         self.name = f"database {known.get('dbname', '')} at {known.get('host', 'localhost')}, schema {schema}"
         self.commits = 0
         self._url = url

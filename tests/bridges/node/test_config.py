@@ -255,3 +255,15 @@ def test_tls_is_set_by_listener_from_every_source(tmp_path: Path) -> None:
 def test_tls_without_a_listener_is_refused(key: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="tls"):
         load({key: "a.pem"}, environ={}, directory=tmp_path)
+
+
+def test_the_password_of_a_database_is_never_shown() -> None:
+    given = {"ANABRANCH_CLUSTER__DATABASE": "postgresql://me:hunter2@db:5432/all?sslpassword=hunter2&sslmode=require"}
+    loaded = load({}, environ=given, fronts=())
+    (row,) = [one for one in loaded.table() if one.key == "cluster.database"]
+    assert row.value == "postgresql://me:***@db:5432/all?sslpassword=***&sslmode=require"
+    assert loaded.settings.cluster.database == given["ANABRANCH_CLUSTER__DATABASE"]
+    for wrong in ("mysql://me:hunter2@db/all", "host=db password=hunter2", "postgresql://[hunter2"):
+        with pytest.raises(SettingsError, match="must be like postgresql://USER@HOST/DATABASE") as refused:
+            load({"cluster.database": wrong}, environ={}, fronts=())
+        assert "hunter2" not in str(refused.value)

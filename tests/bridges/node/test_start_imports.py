@@ -102,6 +102,7 @@ UNUSED = {
     "crc32c": "all but its extension",
     "importlib.metadata": "entry points are found without it",
     "tomllib": "settings in a file: where there is one",
+    "psycopg": "PostgreSQL: of nodes of a cluster",
     "sbp_back.client.foreign": "for servers of elastic-stream",
     "sbp_back.document": "the specification document's dialect",
     "ydb_topic_front.serving": "a front that is off",
