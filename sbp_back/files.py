@@ -83,7 +83,7 @@ class Files:
 
     def probe(self, directory: Path) -> list[str]:
         """Find out what the file system of ``directory`` can; what an operator should know that it cannot."""
-        if _kind_of(directory) not in _HEEDS_DSYNC:
+        if file_system_of(directory) not in _HEEDS_DSYNC:
             self._dsync = 0
         path = directory / "probe.tmp"
         fd = Files.open(self, path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -241,7 +241,7 @@ class Files:
         return status.f_bavail * status.f_frsize
 
 
-def _kind_of(directory: Path) -> str:
+def file_system_of(directory: Path) -> str:
     """Name of the file system that a directory is on; empty where the system does not say."""
     path = os.fspath(directory.resolve())
     found, kind = -1, ""

@@ -25,8 +25,9 @@ ALLOWED: dict[str, frozenset[str]] = {
 
 FLOORS: dict[str, dict[str, int]] = {
     "bridges": {
-        "__main__": 7,
-        "commands": 6,
+        "__main__": 8,
+        "commands": 7,
+        "checkup": 6,
         "node": 5,
         "console": 4,
         "log": 3,

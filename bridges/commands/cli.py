@@ -32,6 +32,7 @@ _COMMANDS = {
     "tail": "Print records of a topic.",
     "accept-data-loss": "Go on without data that is damaged.",
     "repair-streams": "Make an elastic-stream placement driver know streams again.",
+    "doctor": "Say what is wrong with this installation, and what to do.",
     "version": "Print the version.",
 }
 """Command names, each (with ``_`` for ``-``) a module in bridges/commands with a click command called ``command``."""

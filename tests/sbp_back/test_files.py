@@ -140,7 +140,7 @@ def test_a_write_is_flushed_where_the_flag_for_it_may_be_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9p takes the flag and does nothing: only its name tells."""
-    monkeypatch.setattr(module, "_kind_of", lambda _directory: "9p")
+    monkeypatch.setattr(module, "file_system_of", lambda _directory: "9p")
     calls = OtherFileSystem()
     files = Files(calls)
     files.probe(tmp_path)
@@ -197,7 +197,7 @@ def test_a_full_disk_does_not_keep_a_store_from_being_opened(tmp_path: Path) -> 
 
 def test_the_file_system_of_a_directory_is_told(tmp_path: Path) -> None:
     kinds = dict(line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines())
-    assert module._kind_of(Path("/proc/self")) == "proc"
+    assert module.file_system_of(Path("/proc/self")) == "proc"
     if "/dev/shm" in kinds:
-        assert module._kind_of(Path("/dev/shm")) == kinds["/dev/shm"]
-    assert module._kind_of(tmp_path) in kinds.values()
+        assert module.file_system_of(Path("/dev/shm")) == kinds["/dev/shm"]
+    assert module.file_system_of(tmp_path) in kinds.values()

@@ -14,10 +14,11 @@ from bridges.auth import Principal
 from bridges.auth.tokens import TokenError
 from bridges.commands.cli import main
 from bridges.metric_text import render
-from bridges.node.assembly import CONSOLE, Node
+from bridges.node.assembly import Node
 from bridges.node.backend import LISTENERS
 from bridges.node.config import load
 from bridges.node.front import Front, Listener
+from bridges.node.listening import CONSOLE
 from bridges.node.sections import SettingsError
 
 

@@ -1,0 +1,68 @@
+"""``anabranch doctor``: what is wrong with an installation, in sentences, each with its remedy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
+from bridges.commands.common import fail, json_option, key_values, print_json, shown
+
+if TYPE_CHECKING:
+    from bridges.checkup.finding import Finding
+    from bridges.node.config import Settings
+
+_COLOURS = {"ok": "green", "note": "blue", "warning": "yellow", "wrong": "red"}
+
+
+@click.command("doctor")
+@click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting, as given to 'serve'.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
+)
+@json_option
+def command(data: Path | None, sets: tuple[str, ...], config: Path | None, as_json: bool) -> None:
+    """Look at this machine as a node with these settings would find it.
+
+    Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Nothing is
+    changed: what is written to the disk for trying it is removed again. Give it the settings that 'serve' is given.
+    """
+    from bridges.node.config import load
+    from bridges.node.sections import SettingsError
+
+    flags = key_values(sets, "--set")
+    if data is not None:
+        flags["data_dir"] = str(data)
+    try:
+        settings = load(flags, environ=os.environ, file=config).settings
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    found = list(look(settings))
+    if as_json:
+        from msgspec import to_builtins
+
+        print_json(to_builtins(found))
+    else:
+        for one in found:
+            mark = click.style(one.severity.value.ljust(7), fg=_COLOURS[one.severity.value])
+            click.echo(f"{mark}  {one.about}: {shown(one.sentence)}")
+            if one.remedy:
+                click.echo(f"         -> {one.remedy}")
+    if any(one.severity.value == "wrong" for one in found):
+        raise SystemExit(EXIT_FAILED)
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    """Everything that is looked at."""
+    from bridges.checkup import clock, doors, machine, storage
+
+    now_s = clock.now_s()
+    yield from storage.check(settings)
+    yield from machine.check(settings)
+    yield from clock.check(settings.data_dir, kept=clock.is_kept(), now_s=now_s)
+    yield from doors.check(settings, running=storage.holder_of(settings.data_dir) is not None, now_s=now_s)

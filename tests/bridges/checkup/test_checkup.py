@@ -1,0 +1,240 @@
+"""``anabranch doctor`` finds each thing that can be wrong with an installation, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bridges.checkup import certificates, clock, doors, machine, storage
+from bridges.checkup.finding import Finding, Severity
+from bridges.commands.cli import main
+from bridges.net.address import Address
+from bridges.net.tls import TlsFiles
+from bridges.node.config import Settings, load
+from sbp_back.files import Files
+from tests.certificates import Authority, openssl
+from tests.kafka_front.node_lab import serving
+
+
+def set_to(tmp_path: Path, **sets: str) -> Settings:
+    flags = {"data_dir": str(tmp_path / "data"), "default_host": "127.0.0.1"}
+    return load(flags | {key.replace("__", "."): value for key, value in sets.items()}, environ={}).settings
+
+
+def of(findings: Iterable[Finding], about: str) -> list[tuple[Severity, str]]:
+    return [(one.severity, one.sentence) for one in findings if one.about == about]
+
+
+def worst(findings: Iterable[Finding]) -> Severity:
+    order = list(Severity)
+    return max((one.severity for one in findings), key=order.index)
+
+
+def doctor(tmp_path: Path, *sets: str) -> Result:
+    words = [word for one in sets for word in ("--set", one)]
+    return CliRunner().invoke(main, ["doctor", "--data", str(tmp_path / "data"), "--json", *words], env={})
+
+
+def free_ports(tmp_path: Path) -> list[str]:
+    names = ("kafka", "ydb", "pravega", "pravega-segmentstore", "pipeline", "console", "sbp-pd", "sbp-range-server")
+    return [f"listen.{name}=127.0.0.1:0" for name in names]
+
+
+def test_a_good_installation_has_nothing_wrong(tmp_path: Path) -> None:
+    result = doctor(tmp_path, *free_ports(tmp_path))
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.output)
+    assert {"data directory", "file system", "disk", "descriptors", "memory", "listeners", "access"} <= {
+        one["about"] for one in found
+    }
+    assert not [one for one in found if one["severity"] == "wrong"]
+    assert not (tmp_path / "data").exists(), "looking makes nothing"
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_node_that_runs_is_told_and_its_addresses_are_its_own(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", {"listen.console": "127.0.0.1:0"}) as node:
+        data = node.settings.data_dir
+        closed = {one.partition("=")[0]: "off" for one in free_ports(tmp_path)}
+        listen = closed | {"data_dir": str(data), "listen.console": str(node.addresses["console"])}
+        settings = load(listen, environ={}).settings
+        assert storage.holder_of(data) == str(os.getpid())
+        assert not of(doors.check(settings, running=True, now_s=time.time()), "listen.console")
+        assert of(doors.check(settings, running=False, now_s=time.time()), "listen.console")
+    assert storage.holder_of(data) is None
+
+
+def test_an_address_that_is_taken_is_named_with_the_setting(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        result = doctor(tmp_path, *free_ports(tmp_path)[1:], f"listen.kafka={taken}")
+    assert result.exit_code == 1
+    wrong = [one for one in json.loads(result.output) if one["severity"] == "wrong"]
+    assert [one["about"] for one in wrong] == ["listen.kafka"]
+    assert taken in wrong[0]["sentence"]
+    assert "listen.kafka" in wrong[0]["remedy"]
+
+
+def test_wrong_settings_are_told_as_serve_tells_them(tmp_path: Path) -> None:
+    result = doctor(tmp_path, "sbp.durability=never")
+    assert result.exit_code == 2
+    assert "sbp.durability" in result.output
+
+
+def test_a_directory_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    found = list(storage.check(set_to(tmp_path)))
+    assert [one.severity for one in found] == [Severity.WRONG]
+    assert str(tmp_path) in found[0].sentence
+
+
+def test_file_systems_in_memory_and_over_the_network(tmp_path: Path) -> None:
+    assert worst(storage.check_kind(tmp_path, "tmpfs")) is Severity.WARNING
+    assert worst(storage.check_kind(tmp_path, "nfs4")) is Severity.WARNING
+    assert worst(storage.check_kind(tmp_path, "ext4")) is Severity.FINE
+
+
+def test_too_little_space_for_appends(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    more = status.f_bavail * status.f_frsize + 10**12
+    found = list(storage.check_space(set_to(tmp_path, sbp__low_water_bytes=str(more)), tmp_path))
+    assert worst(found) is Severity.WRONG
+    assert "sbp.low_water_bytes" in found[0].sentence
+
+
+class Slow(Files):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.now = 0.0
+
+    def write(self, fd: int, parts: Any, offset: int, durable: bool) -> int:
+        assert durable
+        self.now += self.seconds
+        return super().write(fd, parts, offset, durable)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "severity"), [(0.001, Severity.FINE), (0.05, Severity.WARNING), (0.000_002, Severity.WARNING)]
+)
+def test_flushes_that_are_slow_or_too_fast_to_be_true(tmp_path: Path, seconds: float, severity: Severity) -> None:
+    files = Slow(seconds)
+    times = storage.flush_times(files, tmp_path, lambda: files.now)
+    assert worst(storage.check_flushes(times, volatile=False)) is severity
+    assert worst(storage.check_flushes(times, volatile=True)) is Severity.FINE
+
+
+def test_what_is_not_promised_is_said(tmp_path: Path) -> None:
+    found = list(storage.check(set_to(tmp_path, sbp__durability="os")))
+    assert any("power loss" in sentence for severity, sentence in of(found, "durability"))
+
+
+def test_few_descriptors(tmp_path: Path) -> None:
+    settings = set_to(tmp_path)
+    assert worst(machine.check_descriptors(settings, 1_000_000)) is Severity.FINE
+    assert worst(machine.check_descriptors(settings, 1024)) is Severity.WARNING
+
+
+def test_memory_of_the_machine_and_of_its_control_group(tmp_path: Path) -> None:
+    settings = set_to(tmp_path)
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    proc.mkdir()
+    groups.mkdir()
+    assert machine.available_bytes(proc, groups) is None
+    (proc / "meminfo").write_text("MemTotal:        4096000 kB\nMemFree: 1 kB\n")
+    (groups / "memory.max").write_text("max\n")
+    assert machine.available_bytes(proc, groups) == 4096000 * 1024
+    (groups / "memory.max").write_text("100000000\n")
+    assert machine.available_bytes(proc, groups) == 100_000_000
+    assert worst(machine.check_memory(settings, 100_000_000)) is Severity.WARNING
+    assert worst(machine.check_memory(settings, 4 << 30)) is Severity.FINE
+    assert worst(machine.check_memory(settings, None)) is Severity.NOTE
+
+
+def test_java_matters_only_where_spark_is(tmp_path: Path) -> None:
+    assert list(machine.check_java(None, spark=False)) == []
+    assert worst(machine.check_java(None, spark=True)) is Severity.NOTE
+    assert worst(machine.check_java("/usr/bin/java", spark=True)) is Severity.FINE
+
+
+def test_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    now = time.time()
+    (tmp_path / "below").mkdir()
+    file = tmp_path / "below" / "segment"
+    file.write_text("")
+    assert worst(clock.check(tmp_path, kept=True, now_s=now)) is Severity.FINE
+    os.utime(file, (now + 3600, now + 3600))
+    assert worst(clock.check(tmp_path, kept=True, now_s=now)) is Severity.WRONG
+    assert worst(clock.check(tmp_path / "nowhere", kept=False, now_s=now)) is Severity.WARNING
+    assert worst(clock.check(tmp_path / "nowhere", kept=None, now_s=now)) is Severity.NOTE
+    assert clock.is_kept() in (True, False, None)
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
+
+
+def test_certificates_as_clients_see_them(tmp_path: Path) -> None:
+    cert, key = Authority(tmp_path, "one").issue("server")
+    files = TlsFiles(cert, key)
+    now = time.time()
+    key.chmod(0o600)
+    found = list(certificates.check("kafka", files, Address("localhost", 1), now - 30 * 86_400))
+    assert worst(found) is Severity.FINE, found
+    assert worst(certificates.check("kafka", files, Address("127.0.0.1", 1), now)) is Severity.WARNING  # two days left
+    other = list(certificates.check("kafka", files, Address("broker.example", 1), now - 30 * 86_400))
+    assert [one.sentence for one in other if one.severity is Severity.WARNING] == [
+        f"clients are told broker.example, which {cert} does not name"
+    ]
+    key.chmod(0o644)
+    assert "others may read" in of(certificates.check("kafka", files, None, now), "tls.kafka")[0][1]
+
+
+def test_certificates_that_clients_refuse(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "one")
+    cert, key = authority.issue("server")
+    ended = tmp_path / "ended.pem"
+    dates = ("-not_before", "20200101000000Z", "-not_after", "20210101000000Z")
+    try:
+        openssl("x509", "-in", cert, "-signkey", key, *dates, "-out", ended)
+    except Exception:  # noqa: BLE001 - an OpenSSL that cannot be told dates: one of days that are over
+        openssl("x509", "-in", cert, "-signkey", key, "-days", "-1", "-out", ended)
+    found = list(certificates.check("kafka", TlsFiles(ended, key), None, time.time()))
+    assert worst(found) is Severity.WRONG
+    assert "has ended" in found[-1].sentence
+    _, another = authority.issue("another")
+    assert worst(certificates.check("kafka", TlsFiles(cert, another), None, time.time())) is Severity.WRONG
+    assert worst(certificates.check("kafka", TlsFiles(tmp_path / "none", key), None, time.time())) is Severity.WRONG
+
+
+# --- who gets in ------------------------------------------------------------------------------------------------------
+
+
+def test_who_gets_in_is_said(tmp_path: Path) -> None:
+    def access(**sets: str) -> list[tuple[Severity, str]]:
+        settings = set_to(tmp_path, **sets)
+        return of(doors.check(settings, running=True, now_s=time.time()), "access")
+
+    assert [severity for severity, _ in access()] == [Severity.NOTE]
+    ((severity, sentence),) = access(listen__kafka="0.0.0.0:9092")
+    assert severity is Severity.WARNING
+    assert "kafka" in sentence
+    assert access(auth__required="true") == []
+    ((severity, sentence),) = access(auth__required="true", listen__kafka="0.0.0.0:9092")
+    assert "in the clear at kafka" in sentence
+
+
+def test_users_that_are_missing_or_damaged(tmp_path: Path) -> None:
+    settings = set_to(tmp_path, auth__required="true")
+    assert [one for one, _ in of(doors.check(settings, running=True, now_s=0), "users")] == [Severity.WARNING]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "users.json").write_text("{")
+    assert [one for one, _ in of(doors.check(settings, running=True, now_s=0), "users")] == [Severity.WRONG]
