@@ -40,6 +40,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "awaited": 1,
         "barrier": 0,
         "deadlines": 1,
+        "finishing": 1,
         "rounds": 1,
         "metrics": 2,
         "metric_text": 3,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from msgspec import Struct, field
@@ -45,8 +45,7 @@ from bridges.catalog.topic import (
 from bridges.catalog.topic_index import TopicIndex
 from bridges.catalog.topic_streams import StreamClient, TopicStreams
 from bridges.errors import ImportFenced, TopicImporting, TopicInternal
-
-T = TypeVar("T")
+from bridges.finishing import Finishing
 
 Also = Callable[[Connection], object]
 """What a front has to say of a change, in the change's own transaction."""
@@ -104,7 +103,7 @@ class Catalog:
         self._counters = Counters(db)
         self._locks: dict[str, asyncio.Lock] = {}
         self._node_config: dict[str, str] = {}
-        self._work: set[asyncio.Task[Any]] = set()
+        self._work = Finishing()
         self._streams = TopicStreams(
             db,
             client,
@@ -226,16 +225,16 @@ class Catalog:
     async def load(self) -> None:
         """Read everything, give the cluster an id on first use, and clean up what a crash left behind."""
 
-        def read(connection: Connection) -> None:
-            self.cluster_id = identify(connection)
-            for topic in topic_rows.read_topics(connection):
-                self._index.add(topic)
-                for partition in topic.partitions:
-                    if not partition.is_active and partition.end is None:
-                        self._seals.want(topic, partition)
-            self._node_config = topic_rows.read_node_config(connection)
+        def read(connection: Connection) -> tuple[str, list[Topic], dict[str, str]]:
+            topics = list(topic_rows.read_topics(connection))
+            return identify(connection), topics, topic_rows.read_node_config(connection)
 
-        await self._db.run(read)
+        self.cluster_id, topics, self._node_config = await self._db.run(read)
+        for topic in topics:
+            self._index.add(topic)
+            for partition in topic.partitions:
+                if not partition.is_active and partition.end is None:
+                    self._seals.want(topic, partition)
         await self._streams.start({one.stream_id for topic in self._index.all.values() for one in topic.partitions})
 
     def start_sealing(self, seal: Sealer) -> None:
@@ -244,8 +243,7 @@ class Catalog:
 
     async def close(self) -> None:
         """Finish changes under way; streams not deleted, and logs not sealed yet, are left to the next start."""
-        while self._work:
-            await asyncio.wait(self._work)
+        await self._work.close()
         await self._seals.close()
         await self._streams.close()
 
@@ -290,7 +288,7 @@ class Catalog:
         topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
         self._index.take_names(topic)
         self._making += partitions
-        return await self._shielded(self._create(topic, partitions, keys, also))
+        return await self._work.run(self._create(topic, partitions, keys, also))
 
     def _checked(
         self,
@@ -364,7 +362,7 @@ class Catalog:
         if self.kind_of(name) is TopicKind.INTERNAL and not own:
             raise TopicInternal(f"{name} is internal to a protocol, and only that deletes it")
         self._check_owner(self._found(self._index.all, name), migration)
-        await self._shielded(self._delete(name, migration))
+        await self._work.run(self._delete(name, migration))
 
     async def _delete(self, name: str, migration: str | None) -> None:
         async with self._changing(name) as topic:
@@ -397,7 +395,7 @@ class Catalog:
         TopicEnded, LogUnavailable, TopicImporting, ImportFenced.
         """
         self.check_partitions(name, total, migration)
-        return await self._shielded(self._add_partitions(name, total, migration))
+        return await self._work.run(self._add_partitions(name, total, migration))
 
     def check_partitions(self, name: str, total: int, migration: str | None = None) -> None:
         """Raise what :meth:`add_partitions` would raise for these arguments before it touches anything."""
@@ -446,7 +444,7 @@ class Catalog:
             for hold in self.before_sealing:
                 await stack.enter_async_context(hold(name))
             held = stack.pop_all()
-        return await self._shielded(self._change_partitions(name, tuple(seal), tuple(make), held))
+        return await self._work.run(self._change_partitions(name, tuple(seal), tuple(make), held))
 
     def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
         """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
@@ -494,7 +492,7 @@ class Catalog:
 
         Raises TopicNotFound or an error of the database.
         """
-        await self._shielded(self._give_back(name, tuple(numbers)))
+        await self._work.run(self._give_back(name, tuple(numbers)))
 
     async def _give_back(self, name: str, numbers: tuple[int, ...]) -> None:
         async with self._changing(name) as topic:
@@ -527,7 +525,7 @@ class Catalog:
         Raises TopicNotFound, ImportFenced (not its topic, or handed over).
         """
         self._check_owner(self.topic(name), migration)
-        return await self._shielded(self._take_import(name, migration))
+        return await self._work.run(self._take_import(name, migration))
 
     async def _take_import(self, name: str, migration: str) -> Topic:
         async with self._changing(name) as topic:
@@ -546,7 +544,7 @@ class Catalog:
         since may have written more, so nothing happens then. Topics that were handed over by ``migration`` before stay
         as they are. Raises TopicNotFound, ImportFenced.
         """
-        return await self._shielded(self._hand_over(sorted(set(names)), migration, epochs))
+        return await self._work.run(self._hand_over(sorted(set(names)), migration, epochs))
 
     async def _hand_over(self, names: list[str], migration: str, epochs: Mapping[str, int]) -> list[Topic]:
         async with AsyncExitStack() as stack:
@@ -591,7 +589,7 @@ class Catalog:
         here, and nothing has changed then.
         """
         self.check_config(name, changes)
-        return await self._shielded(self._set_config(name, changes, also))
+        return await self._work.run(self._set_config(name, changes, also))
 
     async def _set_config(self, name: str, changes: Mapping[str, str | None], also: Also | None) -> Topic:
         async with self._changing(name) as topic:
@@ -613,13 +611,16 @@ class Catalog:
     async def set_node_config(self, changes: Mapping[str, str | None]) -> None:
         """Change the node-level configuration; None removes a key. Raises InvalidConfig."""
         checked = topic_defaults.validate_changes(changes)
-        await self._db.run(lambda connection: topic_rows.change_node_config(connection, checked))
-        for key, value in checked.items():
-            if value is None:
-                self._node_config.pop(key, None)
-            else:
-                self._node_config[key] = value
-        self._changed(Change(ChangeKind.NODE_CONFIG))
+
+        def changed(_: None) -> None:
+            for key, value in checked.items():
+                if value is None:
+                    self._node_config.pop(key, None)
+                else:
+                    self._node_config[key] = value
+            self._changed(Change(ChangeKind.NODE_CONFIG))
+
+        await self._db.run(lambda connection: topic_rows.change_node_config(connection, checked), then=changed)
 
     def _tell_of_compaction(self, name: str) -> None:
         policy = self.effective(name, "cleanup.policy")
@@ -651,17 +652,6 @@ class Catalog:
         # The change is durable already: whoever made it, and the other listeners, must not miss it.
         for callback in tuple(self.on_change):
             self._barrier.call("catalog change", callback, change)
-
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(work)
-        self._work.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._work.discard(task)
-        if not task.cancelled():
-            task.exception()  # it was raised in the caller, unless that was cancelled meanwhile
 
     # --- numbers ----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from bridges.log.skips import Span
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
+    from bridges.finishing import Finishing
     from bridges.log.admission import Admission
     from bridges.log.byte_search import ByteSearch
     from bridges.log.partition_log import PartitionLog
@@ -133,6 +134,9 @@ class Owner(Protocol):
 
     @property
     def barrier(self) -> Barrier: ...
+
+    @property
+    def finishing(self) -> Finishing: ...
 
     @property
     def search(self) -> TimeSearch: ...

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from bridges.barrier import Barrier
 from bridges.errors import LogDeleted, LogError, LogUnavailable
+from bridges.finishing import Finishing
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
 from bridges.log.admission import Admission
@@ -150,6 +151,8 @@ class Logs:
         self._by_stream: dict[int, PartitionLog] = {}
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.finishing = Finishing()
+        """What is done to a log to its end, whoever goes away."""
         self._unopened: deque[PartitionLog] = deque()
         self._openers = 0  # without those whose opening is slow
         self._slow = 0
@@ -733,6 +736,7 @@ class Logs:
             timer.cancel()
             log.open_failed(LogUnavailable(f"{log.topic}-{log.partition}: the node is stopping"))
         self._put_off.clear()
+        await self.finishing.close()
         await self.search.close()
         await self.positions.close()
         while self._tasks or self._searches:

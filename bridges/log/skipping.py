@@ -49,6 +49,11 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
     else:
         span = (offset, await end_of_damage(offset, look.good_from))
         reason = look.reason
+    await logs.finishing.run(_skip(logs, log, span, reason))
+    return span, reason
+
+
+async def _skip(logs: Logs, log: PartitionLog, span: Span, reason: str) -> None:
     await logs.positions.keep_around(log, span)
     # What the batch said, as a transaction's end, is known to a log that is open, and would be to no later opening.
     await log.saved_behind(min(span[1], log.high_watermark))
@@ -57,7 +62,6 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
     if log.is_open:
         log.skip(span)
     _log.warning("offsets skipped", topic=log.topic, partition=log.partition, first=span[0], end=span[1], reason=reason)
-    return span, reason
 
 
 async def _opened(log: PartitionLog) -> None:

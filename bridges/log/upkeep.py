@@ -69,16 +69,19 @@ class Upkeep:
         await self.trimmed()
         if offset > log.log_start_offset:
             self._trimming = asyncio.get_running_loop().create_future()
-            try:
-                await self._keep_knowledge_below(offset)
-                await self._owner.trim(log.stream_id, offset)
-                self.start_raised(offset)
-            except SbpError as error:
-                raise LogUnavailable(str(error)) from error
-            finally:
-                self._trimming.set_result(None)
-                self._trimming = None
+            await self._owner.finishing.run(self._trim(offset, self._trimming))
         return log.log_start_offset
+
+    async def _trim(self, offset: int, trimming: asyncio.Future[None]) -> None:
+        try:
+            await self._keep_knowledge_below(offset)
+            await self._owner.trim(self._log.stream_id, offset)
+            self.start_raised(offset)
+        except SbpError as error:
+            raise LogUnavailable(str(error)) from error
+        finally:
+            trimming.set_result(None)
+            self._trimming = None
 
     async def trimmed(self) -> None:
         """Return when no trim is under way: until then, positions that would be counted are not sure to be kept."""

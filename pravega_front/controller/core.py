@@ -79,7 +79,7 @@ class Controller:
 
     async def close(self) -> None:
         """Leave what is under way to the next start."""
-        self.streams.scopes.close()
+        await self.streams.close()
         await self.watermarks.close()
         await self.transactions.close()
 

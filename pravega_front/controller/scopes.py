@@ -135,13 +135,18 @@ class Scopes:
                 raise TooManyScopes(f"{count} scopes were made: no more can be")
             connection.execute(upsert("front_pravega_scopes", "name"), (scope,))
 
-        await self._db.run(change)
+        await self._db.run(change, then=lambda _: self._added(scope))
+
+    def _added(self, scope: str) -> None:
         self._insert(scope)
         self._made.add(scope)
 
     async def remove(self, scope: str) -> None:
         """Forget that a scope was made, durably."""
-        await self._db.run(lambda db: db.execute("DELETE FROM front_pravega_scopes WHERE name = ?", (scope,)))
+        delete = "DELETE FROM front_pravega_scopes WHERE name = ?"
+        await self._db.run(lambda db: db.execute(delete, (scope,)), then=lambda _: self._removed(scope))
+
+    def _removed(self, scope: str) -> None:
         if scope in self._made:
             self._made.discard(scope)
             self._drop(scope)

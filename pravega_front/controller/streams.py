@@ -12,6 +12,7 @@ from bridges.catalog.names import canonical_name
 from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import InvalidPartitions, Topic, TopicKind, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
+from bridges.finishing import Finishing
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.scopes import Scopes
 from pravega_front.names import GROUP, MARK, is_internal_name, is_users_name, partition_at, segment_of, split_id
@@ -67,6 +68,7 @@ class Streams:
         self._configs: dict[str, bytes] = {}
         self._by_rate: set[str] = set()
         self._by_size: set[str] = set()
+        self._work = Finishing()
 
     async def load(self) -> None:
         """Know scopes, and what was said of streams."""
@@ -151,8 +153,16 @@ class Streams:
         """Whether a stream may be called so: like a user's, or like one of Pravega's own."""
         return is_users_name(stream) or is_internal_name(stream)
 
+    async def close(self) -> None:
+        """Finish changes under way, and listen to the catalog no more."""
+        await self._work.close()
+        self.scopes.close()
+
     async def create(self, config: Any, kind: TopicKind = TopicKind.USER) -> Topic:
         """Make the topic of a stream. Raises the errors of :meth:`bridges.catalog.topics.Catalog.create_topic`."""
+        return await self._work.run(self._create(config, kind))
+
+    async def _create(self, config: Any, kind: TopicKind) -> Topic:
         info = config.streamInfo
         name = f"{info.scope}/{info.stream}"
         canonical = canonical_name("pravega", name)
@@ -179,6 +189,9 @@ class Streams:
 
     async def update(self, topic: Topic, config: Any) -> None:
         """Change what was said of a stream, durably. Raises LogError."""
+        await self._work.run(self._update(topic, config))
+
+    async def _update(self, topic: Topic, config: Any) -> None:
         raw = stored(config)
 
         def also(connection: Connection) -> None:
@@ -196,6 +209,9 @@ class Streams:
 
     async def delete(self, topic: Topic) -> None:
         """Delete a stream with all it holds. Raises LogError."""
+        await self._work.run(self._delete(topic))
+
+    async def _delete(self, topic: Topic) -> None:
         await self._catalog.delete_topic(topic.name, own=True)
         self._configs.pop(topic.name, None)
         self._by_rate.discard(topic.name)

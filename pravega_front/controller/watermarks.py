@@ -164,16 +164,20 @@ class Watermarks:
             connection.execute(_NOTE, values)
             return Noted.SUCCESS
 
-        found = await self._db.run(change)
-        if found is Noted.SUCCESS and topic.name in self._catalog.topics:
-            self._noted[topic.name] = None
-        return found
+        def changed(found: Noted) -> None:
+            if found is Noted.SUCCESS and topic.name in self._catalog.topics:
+                self._noted[topic.name] = None
+
+        return await self._db.run(change, then=changed)
 
     async def remove(self, topic: Topic, writer: str) -> None:
         """A writer has ended: what it noted counts once more, and it is waited for no more."""
         change = "UPDATE front_pravega_noted SET alive = 0 WHERE topic = ? AND writer = ?"
-        await self._db.run(lambda connection: connection.execute(change, (topic.name, writer)))
-        self._noted[topic.name] = None
+
+        def changed(_: object) -> None:
+            self._noted[topic.name] = None
+
+        await self._db.run(lambda connection: connection.execute(change, (topic.name, writer)), then=changed)
 
     # --- what readers get ------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from bridges.catalog.sql import Connection
 from bridges.catalog.topic import ChangeKind, TopicKind, TopicNotFound
 from bridges.catalog.topic_rules import demands
 from bridges.errors import LogError
+from bridges.finishing import Finishing
 from bridges.rounds import Rounds
 from pravega_front.service.carrying_out import carry_out
 from pravega_front.service.outcomes import keep, outcome, outcomes
@@ -68,6 +69,7 @@ class Transactions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing: dict[str, int] = {}
         self._beginning: dict[str, set[asyncio.Event]] = {}
+        self._beginnings = Finishing()
         #: Numbers of the decisions, in the order of which they are carried out, also by the next start.
         self._decisions = 0
         self._few = asyncio.Semaphore(_AT_ONCE)
@@ -125,6 +127,7 @@ class Transactions:
 
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
+        await self._beginnings.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -163,8 +166,12 @@ class Transactions:
         begun = asyncio.Event()
         beginning = self._beginning.setdefault(topic.name, set())
         beginning.add(begun)
+        return await self._beginnings.run(self._begin(topic, lease_ms, begun))
+
+    async def _begin(self, topic: Topic, lease_ms: int, begun: asyncio.Event) -> Transaction:
+        beginning = self._beginning[topic.name]
         try:
-            found = await self._begin(topic, lease_ms)
+            found = await self._make(topic, lease_ms)
         finally:
             begun.set()
             beginning.discard(begun)
@@ -175,7 +182,7 @@ class Transactions:
             raise TopicNotFound(f"stream {topic.name} was deleted")
         return found
 
-    async def _begin(self, topic: Topic, lease_ms: int) -> Transaction:
+    async def _make(self, topic: Topic, lease_ms: int) -> Transaction:
         catalog = self._node.catalog
         low = await catalog.allocate_producer_ids(1)
         parents = [one.index for one in topic.active]

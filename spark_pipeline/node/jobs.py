@@ -84,8 +84,13 @@ class Jobs:
             written_ms = view.heard_ms
             row = (*key, json.dumps(asdict(view)))
             await self._db.run(
-                lambda connection: connection.execute(upsert("front_pipeline_jobs", "owner id", "content"), row)
+                lambda connection: connection.execute(upsert("front_pipeline_jobs", "owner id", "content"), row),
+                then=lambda _: self._told(key, view, written_ms),
             )
+        else:
+            self._told(key, view, written_ms)
+
+    def _told(self, key: tuple[str, str], view: JobView, written_ms: int) -> None:
         self._known[key] = _Known(view, written_ms)
 
     async def _make_room(self) -> None:
@@ -105,9 +110,12 @@ class Jobs:
 
     async def _forget(self, keys: Sequence[tuple[str, str]]) -> None:
         query = "DELETE FROM front_pipeline_jobs WHERE owner = ? AND id = ?"
-        await self._db.run(lambda connection: connection.executemany(query, keys))
-        for key in keys:
-            self._known.pop(key, None)
+
+        def forgotten(_: object) -> None:
+            for key in keys:
+                self._known.pop(key, None)
+
+        await self._db.run(lambda connection: connection.executemany(query, keys), then=forgotten)
 
 
 def _since(view: JobView) -> int:

@@ -90,8 +90,7 @@ class Directories:
             raise YdbError(
                 Status.GENERIC_ERROR, f"there are {len(self._kept)} directories, and at most {MOST} are kept"
             )
-        await self._db.run(lambda connection: insert(connection, new))
-        self.made(new)
+        await self._db.run(lambda connection: insert(connection, new), then=lambda _: self.made(new))
 
     def made(self, paths: Iterable[str]) -> None:
         """Directories were kept by somebody's own :func:`insert`."""
@@ -100,9 +99,9 @@ class Directories:
     async def remove(self, path: str) -> None:
         """Keep a directory no more. Durable when this returns. Raises an error of the database."""
         await self._db.run(
-            lambda connection: connection.execute("DELETE FROM front_ydb_directories WHERE path = ?", (path,))
+            lambda connection: connection.execute("DELETE FROM front_ydb_directories WHERE path = ?", (path,)),
+            then=lambda _: self._kept.discard(path),
         )
-        self._kept.discard(path)
 
 
 def insert(connection: Connection, paths: Iterable[str]) -> None:

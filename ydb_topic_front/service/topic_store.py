@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from bridges.catalog.sql import upsert
 from bridges.catalog.topic import Change, ChangeKind, NameCollision, TopicExists, TopicNotFound
+from bridges.finishing import Finishing
 from ydb_topic_front.service import directories, paths
 from ydb_topic_front.service.paths import PROTOCOL
 from ydb_topic_front.service.topic_settings import MAX_BYTES_OF_ALL, NONE, TopicSettings, retention_configuration
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
     from ydb_topic_front.service.directories import Directories
 
-T = TypeVar("T")
 
 _STORE = upsert("front_ydb_topics", "topic", "settings")
 
@@ -45,7 +45,7 @@ class TopicStore:
         self._new: dict[str, TopicSettings] = {}
         self._creations: dict[str, asyncio.Task[Topic]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._work: set[asyncio.Task[Any]] = set()
+        self._work = Finishing()
 
     async def load(self) -> None:
         """Read everything into memory, and follow the catalog from now on."""
@@ -61,8 +61,7 @@ class TopicStore:
         """Follow the catalog no more, and finish what is under way."""
         if self._changed in self._catalog.on_change:
             self._catalog.on_change.remove(self._changed)
-        while self._work:
-            await asyncio.wait(self._work)
+        await self._work.close()
 
     def of(self, topic: str) -> TopicSettings:
         """What is kept of a topic."""
@@ -125,7 +124,7 @@ class TopicStore:
         if task is None:
             self._check_room(settings.size)
             self._catalog.check_new_topic(name, partitions, config, {PROTOCOL: path}, keys)
-            task = self._begin(self._create(name, path, partitions, config, settings, keys))
+            task = self._work.begin(self._create(name, path, partitions, config, settings, keys))
             self._creations[path] = task
             task.add_done_callback(lambda _: self._creations.pop(path, None))
         return await asyncio.shield(task)
@@ -169,7 +168,7 @@ class TopicStore:
         kept. Durable when this returns. Raises what both raise, TopicNotFound, InvalidConfig, YdbError when there is
         no room for more, or an error of the database.
         """
-        await asyncio.shield(self._begin(self._change(topic, changes, change, prepare)))
+        await self._work.run(self._change(topic, changes, change, prepare))
 
     async def _change(
         self,
@@ -200,14 +199,3 @@ class TopicStore:
                 self._keep(name, settings)
                 for callback in tuple(self.on_change):
                     self._barrier.call("change of a YDB topic", callback, topic)
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(work)
-        self._work.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._work.discard(task)
-        if not task.cancelled():
-            task.exception()  # raised where it is waited for, if anybody still does
