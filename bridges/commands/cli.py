@@ -32,6 +32,7 @@ _COMMANDS = {
     "tail": "Print records of a topic.",
     "accept-data-loss": "Go on without data that is damaged.",
     "repair-streams": "Make an elastic-stream placement driver know streams again.",
+    "top": "Show what a node does, refreshed in place.",
     "doctor": "Say what is wrong with this installation, and what to do.",
     "version": "Print the version.",
 }

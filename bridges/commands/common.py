@@ -160,7 +160,11 @@ class NodeClient:
             while line := response.readline():
                 yield line
         except self._failures as error:
-            fail(f"the node at {self._url} went away: {error}", EXIT_UNREACHABLE, as_json=self._as_json)
+            self.unreachable(f"the node at {self._url} went away: {error}")
+
+    def unreachable(self, message: str) -> NoReturn:
+        """No node answers, or no more."""
+        fail(message, EXIT_UNREACHABLE, as_json=self._as_json)
 
     def close(self) -> None:
         self._connection.close()
@@ -178,7 +182,7 @@ class NodeClient:
             return self._connection.getresponse()
         except self._failures as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            fail(f"no node answers at {self._url}: {reason}", EXIT_UNREACHABLE, as_json=self._as_json)
+            self.unreachable(f"no node answers at {self._url}: {reason}")
 
     def _answer(self, response: http.client.HTTPResponse) -> Any:
         content = response.read()

@@ -7,6 +7,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,6 +16,7 @@ from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
 from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
+from bridges.net import heap
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.node.log_limit import LOG_LIMIT
 from bridges.node.stalls import BUCKETS
@@ -120,6 +122,8 @@ def process_metrics() -> Iterator[Metric]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
     yield value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
+    with suppress(OSError):  # no /proc
+        yield value("anabranch_memory_bytes", "Resident memory.", heap.resident())
     left_out = counter("anabranch_log_lines_left_out", "Log lines not written because of their number.", "like")
     for kind, lines in LOG_LIMIT.left_out.items():
         left_out.add_metric([kind], lines)
