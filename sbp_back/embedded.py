@@ -109,6 +109,10 @@ class Embedded(Struct):
         """Where the listeners listen."""
         return {name: listener.address for name, listener in self.listeners.items()}
 
+    async def adopt(self, server_id: int) -> None:
+        """Take over the log of another range server, and serve its ranges; see :meth:`RangeServer.adopt`."""
+        await self.range_server.adopt(server_id)
+
     async def close(self) -> None:
         """Stop in the order that loses nothing: clients from outside, our own, the range server, the store (with a
         checkpoint), the placement driver. A step that fails does not keep the later ones from happening; its error

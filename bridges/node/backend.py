@@ -76,6 +76,7 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
         segment_bytes=sbp.segment_bytes,
         durability=sbp.durability,
         objects=sbp.objects,
+        object_log=sbp.object_log,
         object_linger_seconds=sbp.object_linger_ms / 1000,
         object_cache_bytes=sbp.object_cache_bytes,
         group_max_bytes=sbp.group_max_bytes,

@@ -113,6 +113,11 @@ class SbpSettings(Section):
         description="Where objects are kept: s3://BUCKET/PREFIX, gs://, az://, file:///DIRECTORY (for tests: not "
         "flushed). Credentials and endpoint come from the environment, as AWS_ENDPOINT_URL.",
     )
+    object_log: str = setting(
+        "0",
+        description="Name of this range server's log in sbp.objects: those that share a bucket need one each, and keep "
+        "it. A server whose log was adopted by another begins a new one below the same name.",
+    )
     object_linger_ms: Duration = setting(
         50,
         ge=1,

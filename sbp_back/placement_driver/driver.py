@@ -149,6 +149,8 @@ class PlacementDriver:
                 self._trim(request, reply)
             case m.AllocateIdRequest():
                 self._transact(rules.allocate_id, reply)
+            case m.AdoptServerRequest():
+                self._transact(lambda tx: rules.adopt_server(tx, request), partial(self._adopted, request, reply))
             case m.ReportMetricsRequest():
                 self._report_metrics(request, reply)
             case m.DescribePdRequest():
@@ -320,6 +322,11 @@ class PlacementDriver:
         if self._servers.heard(server, metrics):
 
             def remember(tx: Transaction) -> m.Response:
+                by = tx.adopted_servers().get(server.server_id)
+                if by is not None:
+                    message = f"what range server {server.server_id} had was adopted by range server {by}"
+                    response.status = rules.bad_request(message)
+                    return response
                 tx.claim_server_id(server.server_id)
                 tx.put_server(server)
                 return response
@@ -335,6 +342,14 @@ class PlacementDriver:
         reply(response)
         if response.status.ok:
             self.tell_servers()
+
+    def _adopted(
+        self, request: m.AdoptServerRequest, reply: Reply, response: m.AdoptServerResponse | m.SystemErrorResponse
+    ) -> None:
+        if response.status.ok and request.last:
+            self._servers.forget(request.server_id)
+            self._tell_server(request.by)
+        reply(response)
 
     def _sealed(self, reply: Reply, response: m.RangeResponse | m.SystemErrorResponse) -> None:
         reply(response)

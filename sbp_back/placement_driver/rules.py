@@ -207,7 +207,8 @@ def create_range(tx: Transaction, request: m.CreateRangeRequest, candidates: lis
     if wanted.epoch < epoch:
         message = f"epoch {wanted.epoch} is older than the stream's {epoch}"
         return _range_refused(ErrorCode.EXPIRED_RANGE_EPOCH, message)
-    living = candidates or []
+    adopted = tx.adopted_servers()
+    living = [server_id for server_id in candidates or () if server_id not in adopted]
     if len(living) < stream.replica:
         message = f"{stream.replica} range servers are needed, {len(living)} are alive and have room"
         return _range_refused(ErrorCode.PD_NO_AVAILABLE_RS, message)
@@ -251,6 +252,45 @@ def seal_range(tx: Transaction, request: m.SealRangeRequest) -> m.RangeResponse:
         stream.trim_offset = trim_offset = last.end
         tx.put_stream(stream)
     return m.RangeResponse(range=_range_info(last, trim_offset, tx.get_servers()))
+
+
+def adopt_server(tx: Transaction, request: m.AdoptServerRequest) -> m.AdoptServerResponse:
+    """Server ``by`` has fenced another one and read its log to the end: the ranges are its own now. Those that are open
+    end where the log does, or where they were promised to go; those that it says nothing of never had anything.
+
+    Who has adopted the adopter meanwhile has all of it. A range that has an end keeps it.
+    """
+    server_id, by = request.server_id, request.by
+    error = server_id_error(server_id) or server_id_error(by)
+    if error is None and server_id == by:
+        error = bad_request(f"range server {by} cannot adopt itself")
+    if error is not None:
+        return m.AdoptServerResponse(error)
+    adopted = tx.adopted_servers()
+    if by in adopted:
+        message = f"range server {by} was itself adopted by range server {adopted[by]}"
+        return m.AdoptServerResponse(bad_request(message), adopted[by])
+    if adopted.get(server_id, by) != by:
+        message = f"range server {server_id} was adopted by range server {adopted[server_id]}"
+        return m.AdoptServerResponse(bad_request(message), adopted[server_id])
+    for stream_id, index, end in request.ends:
+        row = tx.get_range(stream_id, index)
+        if row is not None and row.is_open and server_id in row.server_ids and end <= _MAX_INT64:
+            _end_adopted(tx, row, end)
+    if request.last:
+        for row in tx.open_ranges_of_server(server_id):
+            _end_adopted(tx, row, row.start)
+        tx.adopt_server(server_id, by)
+    return m.AdoptServerResponse(server_id=by)
+
+
+def _end_adopted(tx: Transaction, row: RangeRow, end: int) -> None:
+    row.end = max(row.start, row.floor, end)
+    tx.put_range(row)
+    stream = tx.get_stream(row.stream_id)
+    if stream is not None and stream.trim_offset > row.end:
+        stream.trim_offset = row.end
+        tx.put_stream(stream)
 
 
 def promise(tx: Transaction, wanted: m.RangeInfo, *, held: bool) -> m.RangeResponse | m.RangeInfo:

@@ -81,6 +81,10 @@ class Servers:
         known.info = info
         return True
 
+    def forget(self, server_id: int) -> None:
+        """It is no server any more, until it is heard again."""
+        self._servers.pop(server_id, None)
+
     def joined(self, server_id: int) -> None:
         """A server that was heard reports over one more connection."""
         server = self._servers.get(server_id)

@@ -96,7 +96,12 @@ def _format_5(connection: Connection) -> None:
     connection.execute("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0")
 
 
-MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table)
+def _format_7(connection: Connection) -> None:
+    # Range servers whose log another one has taken over.
+    connection.execute("CREATE TABLE adopted (server_id INTEGER PRIMARY KEY, by_server INTEGER NOT NULL)")
+
+
+MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table, _format_7)
 """What brings each format to the next; never change one that was released."""
 
 _RANGE_COLUMNS = (
@@ -111,7 +116,16 @@ _PUT_RANGE = upsert(
 )
 _PUT_SERVER = upsert("servers", "server_id", "advertise_addr")
 _ADD_DELETION = upsert("deletions", "server_id stream_id")
+_PUT_ADOPTED = upsert("adopted", "server_id", "by_server")
 _ADD_NEWS = upsert("news", "server_id stream_id range_index")
+
+
+_OF_SERVERS = {
+    "replicas": ("stream_id", "range_index"),
+    "deletions": ("stream_id",),
+    "news": ("stream_id", "range_index"),
+}
+"""Tables that say what a range server has or has to know, with what there is one row a server of."""
 
 
 class SqlTransaction(Transaction):
@@ -232,6 +246,32 @@ class SqlTransaction(Transaction):
                 (server_id,),
             ).fetchall()
         )
+
+    def open_ranges_of_server(self, server_id: int) -> list[RangeRow]:
+        return self._ranges(
+            self._db.execute(
+                f"SELECT {_RANGE_COLUMNS} FROM replicas JOIN ranges r USING (stream_id, range_index)"
+                " WHERE server_id = ? AND r.end_offset < 0 ORDER BY stream_id",
+                (server_id,),
+            ).fetchall()
+        )
+
+    def adopt_server(self, server_id: int, by: int) -> None:
+        for table, columns in _OF_SERVERS.items():
+            # What both have is the adopter's already.
+            same = " AND ".join(f"mine.{column} = {table}.{column}" for column in columns)
+            self._db.execute(
+                f"DELETE FROM {table} WHERE server_id = ?"
+                f" AND EXISTS (SELECT 1 FROM {table} mine WHERE mine.server_id = ? AND {same})",
+                (server_id, by),
+            )
+            self._db.execute(f"UPDATE {table} SET server_id = ? WHERE server_id = ?", (by, server_id))
+        self._db.execute("UPDATE adopted SET by_server = ? WHERE by_server = ?", (by, server_id))
+        self._db.execute(_PUT_ADOPTED, (server_id, by))
+        self._db.execute("DELETE FROM servers WHERE server_id = ?", (server_id,))
+
+    def adopted_servers(self) -> dict[int, int]:
+        return dict(self._db.execute("SELECT server_id, by_server FROM adopted"))
 
     def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
         # Indexes are int32 on the wire, so 2**31 is above all of them.

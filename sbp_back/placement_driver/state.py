@@ -86,7 +86,7 @@ class Transaction(Protocol):
     def get_range(self, stream_id: int, index: int) -> RangeRow | None: ...
 
     def put_range(self, row: RangeRow) -> None:
-        """Insert or replace. The servers of a range are fixed when it is inserted."""
+        """Insert or replace. The servers of a range are fixed when it is inserted, but for :meth:`adopt_server`."""
         ...
 
     def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
@@ -95,6 +95,19 @@ class Transaction(Protocol):
 
     def ranges_of_server(self, server_id: int) -> list[RangeRow]:
         """In order of stream, then index."""
+        ...
+
+    def open_ranges_of_server(self, server_id: int) -> list[RangeRow]:
+        """In order of stream."""
+        ...
+
+    def adopt_server(self, server_id: int, by: int) -> None:
+        """All that server ``server_id`` has, and all that it still has to be told, is ``by``'s from now on; it never
+        gets anything again."""
+        ...
+
+    def adopted_servers(self) -> dict[int, int]:
+        """Those that :meth:`adopt_server` was called for, with the server that has adopted them now."""
         ...
 
     def drop_ranges(self, stream_id: int, below_index: int | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -36,12 +36,18 @@ class Reconciled(Struct):
 
 
 async def reconcile(
-    table: RangeTable, server_id: int, pd: Carrier, call: Callable[[m.Request], Awaitable[m.Response]]
+    table: RangeTable,
+    server_id: int,
+    pd: Carrier,
+    call: Callable[[m.Request], Awaitable[m.Response]],
+    streams: Iterable[int] | None = None,
 ) -> Reconciled:
-    """``call`` serves a request on the server itself. Raises ``SbpError`` when the placement driver or the store
-    cannot be asked; what was done until then stays done and the rest can be repeated."""
+    """``call`` serves a request on the server itself; ``streams``: those to look at, None for all.
+
+    Raises ``SbpError`` when the placement driver or the store cannot be asked; what was done until then stays done and
+    the rest can be repeated."""
     done = Reconciled()
-    stream_ids = iter(table.stream_ids())
+    stream_ids = iter(table.stream_ids() if streams is None else streams)
     failures: list[SbpError] = []
 
     async def work() -> None:

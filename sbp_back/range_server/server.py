@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError, StoreError
+from sbp_back.range_server.adoption import Adoptions, refusal
 from sbp_back.range_server.appends import Appends
 from sbp_back.range_server.controls import Controls
 from sbp_back.range_server.fetches import Fetches, FetchLimits
@@ -24,7 +25,7 @@ from sbp_back.range_server.local_appends import LocalAppends
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
 from sbp_back.range_server.reporter import Reporter
-from sbp_back.transport.handler import Reply
+from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import range_server_name
 
@@ -80,6 +81,8 @@ class RangeServer:
         self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed, barrier)
         self.local = LocalAppends(self._appends, self._table.by_key, store, loop)
         """For writers in this process."""
+        self._adoptions = Adoptions(self._table, store, options.server_id, self._call)
+        self._adopting: set[asyncio.Task[None]] = set()
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)
         store.on_failed = self._store_failed
         if store.failed is not None:
@@ -133,6 +136,10 @@ class RangeServer:
                 self._controls.delete_stream(request, reply)
             case m.ListRangeRequest():
                 self._list(request, reply)
+            case m.AdoptServerRequest():
+                task = self._loop.create_task(self._adopt(request, reply))
+                self._adopting.add(task)
+                task.add_done_callback(self._adopting.discard)
             case m.DescribePdRequest():
                 name = range_server_name(self._options.server_id, self._store.placement_driver)
                 reply(m.DescribePdResponse(nodes=[m.PdNode(name, self._options.advertise_addr, False)]))
@@ -233,8 +240,31 @@ class RangeServer:
         # The placement driver keeps its promise on the disk: what it is about has to be there first.
         self._store.flush(flushed)
 
+    async def adopt(self, server_id: int) -> None:
+        """Take over the log of another range server, which acknowledges nothing more, and serve its ranges.
+
+        It may be repeated. Raises ``AdoptionRefused`` (there is no such log in the objects; somebody else has it, and
+        which one it says) and other ``SbpError`` (the placement driver could not be asked: what is missing is done when
+        this is repeated, or at the next start).
+        """
+        if self._pd is None or self._refusal is not None:
+            raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "this range server is not serving")
+        await self._adoptions.adopt(server_id, self._pd)
+
+    async def _adopt(self, request: m.AdoptServerRequest, reply: Reply) -> None:
+        response = m.AdoptServerResponse(server_id=self._options.server_id)
+        try:
+            await self.adopt(request.server_id)
+        except SbpError as error:
+            response = refusal(error)
+        except Exception as error:  # noqa: BLE001 - logged and counted, and told who has asked
+            self._barrier.caught("adopting a range server", error)
+            response = m.AdoptServerResponse(DEFECT)
+        reply(response)
+
     async def _reconcile(self, pd: Carrier) -> bool:
         try:
+            await self._adoptions.go_on(pd)
             done = await reconcile(self._table, self._options.server_id, pd, self._call)
         except SbpError as error:
             logger.warning("range server %d is not in line with the placement driver: %s", self.info.server_id, error)
@@ -262,10 +292,12 @@ class RangeServer:
         """Stop reporting and answer what waits; the store is left to its owner, who closes it next. Idempotent."""
         if self._reporter is not None:
             self._reporter.stop()
-        if self._reconciling is not None:
-            self._reconciling.cancel()
-            await asyncio.wait([self._reconciling])
-            self._reconciling = None
+        tasks = [*self._adopting, *([self._reconciling] if self._reconciling is not None else [])]
+        self._reconciling = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         if self._refusal is None:
             self._refuse(m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down"))
         self._fetches.abort(m.Status(ErrorCode.NO_NEW_RECORD))

@@ -48,6 +48,8 @@ class Opcode(IntEnum):
     COMMIT_OBJECT = 0x5001
     LIST_RESOURCE = 0x6001
     WATCH_RESOURCE = 0x6002
+    ADOPT_SERVER = 0x7001
+    """Ours: no other program knows it."""
 
 
 class SealKind(IntEnum):
@@ -251,6 +253,18 @@ class TrimStreamRequest(msgspec.Struct):
     timeout_ms: int = 0
 
 
+class AdoptServerRequest(msgspec.Struct):
+    """A range server is asked to take over another one's log of objects, and to serve its ranges; it asks the placement
+    driver, as ``by``, to write down that they are its own, and where those that were open have ended: ``ends`` are
+    (stream, range, end). With ``last`` false more of them follow."""
+
+    server_id: int
+    by: int = -1
+    ends: Sequence[tuple[int, int, int]] = ()
+    last: bool = True
+    timeout_ms: int = 0
+
+
 class RangeServerMetrics(msgspec.Struct):
     """What a range server tells the PD; rates per second, sizes in bytes (spec, REPORT_METRICS)."""
 
@@ -310,6 +324,7 @@ Request = (
     | UpdateStreamRequest
     | DescribeStreamRequest
     | TrimStreamRequest
+    | AdoptServerRequest
     | ReportMetricsRequest
     | DescribePdRequest
     | DocumentRequest
@@ -394,6 +409,13 @@ class ReportMetricsResponse(msgspec.Struct):
     status: Status = msgspec.field(default_factory=Status)
 
 
+class AdoptServerResponse(msgspec.Struct):
+    """``server_id``: who serves the ranges; with an error, who has adopted them instead, if that is known."""
+
+    status: Status = msgspec.field(default_factory=Status)
+    server_id: int = -1
+
+
 class DescribePdResponse(msgspec.Struct):
     status: Status = msgspec.field(default_factory=Status)
     nodes: list[PdNode] = msgspec.field(default_factory=list)
@@ -428,6 +450,7 @@ Response = (
     | RangeResponse
     | StreamResponse
     | ReportMetricsResponse
+    | AdoptServerResponse
     | DescribePdResponse
     | DocumentResponse
 )

@@ -25,7 +25,8 @@ from sbp_back.wire.frame import FLAG_SYSTEM_ERROR, RESPONSE_FLAGS, SYSTEM_ERROR_
 
 MAX_REQUEST_HEADER = 64 * 1024
 """Longest request header that is decoded, in bytes: no request of this dialect has more than a range in its header,
-but an APPEND that says of many ranges how far they are confirmed (``replica.py`` keeps it shorter)."""
+but an APPEND that says of many ranges how far they are confirmed (``replica.py`` keeps it shorter), and an
+ADOPT_SERVER that says where they end (``adoption.py`` does)."""
 
 MAX_APPEND_ENTRIES = 4096
 """Entries an APPEND may carry. A frame has room for two hundred thousand empty ones, and the work is one for each."""
@@ -64,7 +65,18 @@ class AppendHeader(msgspec.Struct):
     confirmed: bytes = b""
 
 
+class AdoptHeader(msgspec.Struct):
+    """``ends`` are what :class:`~sbp_back.wire.model.AdoptServerRequest` has, 20 bytes each, little-endian."""
+
+    server_id: int = -1
+    by: int = -1
+    ends: bytes = b""
+    last: bool = False
+    timeout_ms: int = 0
+
+
 _CONFIRMED = Struct("<qiq")
+_END = Struct("<qiq")
 
 _TIMEOUT = i32("timeout_ms")
 _THROTTLE = i32("throttle_ms")
@@ -94,6 +106,9 @@ REQUESTS: dict[int, Table] = {
     m.Opcode.UPDATE_STREAM: Table(m.UpdateStreamRequest, _TIMEOUT, Sub("stream", STREAM, required=True)),
     m.Opcode.DESCRIBE_STREAM: Table(m.DescribeStreamRequest, _TIMEOUT, i64("stream_id")),
     m.Opcode.TRIM_STREAM: Table(m.TrimStreamRequest, _TIMEOUT, i64("stream_id", -1), i64("min_offset")),
+    m.Opcode.ADOPT_SERVER: Table(
+        AdoptHeader, _TIMEOUT, i32("server_id", -1), i32("by", -1), Blob("ends"), flag("last")
+    ),
     m.Opcode.REPORT_METRICS: Table(
         m.ReportMetricsRequest,
         Sub("range_server", RANGE_SERVER, always=True, default=m.RangeServerInfo),
@@ -129,6 +144,7 @@ RESPONSES: dict[int, Table] = {
     m.Opcode.DESCRIBE_STREAM: _THROTTLE_THEN_STREAM,
     m.Opcode.TRIM_STREAM: Table(m.StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM), Sub("range", RANGE)),
     m.Opcode.REPORT_METRICS: Table(m.ReportMetricsResponse, Sub("range_server", RANGE_SERVER), _STATUS),
+    m.Opcode.ADOPT_SERVER: Table(m.AdoptServerResponse, _STATUS, i32("server_id", -1)),
     m.Opcode.DESCRIBE_PD: Table(
         m.DescribePdResponse, _STATUS, Inner("cluster", Tables("nodes", PD_NODE, required=True), always=True)
     ),
@@ -141,6 +157,7 @@ UNSERVED = frozenset({m.Opcode.SYNC_RANGE, m.Opcode.COMMIT_OBJECT, m.Opcode.LIST
 
 OPCODES: dict[Any, int] = {m.PingRequest: m.Opcode.PING, m.GoAway: m.Opcode.GOAWAY}
 OPCODES.update((table.make, opcode) for opcode, table in REQUESTS.items())
+OPCODES[m.AdoptServerRequest] = m.Opcode.ADOPT_SERVER
 
 
 class DialectV02:
@@ -162,6 +179,8 @@ class DialectV02:
             return opcode, request.header, (request.payload,) if request.payload else ()
         if opcode == m.Opcode.GOAWAY:
             return opcode, b"", ()
+        if isinstance(request, m.AdoptServerRequest):
+            return opcode, pack_adopt_request(request), ()
         return opcode, REQUESTS[opcode].write(request), ()
 
     def decode_request(self, opcode: int, header: m.Buffer, payload: m.Buffer, crc: int = -1) -> m.Request:
@@ -175,6 +194,8 @@ class DialectV02:
             return m.PingRequest(bytes(header), bytes(payload))
         if opcode == m.Opcode.GOAWAY:
             return m.GoAway()
+        if opcode == m.Opcode.ADOPT_SERVER:
+            return unpack_adopt_request(header)
         table = REQUESTS.get(opcode)
         if table is None:
             if opcode in UNSERVED:
@@ -274,6 +295,22 @@ def unpack_append_request(header: m.Buffer) -> tuple[int, Sequence[tuple[int, in
     if len(read.confirmed) % _CONFIRMED.size:
         raise DecodeError(f"{len(read.confirmed)} bytes of what is confirmed are no whole number of ranges")
     return read.timeout_ms, list(_CONFIRMED.iter_unpack(read.confirmed)) if read.confirmed else ()
+
+
+def pack_adopt_request(request: m.AdoptServerRequest) -> bytes:
+    """Header of an ADOPT_SERVER request."""
+    ends = b"".join([_END.pack(*one) for one in request.ends])
+    header = AdoptHeader(request.server_id, request.by, ends, request.last, request.timeout_ms)
+    return REQUESTS[m.Opcode.ADOPT_SERVER].write(header)
+
+
+def unpack_adopt_request(header: m.Buffer) -> m.AdoptServerRequest:
+    """The reverse of :func:`pack_adopt_request`. Raises ``DecodeError``."""
+    read: AdoptHeader = REQUESTS[m.Opcode.ADOPT_SERVER].read(_request_header(header))
+    if len(read.ends) % _END.size:
+        raise DecodeError(f"{len(read.ends)} bytes of ends are no whole number of ranges")
+    ends = list(_END.iter_unpack(read.ends))
+    return m.AdoptServerRequest(read.server_id, read.by, ends, read.last, read.timeout_ms)
 
 
 def pack_fetch_request(request: m.FetchRequest) -> bytes:

@@ -64,10 +64,12 @@ class Server(NodeProcess):
 
 
 class Cluster:
-    """One placement driver, ``servers`` range servers and a node that uses them; all started."""
+    """One placement driver, ``servers`` range servers and a node that uses them; all started. With ``objects`` the
+    range servers keep their logs there."""
 
-    def __init__(self, directory: Path, servers: int) -> None:
+    def __init__(self, directory: Path, servers: int, objects: str | None = None) -> None:
         self.directory = directory
+        self.objects = objects
         self.pd = Server("pd", directory / "pd", [], SERVER_SETTINGS)
         self.servers: list[Server] = []
         self.wanted = servers
@@ -91,7 +93,11 @@ class Cluster:
     def add_server(self) -> Server:
         number = len(self.servers)
         arguments = ["--pd", self.pd.address]
-        server = Server("range-server", self.directory / f"rs-{number}", arguments, SERVER_SETTINGS)
+        settings = dict(SERVER_SETTINGS)
+        if self.objects is not None:
+            settings |= {"sbp.durability": "object", "sbp.objects": self.objects, "sbp.object_log": str(number)}
+            settings |= {"sbp.object_linger_ms": "10"}
+        server = Server("range-server", self.directory / f"rs-{number}", arguments, settings)
         self.servers.append(server)
         return server
 

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,7 @@ class Bucket:
             raise StoreError("object storage needs obstore: install anabranch[cluster]") from error
         self._obstore = obstore
         self.url = url
+        self._prefix = ""
         # Anything that is retried is retried here, where it is known what a second try may find.
         retry = {"max_retries": 0, "retry_timeout": _TIMEOUT}
         parts = urlsplit(url)
@@ -73,6 +75,13 @@ class Bucket:
         except (ValueError, OSError, obstore.exceptions.BaseError) as error:
             raise StoreError(f"objects cannot be kept at {url!r}: {_first_line(error)}") from error
 
+    def below(self, path: str) -> Bucket:
+        """The objects whose names begin with ``path`` and a slash, by the rest of their names."""
+        inner = copy(self)
+        inner.url = f"{self.url.rstrip('/')}/{path}"
+        inner._prefix = f"{self._prefix}{path}/"
+        return inner
+
     @contextmanager
     def _answered(self, what: str) -> Iterator[None]:
         try:
@@ -88,27 +97,33 @@ class Bucket:
         """Whether it was put; False: there is one of that name. Raises ``OSError``: unknown."""
         with self._answered(f"putting {key}"):
             try:
-                self._obstore.put(self._store, key, content, mode="create", use_multipart=False)
+                self._obstore.put(self._store, self._prefix + key, content, mode="create", use_multipart=False)
             except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError):
                 return False
             return True
 
+    def directories(self, prefix: str) -> list[str]:
+        """What comes up to the next slash in the names below ``prefix``. It may be old. Raises ``OSError``."""
+        with self._answered(f"listing {prefix}"):
+            found = self._obstore.list_with_delimiter(self._store, prefix=self._prefix + prefix)
+            return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+
     def get(self, key: str) -> Buffer:
         """A whole object. Raises ``FileNotFoundError`` and other ``OSError``."""
         with self._answered(f"getting {key}"):
-            return memoryview(self._obstore.get(self._store, key).bytes())
+            return memoryview(self._obstore.get(self._store, self._prefix + key).bytes())
 
     def get_range(self, key: str, begin: int, end: int) -> Buffer:
         """Bytes ``[begin, end)``, fewer at the object's end. Raises ``FileNotFoundError`` and other ``OSError``."""
         with self._answered(f"getting {key}"):
-            return memoryview(self._obstore.get_range(self._store, key, start=begin, end=end))
+            return memoryview(self._obstore.get_range(self._store, self._prefix + key, start=begin, end=end))
 
     def list(self, prefix: str) -> dict[str, int]:
         """Bytes of all objects below ``prefix``, which ends with a slash. It may be old. Raises ``OSError``."""
         found: dict[str, int] = {}
         with self._answered(f"listing {prefix}"):
-            for chunk in self._obstore.list(self._store, prefix=prefix):
-                found.update((meta["path"], meta["size"]) for meta in chunk)
+            for chunk in self._obstore.list(self._store, prefix=self._prefix + prefix):
+                found.update((meta["path"][len(self._prefix) :], meta["size"]) for meta in chunk)
         return found
 
     # --- what is tried again until it is known

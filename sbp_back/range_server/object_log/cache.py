@@ -12,6 +12,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import count
 from pathlib import Path
 
 from msgspec import Struct
@@ -29,6 +30,8 @@ _AHEAD_BYTES = 4 << 20
 """So much behind what is wanted is fetched with it."""
 _FETCHES = 8
 """Objects fetched at once."""
+_SPACE_BITS = 48
+"""A log has positions below this power of two."""
 _PATIENCE = 10.0
 """Seconds for which a store that does not answer is asked again for one object."""
 
@@ -47,8 +50,9 @@ class CachedSegment:
     """Where the objects of a segment lie, and which are in its file. Called by any thread; see
     :class:`~sbp_back.range_server.store.segment.Source`."""
 
-    def __init__(self, cache: Cache, segment: Segment) -> None:
+    def __init__(self, cache: Cache, segment: Segment, bucket: Bucket) -> None:
         self._cache = cache
+        self._bucket = bucket
         self._segment = segment
         self._places: list[_Place] = []
         self._positions: list[int] = []
@@ -115,7 +119,7 @@ class CachedSegment:
         damaged = False
         while True:
             try:
-                data = self._cache.bucket.get(key)
+                data = self._bucket.get(key)
                 if len(data) != place.size:
                     raise OSError(errno.EIO, f"{key} has {len(data)} bytes, not {place.size}")
                 decode(data, place.incarnation, place.number)
@@ -123,7 +127,7 @@ class CachedSegment:
             except DecodeError as error:
                 if damaged:
                     # Its entries have checksums of their own, which tell those that are damaged from the others.
-                    logger.error("%s: %s", self._cache.bucket.url, error)
+                    logger.error("%s: %s", self._bucket.url, error)
                     return data
                 damaged = True  # by the way, perhaps
             except FileNotFoundError as error:
@@ -146,20 +150,24 @@ class CachedSegment:
 class Cache:
     """The files of all segments in ``directory``; what an earlier process left there is removed."""
 
-    def __init__(self, directory: Path, files: Files, bucket: Bucket) -> None:
+    def __init__(self, directory: Path, files: Files) -> None:
         self.directory = directory
         self.files = files
-        self.bucket = bucket
         self.closed = False
+        self._spaces = count()
         self._pool = ThreadPoolExecutor(_FETCHES, "anabranch-fetch")
         for path in ending(directory, ".seg"):
             files.unlink(path)
 
-    def segment(self, base: int, size: int) -> Segment:
-        """A segment without objects, and an empty file for it. Raises ``OSError``."""
+    def space(self) -> int:
+        """Where the positions of one more log begin: those of several would be the same."""
+        return next(self._spaces) << _SPACE_BITS
+
+    def segment(self, base: int, size: int, bucket: Bucket) -> Segment:
+        """A segment without objects of the log in ``bucket``, and an empty file for it. Raises ``OSError``."""
         segment = Segment(base, size, 0, segment_path(self.directory, base))
         segment.used = 0
-        segment.source = CachedSegment(self, segment)
+        segment.source = CachedSegment(self, segment, bucket)
         self.files.close(self.files.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
         return segment
 

@@ -1,8 +1,8 @@
-"""Opening a log of objects: an incarnation of one's own, an end for those before, and what they say.
+"""Reading a log of objects: an end for all its incarnations, and what they say.
 
-Every start takes the next number that nobody has (``incarnations/NUMBER``, put if absent), so there is one of each
-below its own. It ends their logs one after the other and reads them in order. A former self that still lives finds its
-next number taken; one that is just starting finds its first one taken.
+Who reads it has claimed a number of it (:mod:`.claims`); it ends the logs of those below one after the other and reads
+them in order. A former self that still lives finds its next number taken; one that is just starting finds its first one
+taken. Where a log says that its server has adopted another one, that is read, too.
 """
 
 from __future__ import annotations
@@ -19,55 +19,121 @@ from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.cache import Cache, source_of
 from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, decode_head, key_of
 from sbp_back.range_server.object_log.group import BEFORE_RECORDS, ObjectGroup, decode_group, records_end
-from sbp_back.range_server.store.index import StoreState
+from sbp_back.range_server.object_log.logs import PATIENCE, Logs
+from sbp_back.range_server.store.index import StoredRange, StoreState
 from sbp_back.range_server.store.replay import apply_records
 from sbp_back.range_server.store.segment import Segment
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 30.0
-"""Seconds for which a start waits for a store that does not answer."""
 _BEGINNING = 64 * 1024
 """Bytes of an object that are read for its record headers, unless there are more of them."""
 _READS = 16
 """Objects looked at at once."""
 
 
-class RecoveredObjects(Struct):
-    """``segments`` in order; the last one is empty, to be written next."""
+class ReadLog(Struct):
+    """What a log says, and those that were adopted in it: ``segments`` are its own, in order, and ``adopted_segments``
+    those of the others."""
 
-    incarnation: int
+    name: str
+    space: int
     state: StoreState = field(default_factory=StoreState)
     segments: list[Segment] = field(default_factory=list)
+    adopted_segments: list[Segment] = field(default_factory=list)
+    adopted: dict[int, str] = field(default_factory=dict)
+    """The names of adopted logs, by their range servers."""
     objects: int = 0
     scanned_bytes: int = 0
 
+    def adopt(self, server_id: int, other: ReadLog) -> list[StoredRange]:
+        """Have what ``other`` says as one's own; gives its ranges."""
+        taken = merge(self.state, other.state)
+        self.adopted_segments += [*other.segments, *other.adopted_segments]
+        self.adopted[server_id] = other.name
+        self.adopted.update(other.adopted)
+        self.objects += other.objects
+        self.scanned_bytes += other.scanned_bytes
+        return taken
 
-def recover(bucket: Bucket, cache: Cache, segment_bytes: int) -> RecoveredObjects:
-    """Take over what was written at ``bucket`` before. Raises ``StoreCorrupt`` and ``OSError``."""
-    result = RecoveredObjects(_claim(bucket))
-    with ThreadPoolExecutor(_READS, "anabranch-recover") as pool:
-        for incarnation in range(result.incarnation):
-            end = bucket.end_log(incarnation, 0, os.urandom(UNIQUE_BYTES), _PATIENCE)
+
+def merge(state: StoreState, other: StoreState) -> list[StoredRange]:
+    """Add what ``other`` has, whose ranges end where they are; a range that both have stays as it is."""
+    end_ranges(other)
+    taken = []
+    for key, stored in other.ranges.items():
+        if key in state.ranges:
+            stored.drop()
+            continue
+        state.add(stored)
+        taken.append(stored)
+    for stream_id, facts in other.streams.items():
+        known = state.streams.setdefault(stream_id, facts)
+        known.min_offset = max(known.min_offset, facts.min_offset)
+        known.first_index = max(known.first_index, facts.first_index)
+    return taken
+
+
+def end_ranges(state: StoreState) -> None:
+    """Nothing more comes to any range: each ends where it is."""
+    for stored in state.ranges.values():
+        if stored.end < 0:
+            stored.seal(stored.next_offset, stored.epoch)
+
+
+class LogReader:
+    """Reads logs of ``logs``; their segments are in ``cache``. One at a time."""
+
+    def __init__(self, logs: Logs, cache: Cache) -> None:
+        self._logs = logs
+        self._cache = cache
+        self._pool = ThreadPoolExecutor(_READS, "anabranch-recover")
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def read(self, name: str, upto: int) -> ReadLog:
+        """End all incarnations of a log below ``upto``, which the caller has claimed, and read them.
+
+        Raises ``StoreCorrupt`` and ``OSError``."""
+        bucket = self._logs.log(name)
+        log = ReadLog(name, self._cache.space())
+        for incarnation in range(upto):
+            end = bucket.end_log(incarnation, 0, os.urandom(UNIQUE_BYTES), PATIENCE)
             sizes = bucket.numbers(incarnation)
             tasks = ((bucket, incarnation, number, sizes.get(number, 0)) for number in range(end))
-            for number, group in enumerate(_ahead(pool, tasks)):
-                _apply(result, cache, incarnation, number, group)
-    base = result.segments[-1].end if result.segments else 0
-    for segment in result.segments:
-        segment.sealed = True
-    result.segments.append(cache.segment(base, segment_bytes))
-    return result
+            for number, group in enumerate(_ahead(self._pool, tasks)):
+                self._apply(log, bucket, incarnation, number, group)
+        for segment in log.segments:
+            segment.sealed = True
+        return log
 
+    def _apply(self, log: ReadLog, bucket: Bucket, incarnation: int, number: int, group: ObjectGroup) -> None:
+        segments = log.segments
+        segment = segments[-1] if segments else None
+        base = log.space + group.base
+        if segment is None or segment.base != base:
+            if segment is not None and base < segment.end:
+                raise StoreCorrupt(f"object {number} of incarnation {incarnation} says that it lies in front of others")
+            segment = self._cache.segment(base, group.segment_bytes, bucket)
+            segments.append(segment)
+        if group.position != segment.used:
+            raise StoreCorrupt(f"object {number} of incarnation {incarnation} does not follow the one before")
+        source_of(segment).add(group.position, incarnation, number, group.size)
 
-def _claim(bucket: Bucket) -> int:
-    """A number that nobody else has, when everybody has one below."""
-    names = bucket.list("incarnations/")
-    number = max((int(name.rpartition("/")[2], 16) for name in names), default=-1) + 1
-    unique = os.urandom(UNIQUE_BYTES)
-    while bucket.write_once(f"incarnations/{number:016x}", unique, _PATIENCE) != unique:
-        number += 1
-    return number
+        def adopt(server_id: int, closed_at: int) -> None:
+            other = self._logs.of_server(server_id)
+            if other is None:
+                raise StoreCorrupt(f"range server {server_id} was adopted, and its log is not known")
+            log.adopt(server_id, self.read(other, closed_at))
+
+        try:
+            apply_records(log.state, segment, group, adopt)
+        except StoreError as error:
+            raise StoreCorrupt(f"object {number} of incarnation {incarnation}: {error}") from error
+        segment.used = group.position + group.size
+        log.objects += 1
+        log.scanned_bytes += group.size
 
 
 def _ahead(pool: ThreadPoolExecutor, tasks: Iterable[tuple[Bucket, int, int, int]]) -> Iterator[ObjectGroup]:
@@ -102,23 +168,3 @@ def _look(bucket: Bucket, incarnation: int, number: int, size: int) -> ObjectGro
         raise StoreCorrupt(f"acknowledged data is missing: {error}") from error
     except DecodeError as error:
         raise StoreCorrupt(f"acknowledged data is damaged: {bucket.url}, {key}: {error}") from error
-
-
-def _apply(result: RecoveredObjects, cache: Cache, incarnation: int, number: int, group: ObjectGroup) -> None:
-    segments = result.segments
-    segment = segments[-1] if segments else None
-    if segment is None or segment.base != group.base:
-        if segment is not None and group.base < segment.end:
-            raise StoreCorrupt(f"object {number} of incarnation {incarnation} says that it lies in front of others")
-        segment = cache.segment(group.base, group.segment_bytes)
-        segments.append(segment)
-    if group.position != segment.used:
-        raise StoreCorrupt(f"object {number} of incarnation {incarnation} does not follow the one before")
-    source_of(segment).add(group.position, incarnation, number, group.size)
-    try:
-        apply_records(result.state, segment, group)
-    except StoreError as error:
-        raise StoreCorrupt(f"object {number} of incarnation {incarnation}: {error}") from error
-    segment.used = group.position + group.size
-    result.objects += 1
-    result.scanned_bytes += group.size

@@ -6,27 +6,36 @@ The directory holds the lock and the cache, and may be lost with all that is in 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from sbp_back.awaited import Settle, awaited
 from sbp_back.errors import StoreError, StoreVersionError
 from sbp_back.files import ending, make_directories
 from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.cache import Cache, source_of
-from sbp_back.range_server.object_log.object_recovery import RecoveredObjects, recover
+from sbp_back.range_server.object_log.logs import SERVER_ID, Logs
+from sbp_back.range_server.object_log.object_recovery import LogReader, ReadLog, end_ranges
 from sbp_back.range_server.object_log.object_writer import ObjectWriter
+from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
 from sbp_back.range_server.store.maintenance import Upkeep
 from sbp_back.range_server.store.options import OBJECTS, StoreOptions
 from sbp_back.range_server.store.recovery import Recovered
+from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.store import Store
+from sbp_back.range_server.store.wal_items import Adopt, Control, Done
 from sbp_back.range_server.store.writing import Writing
 
+logger = logging.getLogger(__name__)
+
 _CLUSTER = "identity/cluster_id"
-_SERVER = "identity/server_id"
 _PLACEMENT_DRIVER = "identity/placement_driver"
 _PATIENCE = 15.0
 _NO_BOUND = 1 << 50
@@ -36,14 +45,13 @@ _NO_BOUND = 1 << 50
 class ObjectStore(Store):
     """See :class:`Store`, whose promises it keeps; a store that does not answer delays what is submitted."""
 
-    def __init__(
-        self, log: Log, lock: DirectoryLock, recovered: RecoveredObjects, bucket: Bucket, cache: Cache
-    ) -> None:
+    def __init__(self, log: Log, lock: DirectoryLock, opened: _Opened) -> None:
         """Use :meth:`open`."""
-        self._bucket = bucket
-        self._cache = cache
-        self._incarnation = recovered.incarnation
-        super().__init__(log, lock, Recovered(recovered.state, recovered.segments))
+        self._opened = opened
+        self._incarnation = opened.incarnation
+        self._bucket = opened.logs.log(opened.own.name)
+        self._adopting = asyncio.Lock()
+        super().__init__(log, lock, Recovered(opened.own.state, opened.segments))
 
     @classmethod
     def open(cls, path: Path, options: StoreOptions) -> ObjectStore:
@@ -53,27 +61,20 @@ class ObjectStore(Store):
         except ValueError as error:
             raise StoreError(str(error)) from None
         started = time.perf_counter()
-        bucket = Bucket(options.objects)
+        logs = Logs(Bucket(options.objects))
         directory = path / OBJECTS
         make_directories(options.files, directory)
         if (path / "wal").is_dir() and ending(path / "wal", ".seg"):
             raise StoreVersionError(f"{path} holds a log on disk: objects need a directory of their own")
         try:
-            known = bucket.read_once(_CLUSTER), bucket.read_once(_SERVER)
-            placement_driver = bucket.read_once(_PLACEMENT_DRIVER)
-            lock = DirectoryLock(path, directory, _identified(options, *known))
+            cluster_id = logs.root.read_once(_CLUSTER)
+            if options.cluster_id is None and cluster_id is not None:
+                options = replace(options, cluster_id=cluster_id.decode())
+            lock = DirectoryLock(path, directory, options)
             try:
-                cluster_id = bucket.write_once(_CLUSTER, lock.cluster_id.encode(), _PATIENCE).decode()
-                if cluster_id != lock.cluster_id:
-                    raise StoreVersionError(
-                        f"{options.objects} belongs to cluster {cluster_id!r}, not to {lock.cluster_id!r}"
-                    )
-                if placement_driver is not None:
-                    lock.belong(placement_driver.decode())
-                cache = Cache(directory, options.files, bucket)
-                recovered = recover(bucket, cache, options.segment_bytes)
-                log = Log(path, options, recovered.state, recovered.segments)
-                store = cls(log, lock, recovered, bucket, cache)
+                opened = _open(logs, lock, options, Cache(directory, options.files))
+                log = Log(path, options, opened.own.state, opened.segments)
+                store = cls(log, lock, opened)
             except BaseException:
                 lock.release()
                 raise
@@ -82,7 +83,7 @@ class ObjectStore(Store):
         stats = log.stats
         stats.disk_free = _NO_BOUND
         stats.recovery_seconds = time.perf_counter() - started
-        stats.recovery_scanned_bytes = recovered.scanned_bytes
+        stats.recovery_scanned_bytes = opened.own.scanned_bytes
         return store
 
     def _make_writer(self, recovered: Recovered) -> Writing:
@@ -91,8 +92,9 @@ class ObjectStore(Store):
         return ObjectWriter(
             log.options,
             self._bucket,
-            self._cache,
+            self._opened.cache,
             self._incarnation,
+            self._opened.own.space,
             log.active,
             ranges,
             self._hand_over,
@@ -107,7 +109,8 @@ class ObjectStore(Store):
 
     def _end_writing(self) -> None:
         self._writer.close()
-        self._cache.close()
+        self._opened.reader.close()
+        self._opened.cache.close()
 
     def _zeroed_bytes(self) -> int:
         return 0
@@ -117,29 +120,113 @@ class ObjectStore(Store):
         return self._incarnation
 
     def assign_server_id(self, server_id: int) -> None:
-        self._write_down(_SERVER, str(server_id))
+        # First where it leads to the log: a number that leads nowhere is one that nobody has.
+        _write_down(self._opened.logs.root, f"servers/{server_id}", self._opened.own.name)
+        _write_down(self._bucket, SERVER_ID, str(server_id))
         super().assign_server_id(server_id)
         if self.placement_driver:
-            self._write_down(_PLACEMENT_DRIVER, self.placement_driver)
+            _write_down(self._opened.logs.root, _PLACEMENT_DRIVER, self.placement_driver)
 
     def assign_placement_driver(self, identity: str) -> None:
         super().assign_placement_driver(identity)
         if self.server_id >= 0:
-            self._write_down(_PLACEMENT_DRIVER, identity)
+            _write_down(self._opened.logs.root, _PLACEMENT_DRIVER, identity)
 
-    def _write_down(self, key: str, value: str) -> None:
-        there = self._bucket.write_once(key, value.encode(), _PATIENCE).decode()
-        if there != value:
-            raise StoreVersionError(f"{self._bucket.url} has {there!r} as its {key}, not {value!r}")
+    # --- others' logs
+
+    @property
+    def adopted(self) -> list[int]:
+        return list(self._opened.own.adopted)
+
+    async def adopt(self, server_id: int) -> list[StoredRange]:
+        async with self._adopting:  # one at a time: they take much memory, and are rare
+            if server_id in self._opened.own.adopted:
+                return []
+            try:
+                closed_at, other = await asyncio.to_thread(self._take_over, server_id)
+            except OSError as error:
+                raise StoreError(f"the log of range server {server_id} cannot be taken over: {error}") from error
+            taken: list[StoredRange] = []
+
+            def submit(settle: Settle[None]) -> None:
+                self._submit(_Adoption(server_id, closed_at, other, taken, settle))
+
+            await awaited(submit)
+            logger.info("%d ranges of range server %d are served here from now on", len(taken), server_id)
+            return taken
+
+    def _take_over(self, server_id: int) -> tuple[int, ReadLog]:
+        """On a thread: end a log for good, and read it."""
+        opened = self._opened
+        name = opened.logs.of_server(server_id)
+        if name is None:
+            raise StoreError(f"range server {server_id} has no log in {opened.logs.root.url}")
+        if name == opened.own.name:
+            raise StoreError(f"range server {server_id} is this one")
+        closed_at = opened.logs.close(name, opened.own.name, set(opened.own.adopted.values()))
+        other = opened.reader.read(name, closed_at)
+        end_ranges(other.state)
+        return closed_at, other
+
+    def _apply_control(self, item: Control) -> None:
+        if not isinstance(item, _Adoption):
+            super()._apply_control(item)
+            return
+        item.taken += self._opened.own.adopt(item.stream_id, item.other)
+        self._log.segments[-1:-1] = [*item.other.segments, *item.other.adopted_segments]
 
 
-def _identified(options: StoreOptions, cluster_id: bytes | None, server_id: bytes | None) -> StoreOptions:
-    """What the objects say whose they are, unless the options say it already."""
-    if options.cluster_id is None and cluster_id is not None:
-        options = replace(options, cluster_id=cluster_id.decode())
-    if options.server_id is None and server_id is not None:
-        options = replace(options, server_id=int(server_id))
-    return options
+class _Adoption(Adopt):
+    """``taken`` are the ranges that the store has got by it, once it is applied."""
+
+    __slots__ = ("other", "taken")
+
+    def __init__(self, server_id: int, closed_at: int, other: ReadLog, taken: list[StoredRange], done: Done) -> None:
+        super().__init__(server_id, closed_at, list(other.state.ranges.values()), done)
+        self.other = other
+        self.taken = taken
+
+
+class _Opened(Struct):
+    """What a store of objects consists of, besides what every store does. ``segments``: all of them, the last empty."""
+
+    logs: Logs
+    cache: Cache
+    reader: LogReader
+    own: ReadLog
+    incarnation: int
+    segments: list[Segment]
+
+
+def _open(logs: Logs, lock: DirectoryLock, options: StoreOptions, cache: Cache) -> _Opened:
+    cluster_id = logs.root.write_once(_CLUSTER, lock.cluster_id.encode(), _PATIENCE).decode()
+    if cluster_id != lock.cluster_id:
+        raise StoreVersionError(f"{options.objects} belongs to cluster {cluster_id!r}, not to {lock.cluster_id!r}")
+    name, incarnation = logs.open(options.object_log)
+    server_id = logs.server_of(name)
+    if options.server_id not in (None, -1, server_id) and server_id >= 0:
+        raise StoreVersionError(f"log {name} belongs to range server {server_id}, not to {options.server_id}")
+    # The directory may have been that of an earlier log, which was adopted by somebody else.
+    lock.follow(server_id)
+    placement_driver = logs.root.read_once(_PLACEMENT_DRIVER)
+    if placement_driver is not None:
+        lock.belong(placement_driver.decode())
+    reader = LogReader(logs, cache)
+    try:
+        own = reader.read(name, incarnation)
+        base = own.segments[-1].end if own.segments else own.space
+        active = cache.segment(base, options.segment_bytes, logs.log(name))
+    except BaseException:
+        reader.close()
+        cache.close()
+        raise
+    return _Opened(logs, cache, reader, own, incarnation, [*own.adopted_segments, *own.segments, active])
+
+
+def _write_down(bucket: Bucket, key: str, value: str) -> None:
+    there = bucket.write_once(key, value.encode(), _PATIENCE).decode()
+    if there != value:
+        raise StoreVersionError(f"{bucket.url} has {there!r} as its {key}, not {value!r}")
 
 
 class _CacheKeeper:

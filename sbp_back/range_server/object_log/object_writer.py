@@ -84,6 +84,7 @@ class ObjectWriter(Writing):
         bucket: Bucket,
         cache: Cache,
         incarnation: int,
+        space: int,
         segment: Segment,
         ranges: list[StoredRange],
         deliver: Callable[[Group], None],
@@ -103,6 +104,8 @@ class ObjectWriter(Writing):
         self._ends = Tails()
         for stored in ranges:
             self._ends.add(stored)
+        self._space = space
+        """Where its positions begin among those of other logs in this process."""
         self._segment = segment
         self._shown = segment
         """That of the last group that was delivered."""
@@ -175,7 +178,7 @@ class ObjectWriter(Writing):
             self._log.close_group(time.monotonic())
         elif type(item) is Append:
             self._add_append(item)
-        elif type(item) is Control:
+        elif isinstance(item, Control):
             self._add_control(item)
         else:
             self._follow(cast("Item", item))  # what is asked for, a flush or another segment, is so already
@@ -206,7 +209,7 @@ class ObjectWriter(Writing):
         if last is not None and last.group.segment is self._segment:
             self._position = last.position + last.size
         if self._position + BEFORE_RECORDS + more > self._segment.size:
-            self._segment = self._cache.segment(self._segment.end, self._segment.size)
+            self._segment = self._cache.segment(self._segment.end, self._segment.size, self._bucket)
             self._position = 0
         return _Building(self._segment, self._position)
 
@@ -275,7 +278,9 @@ class ObjectWriter(Writing):
         try:
             if building.content is None:
                 building.started = time.perf_counter()
-                body = encode_body(segment.base, segment.size, building.position, building.records, building.bodies)
+                body = encode_body(
+                    segment.base - self._space, segment.size, building.position, building.records, building.bodies
+                )
                 building.content = b"".join(self._log.content(numbered, body))
                 source_of(segment).store(building.position, [building.content])
             outcome, there = self._bucket.put_object(self._log.incarnation, numbered.number, building.content)

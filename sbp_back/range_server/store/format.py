@@ -55,6 +55,9 @@ class RecordType(IntEnum):
     """Stream, base = smallest offset that has to be kept."""
     DELETE_STREAM = 6
     """Stream."""
+    ADOPT = 7
+    """In objects: what the log of a range server says belongs to this one from here on; stream = that server, base =
+    the incarnation of it that nobody will ever be."""
 
 
 class SegmentHeader(msgspec.Struct, frozen=True):

@@ -84,6 +84,12 @@ class DirectoryLock:
         self.server_id = server_id
         self._write()
 
+    def follow(self, server_id: int) -> None:
+        """What the directory is a mere copy of says which range server this is; -1: none yet."""
+        if self.server_id != server_id:
+            self.server_id = server_id
+            self._write()
+
     def belong(self, placement_driver: str) -> None:
         """Record which placement driver knows the ranges; written with the server id, which that one gives."""
         if self.placement_driver == placement_driver:

@@ -27,6 +27,9 @@ class StoreOptions(Struct):
     it is in the object store at ``objects``, and needs nothing of this machine."""
 
     objects: str = ""
+    object_log: str = "0"
+    """Name of this server's log in ``objects``: servers that share them need one each."""
+
     object_linger_seconds: float = 0.05
     """With ``object`` groups follow each other no faster, unless they are full."""
 

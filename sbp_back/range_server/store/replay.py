@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from sbp_back.errors import StoreError
@@ -49,9 +50,11 @@ def restart_empty(stored: StoredRange, epoch: int, start: int) -> None:
     stored.start = stored.min_offset = stored.next_offset = start
 
 
-def apply_records(state: StoreState, segment: Segment, group: Replayed) -> None:
+def apply_records(
+    state: StoreState, segment: Segment, group: Replayed, adopt: Callable[[int, int], None] | None = None
+) -> None:
     """Apply a group that is being replayed. Raises ``StoreError`` when a record contradicts the state; those before it
-    are applied."""
+    are applied. ``adopt`` does what an ADOPT says, with its server and its number."""
     append = int(RecordType.APPEND)  # looked up once: this loop is most of a start after a crash
     ranges = state.ranges
     stored: StoredRange | None = None
@@ -68,6 +71,8 @@ def apply_records(state: StoreState, segment: Segment, group: Replayed) -> None:
             stored = None  # a control record may replace the range
             if kind == RecordType.RELOCATE:
                 _apply_copy(state, segment, group.records[number], position)
+            elif kind == RecordType.ADOPT and adopt is not None:
+                adopt(stream_id, base)
             else:
                 lsn = segment.base + group.position + number
                 apply_control(state, kind, stream_id, index, epoch, base, lsn)

@@ -247,6 +247,16 @@ class Store:
         self._lock.belong(identity)
 
     @property
+    def adopted(self) -> list[int]:
+        """Range servers whose ranges are served here, by :meth:`adopt`."""
+        return []
+
+    async def adopt(self, server_id: int) -> list[StoredRange]:
+        """Fence a range server and serve its ranges, which end where they are; gives those that came by it, none when
+        that was done before. Raises ``StoreError``: its log cannot be reached, or is somebody else's."""
+        raise StoreError("a log on a disk is read by its own range server only")
+
+    @property
     def failed(self) -> StoreFailed | None:
         return self._writer.failure
 

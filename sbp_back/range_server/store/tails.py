@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sbp_back.errors import DiskFull, StoreError
 from sbp_back.range_server.store.format import RECORD, RecordType
 from sbp_back.range_server.store.index import StoredRange
-from sbp_back.range_server.store.wal_items import Append, Control
+from sbp_back.range_server.store.wal_items import Adopt, Append, Control
 from sbp_back.wire.model import Buffer, Entry
 
 _APPEND = int(RecordType.APPEND)
@@ -130,6 +130,10 @@ class Tails:
                 return StoreError(f"{name} holds offsets {tail.start} to {tail.next}, it cannot end at {item.base}")
             tail.end = item.base
             tail.epoch = item.epoch
+        elif isinstance(item, Adopt):
+            for stored in item.ranges:
+                if stored.key not in self.by_key:
+                    self.add(stored)
         elif kind == RecordType.TRIM_STREAM:
             self._forget_trimmed(item.stream_id, item.base)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
 from msgspec import Struct
@@ -56,6 +56,16 @@ class Control:
         self.lsn = 0
         self.written = False
         self.created: StoredRange | None = None
+
+
+class Adopt(Control):
+    """From here on the ranges of another log belong to this one; ``ranges`` are as they end there."""
+
+    __slots__ = ("ranges",)
+
+    def __init__(self, server_id: int, closed_at: int, ranges: Iterable[StoredRange], done: Done) -> None:
+        super().__init__(RecordType.ADOPT, server_id, 0, 0, closed_at, done)
+        self.ranges = ranges
 
 
 class Roll:

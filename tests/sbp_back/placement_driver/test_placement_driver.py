@@ -21,7 +21,7 @@ from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
-from sbp_back.placement_driver.state import StateError, StateVersionError
+from sbp_back.placement_driver.state import StateError, StateVersionError, Transaction
 from sbp_back.sql.sqlite import SqliteEngine
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
@@ -88,6 +88,9 @@ class Bench:
         self, stream_id: int, epoch: int, index: int, end: int, kind: int = m.SealKind.PLACEMENT_DRIVER
     ) -> Any:
         return await self.call(m.SealRangeRequest(m.RangeInfo(stream_id, epoch, index, -1, end), kind))
+
+    async def state_of(self, look: Callable[[Transaction], Any]) -> Any:
+        return await self.pd.run(look)
 
     async def ranges(self, stream_id: int = -1, server_id: int = -1) -> list[m.RangeInfo]:
         response = await self.call(m.ListRangeRequest(server_id=server_id, stream_id=stream_id))
@@ -622,6 +625,58 @@ async def test_no_range_ends_below_what_was_promised_to_readers(tmp_path: Path) 
     await bench.pd.close()
 
 
+async def test_what_an_adopted_server_had_is_its_adopters_and_it_gets_nothing_more(bench: Bench) -> None:
+    await bench.heartbeat(0)
+    streams = [await bench.stream() for _ in range(4)]
+    for stream_id in streams:
+        assert (await bench.create(stream_id, 1, 0, 0)).status.ok
+    sealed, ended, silent, deleted = streams
+    assert (await bench.seal(sealed, 1, 0, 3)).status.ok
+    await bench.call(m.DeleteStreamRequest(deleted))
+    for server_id in (1, 2):
+        await bench.heartbeat(server_id)
+    ends = [(sealed, 0, 9), (ended, 0, 5), (ended, 7, 5), (99, 0, 5)]
+    some = await bench.call(m.AdoptServerRequest(0, 1, ends, last=False))
+    assert (some.status.ok, some.server_id) == (True, 1)
+    assert [known.end for known in await bench.ranges(server_id=0)] == [3, 5, -1], "more is to come"
+    for _ in range(2):
+        assert (await bench.call(m.AdoptServerRequest(0, 1))).status.ok
+    assert [(known.end, known.servers) for known in await bench.ranges(server_id=1)] == [
+        (end, [m.RangeServerInfo(1, "rs1:1")]) for end in (3, 5, 0)
+    ]
+    assert await bench.ranges(server_id=0) == []
+    assert await bench.state_of(lambda tx: tx.deletions_of_server(1, 9)) == [deleted]
+    assert set(await bench.state_of(lambda tx: tx.news_of_server(1, 9))) >= {(sealed, 0)}
+    assert await bench.state_of(lambda tx: tx.deletions_of_server(0, 9) + tx.news_of_server(0, 9)) == []
+    # It may not have heard of that: neither what it says nor that it says it makes it a server again.
+    assert (await bench.heartbeat(0)).status.code == ErrorCode.BAD_REQUEST
+    for stream_id, start in ((silent, 0), (ended, 5)):
+        created = await bench.create(stream_id, 1, 1, start)
+        assert created.range.servers[0].server_id in (1, 2)
+    # Another one comes too late, for it and through it; who adopts the adopter has both.
+    late = await bench.call(m.AdoptServerRequest(0, 2))
+    assert (late.status.code, late.server_id) == (ErrorCode.BAD_REQUEST, 1)
+    assert (await bench.call(m.AdoptServerRequest(1, 2))).status.ok
+    assert {one.server_id for known in await bench.ranges(ended) for one in known.servers} == {2}
+    late = await bench.call(m.AdoptServerRequest(0, 1))
+    assert (late.status.code, late.server_id) == (ErrorCode.BAD_REQUEST, 2)
+    await bench.restart()
+    assert await bench.state_of(lambda tx: tx.adopted_servers()) == {0: 2, 1: 2}
+    for wrong in (m.AdoptServerRequest(2, 2), m.AdoptServerRequest(-1, 2), m.AdoptServerRequest(2, SERVER_IDS)):
+        assert (await bench.call(wrong)).status.code == ErrorCode.BAD_REQUEST
+
+
+async def test_a_range_that_was_promised_to_go_further_than_its_log_ends_there(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: Holding(7))
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 3, 0, 0)
+    assert (await bench.seal(stream_id, 1, 0, 7, m.SealKind.AT_LEAST)).status.ok
+    await bench.call(m.AdoptServerRequest(0, 1, [(stream_id, 0, 4)]))
+    assert [known.end for known in await bench.ranges(stream_id)] == [7]
+    await bench.pd.close()
+
+
 def test_a_better_score_for_a_less_busy_server() -> None:
     idle = m.RangeServerMetrics(disk_free_space=1 << 30)
     for field in (
@@ -801,7 +856,7 @@ async def test_no_damage_of_the_state_is_shown(tmp_path: Path) -> None:
             return {table: sorted(db.execute(f"SELECT * FROM {table}")) for table in tables}
 
     before, good, refused, rng = content(), path.read_bytes(), 0, random.Random(5)
-    for number in range(100):
+    for number in range(150):
         damaged = bytearray(good)
         damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)

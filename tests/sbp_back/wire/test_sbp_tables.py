@@ -27,6 +27,7 @@ from sbp_back.wire.v02 import (
     RESPONSES,
     SYSTEM_ERROR,
     UNSERVED,
+    AdoptHeader,
     AppendHeader,
     pack_append_request,
     pack_append_response,
@@ -87,6 +88,8 @@ SCHEMA: dict[str, list[Slot]] = {
         "DESCRIBE_STREAM": "status:Status! throttle_ms:i32 stream:Stream",
         "TRIM_STREAM?": "timeout_ms:i32 stream_id:i64=-1 min_offset:i64",
         "TRIM_STREAM": "status:Status! throttle_ms:i32 stream:Stream range:Range",
+        "ADOPT_SERVER?": "timeout_ms:i32 server_id:i32=-1 by:i32=-1 ends:bytes last:bool",
+        "ADOPT_SERVER": "status:Status! server_id:i32=-1",
         "REPORT_METRICS?": "range_server:Server metrics:Metrics",
         "REPORT_METRICS": "range_server:Server status:Status!",
         "DESCRIBE_PD?": "range_server:Server! timeout_ms:i32",
@@ -127,6 +130,8 @@ CLASSES: dict[str, Any] = {
     "DESCRIBE_STREAM": m.StreamResponse,
     "TRIM_STREAM?": m.TrimStreamRequest,
     "TRIM_STREAM": m.StreamResponse,
+    "ADOPT_SERVER?": AdoptHeader,
+    "ADOPT_SERVER": m.AdoptServerResponse,
     "REPORT_METRICS?": m.ReportMetricsRequest,
     "REPORT_METRICS": m.ReportMetricsResponse,
     "DESCRIBE_PD?": m.DescribePdRequest,
@@ -149,7 +154,7 @@ class Oracle(TablesOracle):
     """Of dialect 0.2."""
 
     def values(self, name: str, slot: Slot, full: bool) -> st.SearchStrategy[Any]:
-        if slot.name == "confirmed" and slot.kind == "bytes":
+        if slot.name in ("confirmed", "ends") and slot.kind == "bytes":
             return st.lists(st.binary(min_size=20, max_size=20), max_size=3).map(b"".join)
         return super().values(name, slot, full)
 
@@ -192,6 +197,9 @@ def encode(name: str, value: Any) -> bytes:
         return header
     if name == "APPEND?":
         value = m.AppendRequest(value.timeout_ms, [], list(CONFIRMED.iter_unpack(value.confirmed)))
+    if name == "ADOPT_SERVER?":
+        ends = list(CONFIRMED.iter_unpack(value.ends))
+        value = m.AdoptServerRequest(value.server_id, value.by, ends, value.last, value.timeout_ms)
     if name.endswith("?"):
         opcode, header, _ = DIALECT.encode_request(value)
         assert opcode == Opcode[name.rstrip("?")]
@@ -206,6 +214,11 @@ def decode(name: str, header: bytes) -> Any:
         request = DIALECT.decode_request(Opcode.APPEND, header, b"")
         assert isinstance(request, m.AppendRequest)
         return AppendHeader(request.timeout_ms, b"".join(CONFIRMED.pack(*one) for one in request.confirmed))
+    if name == "ADOPT_SERVER?":
+        adopted = DIALECT.decode_request(Opcode.ADOPT_SERVER, header, b"")
+        assert isinstance(adopted, m.AdoptServerRequest)
+        ends = b"".join(CONFIRMED.pack(*one) for one in adopted.ends)
+        return AdoptHeader(adopted.server_id, adopted.by, ends, adopted.last, adopted.timeout_ms)
     if name.endswith("?"):
         return DIALECT.decode_request(Opcode[name.rstrip("?")], header, b"")
     return DIALECT.decode_response(Opcode[name], 3, header, b"")

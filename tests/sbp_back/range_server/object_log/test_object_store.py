@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from sbp_back.errors import StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from sbp_back.range_server.object_log.content import HEAD_BYTES
+from sbp_back.range_server.object_log.logs import AdoptedElsewhereError
 from sbp_back.range_server.object_log.object_store import ObjectStore
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.range_server.store.options import OBJECTS
@@ -131,7 +132,9 @@ def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def faulty(driver: Driver, share: float = 0.0, seed: int = 1) -> Faults:
     assert isinstance(driver.store, ObjectStore)
     faults = Faults(seed, share)
-    driver.store._bucket._obstore = faults  # type: ignore[assignment]
+    logs = driver.store._opened.logs
+    for bucket in (logs.root, *logs._known.values()):
+        bucket._obstore = faults  # type: ignore[assignment]
     return faults
 
 
@@ -239,7 +242,7 @@ async def test_an_object_that_is_gone_or_cut_off_is_refused_by_name(tmp_path: Pa
     async with Driver(tmp_path / "one", options) as driver:
         await driver.create(1)
         await driver.append(make_entry(1, 0))
-    path = tmp_path / "bucket/log" / f"{0:016x}" / f"{1:016x}"
+    path = tmp_path / "bucket/logs/0/00000000/log" / f"{0:016x}" / f"{1:016x}"
     whole = path.read_bytes()
     assert len(whole) > HEAD_BYTES
     path.write_bytes(whole[:-1])
@@ -289,6 +292,105 @@ def test_whose_the_objects_are_is_in_them(tmp_path: Path) -> None:
     ObjectStore.open(tmp_path / "other", object_options(tmp_path / "elsewhere")).close()
     with pytest.raises(StoreVersionError, match="belongs to cluster"):
         ObjectStore.open(tmp_path / "other", options)
+
+
+async def server(path: Path, bucket: Path, name: str, server_id: int) -> Driver:
+    """A store that has its number."""
+    driver = Driver(path / f"{name}-{server_id}", object_options(bucket, object_log=name))
+    assert driver.store.server_id in (-1, server_id)
+    driver.store.assign_server_id(server_id)
+    return driver
+
+
+async def test_ranges_of_a_log_that_is_adopted_end_where_they_are_and_go_with_its_adopter(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    former = await server(tmp_path, bucket, "a", 1)
+    for stream in (1, 2, 3):
+        await former.create(stream, epoch=3)
+        await former.append(*(make_entry(stream, base) for base in range(10)))
+    await former.seal(2, epoch=4, end=8)
+    second = await server(tmp_path, bucket, "b", 2)
+    await second.create(9)
+    await second.append(make_entry(9, 0))
+    taken = await second.store.adopt(1)
+    assert {stored.key: stored.end for stored in taken} == {(1, 0): 10, (2, 0): 8, (3, 0): 10}
+    assert await second.store.adopt(1) == []
+    with pytest.raises(StoreFailed, match="taken over"):
+        await former.append(make_entry(1, 10))
+    with pytest.raises(StoreError, match="sealed"):
+        await second.append(make_entry(1, 10))
+    assert [e.base_offset for e in await second.read_all(1)] == list(range(10))
+    await second.trim(3, 4)
+    await second.delete(2)
+    # What comes back begins another log, and is another server.
+    again = await server(tmp_path, bucket, "a", 4)
+    assert again.store.ranges == {}
+
+    def check(driver: Driver) -> None:
+        ranges = driver.store.ranges
+        assert {key: (stored.min_offset, stored.end) for key, stored in ranges.items()} == {
+            (1, 0): (0, 10),
+            (3, 0): (4, 10),
+            (9, 0): (0, -1 if driver is second else 1),
+        }
+
+    check(second)
+    second.reopen()
+    check(second)
+    assert second.store.adopted == [1]
+    third = await server(tmp_path, bucket, "c", 3)
+    assert len(await third.store.adopt(2)) == 3
+    assert sorted(third.store.adopted) == [1, 2]
+    check(third)
+    third.reopen()
+    check(third)
+    assert [e.base_offset for e in await third.read_all(3, 4)] == list(range(4, 10))
+    with pytest.raises(AdoptedElsewhereError) as refused:
+        await again.store.adopt(1)
+    assert refused.value.server_id == 3
+    for driver in (former, second, again, third):
+        driver.close()
+
+
+async def test_who_adopts_may_die_behind_its_claim(tmp_path: Path) -> None:
+    """The log is closed, and the adopter's says nothing of it: it goes on, or whoever has adopted it."""
+    bucket = tmp_path / "bucket"
+    former = await server(tmp_path, bucket, "a", 1)
+    await former.create(1)
+    await former.append(*(make_entry(1, base) for base in range(10)))
+    second = await server(tmp_path, bucket, "b", 2)
+    assert isinstance(second.store, ObjectStore)
+    second.store._take_over(1)
+    second.reopen()
+    assert second.store.ranges == {}
+    third = await server(tmp_path, bucket, "c", 3)
+    with pytest.raises(AdoptedElsewhereError):
+        await third.store.adopt(1)
+    await third.store.adopt(2)
+    assert (await third.store.adopt(1))[0].end == 10
+    with pytest.raises(StoreError):
+        await second.store.adopt(1)
+    for driver in (former, second, third):
+        driver.close()
+
+
+async def test_a_server_without_a_log_cannot_be_adopted(tmp_path: Path) -> None:
+    driver = await server(tmp_path, tmp_path / "bucket", "a", 1)
+    with pytest.raises(StoreError, match="no log"):
+        await driver.store.adopt(7)
+    with pytest.raises(StoreError, match="this one"):
+        await driver.store.adopt(1)
+    driver.close()
+    on_disk = Driver(tmp_path / "disk", small_options())
+    with pytest.raises(StoreError, match="on a disk"):
+        await on_disk.store.adopt(1)
+    on_disk.close()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 64])
+def test_a_log_has_a_plain_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="no name of a log"):
+        ObjectStore.open(tmp_path / "one", object_options(tmp_path / "bucket", object_log=name))
 
 
 @pytest.mark.parametrize("url", ["", "file://", "nonsense", "ftp://host/path"])
