@@ -189,7 +189,7 @@ def test_what_makes_no_rule_is_refused_in_a_sentence(node: NodeProcess) -> None:
     for arguments, words in (
         (("--resource", "topic", "--name", "t", "--principal", "alice", "--operation", "read"), "TYPE:NAME"),
         (("--resource", "node", "--name", "t", "--principal", "User:a", "--operation", "read"), "a node has no name"),
-        (("--resource", "topic", "--principal", "User:a", "--operation", "read"), "name is to be"),
+        (("--resource", "topic", "--principal", "User:a", "--operation", "read"), "everything else has one"),
         (("--resource", "topic", "--name", "t", "--principal", "User:a", "--operation", "fly"), "operation is to be"),
     ):
         assert words in acl(node, "root", "add", *arguments, code=1)

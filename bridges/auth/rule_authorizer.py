@@ -37,14 +37,7 @@ class RuleAuthorizer:
         self._known.clear()
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
-        asked = (principal, operation, resource)
-        found = self._known.get(asked)
-        if found is None:
-            verdict = self._rules.verdict(principal, operation, resource)
-            if not verdict and operation is Operation.CREATE and resource.kind is ResourceKind.TOPIC:
-                # Kafka's rule: who may create on the cluster may create any topic.
-                verdict = self._rules.verdict(principal, operation, NODE) or verdict
-            found = self._remember(asked, self._otherwise if verdict is None else verdict)
+        found = self._answer(principal, operation, resource)
         if not found and operation is not Operation.DESCRIBE:
             self._denied()
             _log.warning(
@@ -58,17 +51,25 @@ class RuleAuthorizer:
         return found
 
     def allows_any(self, principal: Principal, operation: Operation, kind: ResourceKind) -> bool:
-        asked = (principal, operation, kind)
+        return self._answer(principal, operation, kind)
+
+    def _answer(self, principal: Principal, operation: Operation, about: Resource | ResourceKind) -> bool:
+        asked = (principal, operation, about)
         found = self._known.get(asked)
         if found is None:
-            verdict = self._rules.verdict_any(principal, operation, kind)
-            found = self._remember(asked, self._otherwise if verdict is None else verdict)
+            verdict = self._verdict(principal, operation, about)
+            found = (self._otherwise if verdict is None else verdict) or str(principal) in self._supers
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            if not isinstance(about, Resource) or len(about.name) <= _LONGEST_REMEMBERED:
+                self._known[asked] = found
         return found
 
-    def _remember(self, asked: tuple[Principal, Operation, Resource | ResourceKind], answer: bool) -> bool:
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        answer = answer or str(asked[0]) in self._supers
-        if not isinstance(asked[2], Resource) or len(asked[2].name) <= _LONGEST_REMEMBERED:
-            self._known[asked] = answer
-        return answer
+    def _verdict(self, principal: Principal, operation: Operation, about: Resource | ResourceKind) -> bool | None:
+        if not isinstance(about, Resource):
+            return self._rules.verdict_any(principal, operation, about)
+        verdict = self._rules.verdict(principal, operation, about)
+        if not verdict and operation is Operation.CREATE and about.kind is ResourceKind.TOPIC:
+            # Kafka's rule: who may create on the cluster may create any topic.
+            verdict = self._rules.verdict(principal, operation, NODE) or verdict
+        return verdict

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from typing import Self
 
 from msgspec import Struct
 
@@ -18,6 +19,9 @@ from bridges.auth import Operation, Principal, Resource, ResourceKind
 
 ANY = "*"
 """Stands for every name of a kind of resources, for everybody's name, and for every address."""
+
+LONGEST = 1000
+"""Characters of a principal or a host."""
 
 _INCLUDED = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
@@ -36,6 +40,10 @@ class Pattern(Enum):
     """All whose names begin so."""
 
 
+class InvalidRule(ValueError):
+    """No rule can be like this; says why."""
+
+
 class Rule(Struct, frozen=True, order=False):
     """``principal`` is of the form KIND:NAME, with ``*`` for every name of the kind; ``host`` an address, or ``*``."""
 
@@ -46,6 +54,19 @@ class Rule(Struct, frozen=True, order=False):
     host: str
     operation: Operation
     allow: bool
+
+    def check(self) -> Self:
+        """Itself, if it can hold: rules are read from clients, and kept in memory. Raises InvalidRule."""
+        if (self.kind is ResourceKind.NODE) == bool(self.name):
+            raise InvalidRule("a node has no name, and everything else has one (* for all)")
+        of, _, name = self.principal.partition(":")
+        if not of or not name or len(self.principal) > LONGEST:
+            raise InvalidRule(
+                f"principal is to be TYPE:NAME of at most {LONGEST} characters, for instance User:alice or User:*"
+            )
+        if not self.host or len(self.host) > LONGEST:
+            raise InvalidRule(f"host is to be an address, or *, of at most {LONGEST} characters")
+        return self
 
     def is_about(self, name: str) -> bool:
         """Whether it is about the resource of its kind with this name."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 
 from bridges.auth import Operation, ResourceKind
-from bridges.auth.rules import ANY, Pattern, Rule, RuleFilter
+from bridges.auth.rules import ANY, InvalidRule, Pattern, Rule, RuleFilter
 from bridges.console import rows
 from bridges.console.access import Access
 from bridges.console.bodies import json_object
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules
 
 _FIELDS = {"resource", "pattern", "name", "principal", "host", "operation", "allow"}
-_LONGEST = 1000
 _Word = TypeVar("_Word", ResourceKind, Pattern, Operation)
 
 
@@ -79,25 +78,21 @@ def _told(rules: Sequence[Rule]) -> Iterator[dict[str, object]]:
 def _rule(fields: dict[str, Any]) -> Rule:
     """Raises RequestError."""
     kind = _word(ResourceKind, fields.get("resource"), "resource")
-    name = _text(fields, "name", "" if kind is ResourceKind.NODE else None)
-    if (kind is ResourceKind.NODE) == bool(name):
-        raise RequestError("a node has no name, and everything else has one (* for all)")
-    principal = _text(fields, "principal", None)
-    of, _, who = principal.partition(":")
-    if not of or not who:
-        raise RequestError("principal is to be TYPE:NAME, for instance User:alice or User:*")
     allow = fields.get("allow", True)
     if not isinstance(allow, bool):
         raise RequestError("allow is to be true or false")
-    return Rule(
-        kind,
-        _word(Pattern, fields.get("pattern", Pattern.LITERAL.value), "pattern"),
-        name,
-        principal,
-        _text(fields, "host", ANY),
-        _word(Operation, fields.get("operation"), "operation"),
-        allow,
-    )
+    try:
+        return Rule(
+            kind,
+            _word(Pattern, fields.get("pattern", Pattern.LITERAL.value), "pattern"),
+            _text(fields, "name", ""),
+            _text(fields, "principal", ""),
+            _text(fields, "host", ANY),
+            _word(Operation, fields.get("operation"), "operation"),
+            allow,
+        ).check()
+    except InvalidRule as error:
+        raise RequestError(str(error)) from None
 
 
 def _filter(fields: dict[str, Any]) -> RuleFilter:
@@ -129,8 +124,8 @@ def _word(kind: type[_Word], given: Any, field: str) -> _Word:
     return found
 
 
-def _text(fields: dict[str, Any], field: str, default: str | None) -> str:
+def _text(fields: dict[str, Any], field: str, default: str) -> str:
     text = fields.get(field, default)
-    if not isinstance(text, str) or len(text) > _LONGEST or (not text and default != ""):
-        raise RequestError(f"{field} is to be text of at most {_LONGEST} characters")
+    if not isinstance(text, str):
+        raise RequestError(f"{field} is to be text")
     return text

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation, ResourceKind
-from bridges.auth.rules import Pattern, Rule, RuleFilter
+from bridges.auth.rules import InvalidRule, Pattern, Rule, RuleFilter
 from bridges.catalog.access_rules import TooManyRules
 from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
@@ -60,8 +60,6 @@ _OPERATION_NUMBERS = {operation: number for number, operation in _OPERATIONS.ite
 _ALLOW_NUMBERS = {allow: number for number, allow in _ALLOWS.items()}
 _CLUSTER = "kafka-cluster"
 """What Kafka calls its only resource of the kind; ours have no name."""
-_LONGEST = 1000
-"""Characters of a principal or a host."""
 
 _Creation = CreateAclsRequest.AclCreation
 _Filter = DeleteAclsRequest.DeleteAclsFilter
@@ -150,13 +148,11 @@ def _rule(one: _Creation) -> Rule:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{error} is no type that a rule can have there") from None
     if kind is ResourceKind.NODE and one.resource_name != _CLUSTER:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the only cluster is called {_CLUSTER}")
-    if not one.resource_name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource has no name")
-    of, _, name = one.principal.partition(":")
-    if not of or not name or not one.host or max(len(one.principal), len(one.host)) > _LONGEST:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a principal is TYPE:NAME, and a host an address or *")
     name = "" if kind is ResourceKind.NODE else one.resource_name
-    return Rule(kind, pattern, name, one.principal, one.host, operation, allow)
+    try:
+        return Rule(kind, pattern, name, one.principal, one.host, operation, allow).check()
+    except InvalidRule as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
 def _filter(one: _Filter | DescribeAclsRequest) -> RuleFilter:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
 from sbp_back.wire.model import RangeServerInfo, RangeServerMetrics
+
+logger = logging.getLogger(__name__)
 
 _MB = 1 << 20
 _GB = 1 << 30
@@ -43,6 +46,10 @@ def score(metrics: RangeServerMetrics | None) -> float:
     return 10_000.0 - 10 * load
 
 
+def _is_full(metrics: RangeServerMetrics | None) -> bool:
+    return metrics is not None and metrics.disk_free_space <= 0
+
+
 class _Server(Struct):
     info: RangeServerInfo
     heard: float
@@ -68,6 +75,7 @@ class Servers:
     def heard(self, info: RangeServerInfo, metrics: RangeServerMetrics | None = None) -> bool:
         """Note a sign of life. True when the server is new here or its address changed: worth persisting."""
         known = self._servers.get(info.server_id)
+        self._tell_of_room(info, None if known is None else known.metrics, metrics)
         if known is None:
             self._servers[info.server_id] = _Server(info, self._clock(), metrics)
             return True
@@ -84,6 +92,20 @@ class Servers:
     def forget(self, server_id: int) -> None:
         """It is no server any more, until it is heard again."""
         self._servers.pop(server_id, None)
+
+    def _tell_of_room(
+        self, info: RangeServerInfo, before: RangeServerMetrics | None, now: RangeServerMetrics | None
+    ) -> None:
+        """A server without room looks well to whoever asks it, and what was to be made there goes elsewhere, or
+        nowhere: that is told when it changes."""
+        if now is None or _is_full(before) == _is_full(now):
+            return
+        if _is_full(now):
+            logger.warning(
+                "range server %d (%s) reports no free space: it is given no ranges", info.server_id, info.advertise_addr
+            )
+        else:
+            logger.info("range server %d (%s) has space again", info.server_id, info.advertise_addr)
 
     def joined(self, server_id: int) -> None:
         """A server that was heard reports over one more connection."""
@@ -104,7 +126,7 @@ class Servers:
         server = self._servers.get(server_id)
         if server is None or self._clock() - server.heard > self._alive_seconds:
             return False
-        return server.metrics is None or server.metrics.disk_free_space > 0
+        return not _is_full(server.metrics)
 
     def info(self, server_id: int) -> RangeServerInfo | None:
         server = self._servers.get(server_id)

@@ -16,7 +16,6 @@ from typing import TypeVar
 from msgspec import Struct
 
 from bridges.barrier import Barrier
-from bridges.deadlines import DeadlineQueue
 
 from . import codes
 from .admission import rebalance_timeout
@@ -39,10 +38,10 @@ from .directory import Directory
 from .migration import downgraded, upgraded
 from .requests import JoinRequest
 from .settings import GroupSettings
+from .timers import GroupTimers
 
 A = TypeVar("A")
 
-_AFTER_DEFECT_MS = 1_000
 _SAYS_TOO_MUCH = "the members of the group say more of themselves than they may"
 
 
@@ -92,7 +91,7 @@ class ConsumerCoordinator:
         self._barrier = barrier or Barrier()
         self._answers = Answers(self._barrier)
         #: In milliseconds.
-        self._timers: DeadlineQueue[tuple[_Timer, str, str]] = DeadlineQueue()
+        self._timers: GroupTimers[_Timer] = GroupTimers()
         self._waiting: dict[str, dict[str, _Waiting]] = {}
         self._resigned = False
         self.partitions = 0
@@ -111,14 +110,7 @@ class ConsumerCoordinator:
 
     def advance(self, now_ms: int) -> int:
         """Let everything happen that was due at ``now_ms`` or before; returns how many deadlines that were."""
-        steps = 0
-        for _ in range(len(self._timers)):
-            key = self._timers.pop_due(now_ms)
-            if key is None:
-                break
-            steps += 1
-            if not self._barrier.call("deadline of a group", self._over, now_ms, *key, group=key[1]):
-                self._timers.set(key, now_ms, _AFTER_DEFECT_MS)
+        steps = self._timers.work_off(now_ms, self._over, self._barrier)
         self._answers.deliver()
         return steps
 

@@ -15,7 +15,6 @@ from functools import partial
 from msgspec.structs import replace
 
 from bridges.barrier import Barrier
-from bridges.deadlines import DeadlineQueue
 
 from . import codes
 from .admission import has_memory, has_room, rebalance_timeout
@@ -26,9 +25,7 @@ from .requests import JoinRequest, Journal, LeaveCallback, Leaver, SyncRequest
 from .restoring import restored, snapshot_of
 from .settings import GroupSettings
 from .snapshot import GroupSnapshot
-
-_AFTER_DEFECT_MS = 1_000
-"""When a deadline is tried again whose handling raised."""
+from .timers import GroupTimers
 
 
 class _Timer(Enum):
@@ -58,7 +55,7 @@ class Coordinator:
         self._journal = journal
         self._new_member_id = new_member_id
         #: In milliseconds.
-        self._timers: DeadlineQueue[tuple[_Timer, str, str]] = DeadlineQueue()
+        self._timers: GroupTimers[_Timer] = GroupTimers()
         self._answers = Answers(self._barrier)
 
     @property
@@ -78,14 +75,7 @@ class Coordinator:
 
         They are no more than there were at the beginning: what a step sets lies after ``now_ms``.
         """
-        steps = 0
-        for _ in range(len(self._timers)):
-            key = self._timers.pop_due(now_ms)
-            if key is None:
-                break
-            steps += 1
-            if not self._barrier.call("deadline of a group", self._step, now_ms, *key, group=key[1]):
-                self._timers.set(key, now_ms, _AFTER_DEFECT_MS)
+        steps = self._timers.work_off(now_ms, self._step, self._barrier)
         self._answers.deliver()
         return steps
 

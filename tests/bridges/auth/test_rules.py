@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.rule_authorizer import RuleAuthorizer
-from bridges.auth.rules import ANY, Pattern, Rule, RuleFilter, Rules
+from bridges.auth.rules import ANY, LONGEST, InvalidRule, Pattern, Rule, RuleFilter, Rules
 
 ALICE, BOB = Principal("User", "alice", "10.0.0.1"), Principal("User", "bob", "10.0.0.2")
 TOPIC, GROUP = ResourceKind.TOPIC, ResourceKind.GROUP
@@ -170,3 +170,21 @@ def test_a_question_costs_the_same_however_many_rules_there_are() -> None:
         return best
 
     assert seconds(50_000) < 10 * seconds(500)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        rule(""),
+        rule(kind=ResourceKind.NODE),
+        rule(principal="alice"),
+        rule(principal="User:"),
+        rule(principal="User:" + "a" * LONGEST),
+        rule(host=""),
+        rule(host="h" * (LONGEST + 1)),
+    ],
+)
+def test_what_can_be_no_rule_says_why(wrong: Rule) -> None:
+    with pytest.raises(InvalidRule):
+        wrong.check()
+    assert rule(principal="User:" + "a" * (LONGEST - 5), host="h" * LONGEST).check().name == "t"

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tests.conftest import NodeFactory
-from tests.node_process import NodeFailed, NodeProcess
+from tests.node_process import NodeFailed
+from tests.numbers import consumed, produce
 
 BLOCK = 4096
 
@@ -20,31 +20,9 @@ def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[byte
     return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
 
 
-def produce(node: NodeProcess, numbers: range) -> None:
-    producer = Producer({"bootstrap.servers": node.bootstrap})
-    for number in numbers:
-        producer.produce("t", b"%d" % number, partition=0)
-        assert producer.flush(20) == 0
-
-
-def consumed(node: NodeProcess, last: int) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "g", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
-    found: list[int] = []
-    try:
-        while not found or found[-1] != last:
-            (message,) = consumer.consume(1, timeout=20) or (None,)
-            assert message is not None, f"nothing behind {found[-1:]}\n{node.tail()}"
-            assert message.error() is None, message.error()
-            found.append(int(message.value() or b""))
-    finally:
-        consumer.close()
-    return found
-
-
 def test_a_node_that_refuses_damage_starts_again_once_its_loss_is_accepted(node_factory: NodeFactory) -> None:
     node = node_factory()
-    produce(node, range(30))
+    produce(node, range(30), one_by_one=True)
     assert run("--data", str(node.data)).returncode == 4, "not while it runs"
     node.kill()
     # The log's newest segment has all of them; damage a group in the middle of what came since the last checkpoint.
@@ -71,7 +49,7 @@ def test_a_node_that_refuses_damage_starts_again_once_its_loss_is_accepted(node_
     assert lost[0] in (node.data / "sbp" / "accepted-losses.json").read_text()
     node.start()
     produce(node, range(100, 110))
-    found = consumed(node, 109)
+    found = list(consumed(node, 109).values())
     kept = found[: found.index(100)]
     assert kept == list(range(len(kept)))
     assert 0 < len(kept) < 30

@@ -241,7 +241,7 @@ async def test_never_two_replicas_on_one_server(bench: Bench) -> None:
     assert {s.server_id for s in created.range.servers} == {0, 1, 2}
 
 
-async def test_servers_die_and_fill_up(bench: Bench) -> None:
+async def test_servers_die_and_fill_up(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     await bench.servers(2)
     assert sorted(bench.pd.alive_servers()) == [0, 1]
     bench.clock.now = 100.0
@@ -253,6 +253,10 @@ async def test_servers_die_and_fill_up(bench: Bench) -> None:
     assert bench.pd.alive_servers() == []
     await bench.heartbeat(0)
     assert bench.pd.alive_servers() == [], "a heartbeat does not make room on a disk"
+    await bench.call(m.ReportMetricsRequest(m.RangeServerInfo(0, "rs0:1"), full))
+    assert [one.getMessage() for one in caplog.records] == [
+        "range server 0 (rs0:1) reports no free space: it is given no ranges"
+    ], "nobody else tells why ranges are made elsewhere, or nowhere; once is enough"
     await bench.call(m.ReportMetricsRequest(m.RangeServerInfo(0, "rs0:1"), m.RangeServerMetrics(disk_free_space=1)))
     assert bench.pd.alive_servers() == [0]
 
