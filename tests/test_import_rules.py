@@ -31,6 +31,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "node": 5,
         "console": 4,
         "log": 3,
+        "cluster": 3,
         "catalog": 2,
         "formats": 2,
         "net": 2,

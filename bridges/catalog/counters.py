@@ -16,6 +16,13 @@ def identify(connection: Connection) -> str:
     return str(found)
 
 
+def advance(connection: Connection, counter: str, step: int) -> int:
+    """The first of ``step`` numbers that nobody was given before: called in the database's thread."""
+    (value,) = connection.execute("SELECT value FROM meta WHERE key = ?", (counter,)).fetchone()
+    connection.execute("UPDATE meta SET value = ? WHERE key = ?", (str(int(value) + step), counter))
+    return int(value)
+
+
 class Counters:
     """The numbers of one data directory."""
 
@@ -33,10 +40,5 @@ class Counters:
         return await self._count("next_producer_id", count)
 
     async def _count(self, counter: str, step: int) -> int:
-        def advance(connection: Connection) -> int:
-            (value,) = connection.execute("SELECT value FROM meta WHERE key = ?", (counter,)).fetchone()
-            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (str(int(value) + step), counter))
-            return int(value)
-
         # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
-        return await self._db.run(advance, flush=True)
+        return await self._db.run(lambda connection: advance(connection, counter, step), flush=True)

@@ -254,6 +254,31 @@ def _version_19(connection: Connection) -> None:
     )
 
 
+def _version_20(connection: Connection) -> None:
+    # The nodes of a cluster and what they own (bridges/cluster/tables.py). ``start`` is of one start of a node.
+    for statement in (
+        """CREATE TABLE cluster_state (
+            one INTEGER PRIMARY KEY CHECK (one = 1),
+            slots INTEGER NOT NULL,
+            version INTEGER NOT NULL,
+            next_start INTEGER NOT NULL
+        ) STRICT""",
+        """CREATE TABLE cluster_nodes (
+            start INTEGER PRIMARY KEY,
+            node_id INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            beats INTEGER NOT NULL,
+            ended_by INTEGER NOT NULL,
+            server_id INTEGER NOT NULL,
+            addresses TEXT NOT NULL,
+            rack TEXT NOT NULL,
+            version INTEGER NOT NULL
+        ) STRICT""",
+        "CREATE TABLE cluster_slots (slot INTEGER PRIMARY KEY, owner INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT",
+    ):
+        connection.execute(statement)
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -274,6 +299,7 @@ MIGRATIONS = (
     make_table,
     _version_18,
     _version_19,
+    _version_20,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

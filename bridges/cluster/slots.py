@@ -1,0 +1,93 @@
+"""What is owned: a fixed number of slots, to which partitions and whatever has one coordinator are spread by hash.
+
+So the size of what the database keeps, and of the one transaction in which a dead node's share goes to others, follows
+the number of slots and not that of partitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
+
+from msgspec import Struct
+
+SLOTS = 1024
+"""Of a new cluster; the database keeps the number, which never changes."""
+NOBODY = 0
+
+
+class Slot(Struct, frozen=True):
+    """``owner``: the start of a member, or :data:`NOBODY`. ``epoch``: above that of every owner before."""
+
+    owner: int = NOBODY
+    epoch: int = -1
+
+
+class Move(Struct, frozen=True):
+    """A slot that should go to the member ``to``."""
+
+    slot: int
+    to: int
+
+
+def slot_of_partition(topic_id: bytes, partition: int, slots: int) -> int:
+    """Neighbouring partitions of a topic lie in neighbouring slots, so that the nodes have like shares of it."""
+    return (_number(topic_id) + partition) % slots
+
+
+def slot_of_key(kind: str, key: str, slots: int) -> int:
+    """Of what has one coordinator: a group, a transactional id."""
+    return _number(f"{kind}\0{key}".encode()) % slots
+
+
+def plan(members: Collection[int], owners: Sequence[int], leaving: Collection[int] = ()) -> list[Move]:
+    """As few moves as give every one of ``members`` a like share, with one slot more for some.
+
+    ``owners``: of each slot. What :data:`NOBODY` and those ``leaving`` have goes first; others keep what they have, but
+    for what is above a like share. The same arguments give the same moves.
+    """
+    if not members:
+        return []
+    sizes = dict.fromkeys(sorted(members), 0)
+    for owner in owners:
+        if owner in sizes:
+            sizes[owner] += 1
+    least, extra = divmod(len(owners), len(sizes))
+    # Those that have most already keep the slots that do not divide.
+    largest = sorted(sizes, key=lambda member: (-sizes[member], member))
+    quota = {member: least + (index < extra) for index, member in enumerate(largest)}
+    above = {member: size - quota[member] for member, size in sizes.items()}
+    movable = (NOBODY, *leaving)
+    loose: list[int] = []
+    excess: list[int] = []
+    for slot, owner in enumerate(owners):
+        if owner in movable and owner not in sizes:
+            loose.append(slot)
+        elif above.get(owner, 0) > 0:
+            above[owner] -= 1
+            excess.append(slot)
+    takers = _in_turns({member: -lack for member, lack in above.items() if lack < 0})
+    return [Move(slot, to) for slot, to in zip((*loose, *excess), takers, strict=False)]
+
+
+def sizes_of(owners: Iterable[int]) -> Counter[int]:
+    """How many slots each owner has."""
+    return Counter(owners)
+
+
+def _in_turns(lacking: dict[int, int]) -> list[int]:
+    # Neighbouring slots are a topic's: they go to different members.
+    takers: list[int] = []
+    left = dict(lacking)
+    while left:
+        for member in list(left):
+            takers.append(member)
+            left[member] -= 1
+            if not left[member]:
+                del left[member]
+    return takers
+
+
+def _number(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")

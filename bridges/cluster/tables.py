@@ -1,0 +1,216 @@
+"""The transactions of a cluster: who is a member, who owns which slot. Each is a closure for its database's thread.
+
+Nothing here is believed that was read in another transaction: whoever wants something says what he believes (a counter,
+an epoch), and nothing happens where that is not so any more. So a transaction whose answer is lost may be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from bridges.catalog.counters import advance
+from bridges.catalog.sql import Connection, upsert
+from bridges.cluster.members import Member, State
+from bridges.cluster.slots import NOBODY, SLOTS, Slot, plan, sizes_of
+
+_MEMBER = "start, node_id, state, beats, ended_by, server_id, addresses, rack, version"
+_STATE = "SELECT slots, version, next_start FROM cluster_state"
+
+
+class Look(Struct, frozen=True):
+    """What the database says at ``version``, which grows with every change of members' states and slots' owners;
+    ``slots`` is None where the one who asks has those of this version."""
+
+    version: int
+    members: tuple[Member, ...]
+    slots: tuple[Slot, ...] | None
+
+
+def make(connection: Connection, slots: int = SLOTS) -> None:
+    """Make the cluster with so many slots, unless there is one."""
+    if connection.execute(_STATE).fetchone() is not None:
+        return
+    connection.execute("INSERT INTO cluster_state VALUES (1, ?, 0, 1)", (slots,))
+    rows = [(slot, NOBODY, -1) for slot in range(slots)]
+    connection.executemany(upsert("cluster_slots", "slot", "owner epoch"), rows)
+
+
+def enter(connection: Connection, node_id: int) -> int | Member:
+    """A new start of a node, JOINING: its number. If the node is a member already, that one: it has to be ended first
+    (:func:`claim`, by nobody). Of those that are ENDING others may still have to take over the log."""
+    found = connection.execute(
+        f"SELECT {_MEMBER} FROM cluster_nodes WHERE node_id = ? AND state <> 'ending'", (node_id,)
+    ).fetchone()
+    if found is not None:
+        return _member(found)
+    _, version, start = connection.execute(_STATE).fetchone()
+    connection.execute("UPDATE cluster_state SET next_start = ?, version = ?", (start + 1, version + 1))
+    connection.execute(
+        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 1)", (start, node_id)
+    )
+    return int(start)
+
+
+def join(connection: Connection, start: int, server_id: int, addresses: Mapping[str, str], rack: str) -> bool:
+    """A JOINING member serves: it is UP, and gets its share of what nobody has. False: it is a member no more."""
+    changed = connection.execute(
+        "UPDATE cluster_nodes SET state = 'up', server_id = ?, addresses = ?, rack = ? "
+        "WHERE start = ? AND state IN ('joining', 'up')",
+        (server_id, json.dumps(dict(addresses), sort_keys=True), rack, start),
+    )
+    if not changed.rowcount:
+        return False
+    _spread(connection)
+    return True
+
+
+def beat(connection: Connection, start: int) -> bool:
+    """A heartbeat. False: others have ended this start."""
+    changed = connection.execute(
+        "UPDATE cluster_nodes SET beats = beats + 1 WHERE start = ? AND state <> 'ending'", (start,)
+    )
+    return bool(changed.rowcount)
+
+
+def look(connection: Connection, known: int) -> Look:
+    """Members and slots; ``known`` is the version of the slots that the one who asks has (-1: none)."""
+    _, version, _ = connection.execute(_STATE).fetchone()
+    members = tuple(map(_member, connection.execute(f"SELECT {_MEMBER} FROM cluster_nodes ORDER BY start")))
+    if version == known:
+        return Look(version, members, None)
+    rows = connection.execute("SELECT owner, epoch FROM cluster_slots ORDER BY slot")
+    return Look(version, members, tuple(Slot(owner, epoch) for owner, epoch in rows))
+
+
+def claim(connection: Connection, start: int, beats: int, by: int) -> bool:
+    """Begin to end a member: from now on it is ENDING, and ``by`` takes over its log. Only one whose counter is still
+    ``beats``, or that nobody, or somebody who has ended himself, is ending."""
+    row = connection.execute("SELECT state, beats, ended_by FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
+    if row is None or (by != NOBODY and state_of(connection, by) is None):
+        return False
+    state, now, ended_by = row
+    if state == State.ENDING.value:
+        if ended_by == by:
+            return True
+        if ended_by != NOBODY and state_of(connection, ended_by) not in (None, State.ENDING):
+            return False
+    elif now != beats:
+        return False
+    connection.execute("UPDATE cluster_nodes SET state = 'ending', ended_by = ? WHERE start = ?", (by, start))
+    _changed(connection)
+    return True
+
+
+def finish(connection: Connection, start: int, by: int) -> bool:
+    """The log of a member that ``by`` was ending is taken over: the member is no more, and its slots go to the others.
+    False: somebody else has it, or has finished."""
+    gone = connection.execute(
+        "DELETE FROM cluster_nodes WHERE start = ? AND state = 'ending' AND ended_by = ?", (start, by)
+    )
+    if not gone.rowcount:
+        return False
+    connection.execute("UPDATE cluster_slots SET owner = ? WHERE owner = ?", (NOBODY, start))
+    _spread(connection)
+    return True
+
+
+def leave(connection: Connection, start: int) -> bool:
+    """The member is about to stop in order, and gives away what it has."""
+    changed = connection.execute(
+        "UPDATE cluster_nodes SET state = 'leaving' WHERE start = ? AND state IN ('joining', 'up')", (start,)
+    )
+    if changed.rowcount:
+        _changed(connection)
+    return bool(changed.rowcount)
+
+
+def left(connection: Connection, start: int) -> bool:
+    """The member has closed everything: what it still has, and its log, is for whoever comes first."""
+    changed = connection.execute("UPDATE cluster_nodes SET state = 'ending', ended_by = 0 WHERE start = ?", (start,))
+    _changed(connection)
+    return bool(changed.rowcount)
+
+
+def give(
+    connection: Connection, given: Iterable[tuple[int, int]], start: int, to: int, asked: bool = False
+) -> list[int]:
+    """Hand slots over, (slot, epoch) each, from ``start`` to ``to``; those that were.
+
+    Nothing goes to one that is not UP, nor what ``start`` has not, or has in another epoch; and nothing that would make
+    the shares less alike, unless the giver leaves or somebody has ``asked`` for it.
+    """
+    giver = state_of(connection, start)
+    if giver is None or state_of(connection, to) is not State.UP:
+        return []
+    sizes = sizes_of(owner for (owner,) in connection.execute("SELECT owner FROM cluster_slots"))
+    # Of what two nodes give to a third at once, by plans of different times, no more than is its share.
+    free = giver is State.LEAVING or asked
+    moved: list[int] = []
+    epoch = -1
+    for slot, believed in given:
+        if not free and sizes[start] - sizes[to] < 2:
+            break
+        row = connection.execute("SELECT owner, epoch FROM cluster_slots WHERE slot = ?", (slot,)).fetchone()
+        if tuple(row) != (start, believed):
+            continue
+        epoch = next_epoch(connection) if epoch < 0 else epoch
+        connection.execute("UPDATE cluster_slots SET owner = ?, epoch = ? WHERE slot = ?", (to, epoch, slot))
+        sizes[start] -= 1
+        sizes[to] += 1
+        moved.append(slot)
+    if moved:
+        _changed(connection)
+    return moved
+
+
+def raise_epoch(connection: Connection, slot: int, start: int) -> int | None:
+    """Go on with a slot in an epoch above every one before, so that nothing which was asked for in an earlier one (to
+    hand it over, say) happens any more. None: it is not the asking member's."""
+    state = state_of(connection, start)
+    row = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ?", (slot,)).fetchone()
+    if row is None or row[0] != start or state in (None, State.ENDING):
+        return None
+    epoch = next_epoch(connection)
+    connection.execute("UPDATE cluster_slots SET epoch = ? WHERE slot = ?", (epoch, slot))
+    _changed(connection)
+    return epoch
+
+
+def next_epoch(connection: Connection) -> int:
+    """Above every epoch that anybody was given before, a partition's log or a slot."""
+    return advance(connection, "next_epoch", 1)
+
+
+def _spread(connection: Connection) -> None:
+    """Give what nobody has to those who are UP."""
+    owners = [owner for (owner,) in connection.execute("SELECT owner FROM cluster_slots ORDER BY slot")]
+    members = [start for (start,) in connection.execute("SELECT start FROM cluster_nodes WHERE state = 'up'")]
+    _assign(connection, [(move.slot, move.to) for move in plan(members, owners) if owners[move.slot] == NOBODY])
+    _changed(connection)
+
+
+def _assign(connection: Connection, moves: Sequence[tuple[int, int]]) -> None:
+    if moves:
+        epoch = next_epoch(connection)
+        rows = [(to, epoch, slot) for slot, to in moves]
+        connection.executemany("UPDATE cluster_slots SET owner = ?, epoch = ? WHERE slot = ?", rows)
+
+
+def _changed(connection: Connection) -> None:
+    connection.execute("UPDATE cluster_state SET version = version + 1")
+
+
+def state_of(connection: Connection, start: int) -> State | None:
+    """What a member is doing; None: it is none."""
+    row = connection.execute("SELECT state FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
+    return None if row is None else State(row[0])
+
+
+def _member(row: Sequence[Any]) -> Member:
+    start, node_id, state, beats, by, server_id, addresses, rack, version = row
+    told = json.loads(addresses)
+    return Member(start, node_id, State(state), beats, by, server_id, told, rack, version)

@@ -1,0 +1,133 @@
+"""Nodes that own slots keep every promise while they are killed, paused and cut off; no safeguard is idle."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridges.cluster import tables
+from bridges.cluster.keeper import Keeper, News
+from bridges.cluster.members import Member, Watch
+from bridges.cluster.slots import Slot
+from bridges.cluster.tables import Look
+from tests.bridges.cluster.actors import Rules
+from tests.bridges.cluster.simulate import Schedule, first_broken
+from tests.depth import factor, timeout
+
+SCHEDULES = 150
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(timeout(300))
+def test_every_promise_is_kept() -> None:
+    assert first_broken(range(SCHEDULES * factor())) is None
+
+
+def test_the_same_seed_tells_the_same_story_twice() -> None:
+    first, again, other = (Schedule(seed).run() for seed in (7, 7, 8))
+    assert first.digest() == again.digest() != other.digest()
+    assert first.world.story == again.world.story
+
+
+def test_schedules_do_what_they_are_for() -> None:
+    """Faults that no schedule meets would prove nothing."""
+    stories = "\n".join("\n".join(Schedule(seed).run().world.story) for seed in range(60))
+    for happening in ("kill", "pause", "takes over", "it is no member", " gave [", "gave perhaps", "has left"):
+        assert stories.count(happening) >= 3, happening
+
+
+class Forgetful(Keeper):
+    """Believes an older answer."""
+
+    def looked(self, look: Look, asked: float, answered: float) -> News:
+        if look.slots is not None:
+            self.version = -1
+            self.slots = [Slot()] * len(self.slots)
+        return super().looked(look, asked, answered)
+
+
+class Hasty(Keeper):
+    """Takes what it has perhaps given away for its own as soon as the database says so."""
+
+    def begin_giving(self, slots: Iterable[int]) -> None:
+        super().begin_giving(slots)
+        self._giving.clear()
+
+
+class Alone(Keeper):
+    """Ends nobody whom another was ending."""
+
+    def _is_abandoned(self, member: Member) -> bool:
+        return False
+
+
+class Deaf(Watch):
+    """Suspects nobody."""
+
+    def is_suspected(self, start: int) -> bool:
+        return False
+
+
+class Trusting(Keeper):
+    """Never tries to go on without somebody."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._watch = Deaf(*arguments[1:])
+
+
+def in_the_old_epoch(connection: sqlite3.Connection, start: int, by: int) -> bool:
+    epochs = connection.execute("SELECT epoch, slot FROM cluster_slots WHERE owner = ?", (start,)).fetchall()
+    done = tables.finish(connection, start, by)
+    if done:
+        connection.executemany("UPDATE cluster_slots SET epoch = ? WHERE slot = ?", epochs)
+    return done
+
+
+def whoever_has_it(
+    connection: sqlite3.Connection, given: Iterable[tuple[int, int]], start: int, to: int, asked: bool = False
+) -> list[int]:
+    now = dict(connection.execute("SELECT slot, epoch FROM cluster_slots WHERE owner = ?", (start,)).fetchall())
+    return tables.give(connection, [(slot, now.get(slot, -1)) for slot, _ in given], start, to, asked)
+
+
+def without_asking(connection: sqlite3.Connection, slot: int, start: int) -> int:
+    epoch = tables.next_epoch(connection)
+    connection.execute("UPDATE cluster_slots SET epoch = ? WHERE slot = ?", (epoch, slot))
+    return epoch
+
+
+def whatever_it_counts(connection: sqlite3.Connection, start: int, beats: int, by: int) -> bool:
+    row = connection.execute("SELECT beats FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
+    return row is not None and tables.claim(connection, start, row[0], by)
+
+
+def never_counting(connection: sqlite3.Connection, start: int) -> bool:
+    return connection.execute("SELECT 1 FROM cluster_nodes WHERE start = ?", (start,)).fetchone() is not None
+
+
+WITHOUT: dict[str, Mapping[str, Any]] = {
+    "older answers change nothing": {"keeper": Forgetful},
+    "what was perhaps given away is acted for in a higher epoch": {"keeper": Hasty},
+    "what a dead one was ending is ended by others": {"keeper": Alone},
+    "who stands still is suspected": {"keeper": Trusting},
+    "a slot that is taken has a higher epoch": {"finish": in_the_old_epoch},
+    "a late giving finds another epoch": {"give": whoever_has_it},
+    "an epoch is raised by its slot's owner": {"raise_epoch": without_asking},
+    "who lives counts": {"beat": never_counting},
+    "the log is taken over before the slots": {"adopt_first": False},
+    "what is in flight is decided before a slot is given": {"close_first": False},
+    "a node that was ended comes again": {"come_again": False},
+    "who has counted since is not ended": {"claim": whatever_it_counts},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(timeout(300))
+@pytest.mark.parametrize("safeguard", WITHOUT)
+def test_a_safeguard_that_is_left_out_is_noticed(safeguard: str) -> None:
+    assert first_broken(range(1_000), replace(Rules(), **WITHOUT[safeguard])) is not None

@@ -1,0 +1,179 @@
+"""A cluster's transactions, on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridges.catalog.counters import identify
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.cluster import tables
+from bridges.cluster.members import Member, State
+from bridges.cluster.slots import NOBODY, sizes_of
+from bridges.cluster.tables import Look
+from tests.databases import database
+
+pytestmark = pytest.mark.usefixtures("engine")
+SLOTS = 8
+
+
+class Home:
+    """A database with a cluster in it."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    async def do(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await self.db.run(lambda connection: work(connection, *arguments))
+
+    async def look(self) -> Look:
+        found: Look = await self.do(tables.look, -1)
+        return found
+
+    async def up(self, node_id: int) -> int:
+        start: int = await self.do(tables.enter, node_id)
+        assert await self.do(tables.join, start, node_id, {"kafka": f"n{node_id}:9092"}, "")
+        return start
+
+    async def owners(self) -> list[int]:
+        return [slot.owner for slot in (await self.look()).slots or ()]
+
+    async def give(self, giver: int, count: int, to: int) -> list[int]:
+        slots = enumerate((await self.look()).slots or ())
+        given = [(index, slot.epoch) for index, slot in slots if slot.owner == giver][:count]
+        moved: list[int] = await self.do(tables.give, given, giver, to)
+        return moved
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Home]:
+    db = database(tmp_path / "a.db", MIGRATIONS, application_id=APPLICATION_ID)
+    await db.open()
+    made = Home(db)
+    await made.do(identify)
+    await made.do(tables.make, SLOTS)
+    yield made
+    await db.close()
+
+
+async def test_the_number_of_slots_never_changes(home: Home) -> None:
+    await home.do(tables.make, 99)
+    assert await home.owners() == [NOBODY] * SLOTS
+
+
+async def test_the_first_gets_everything_and_the_next_its_share(home: Home) -> None:
+    first = await home.up(1)
+    assert await home.owners() == [first] * SLOTS
+    second = await home.up(2)
+    assert await home.owners() == [first] * SLOTS
+    # More than makes the shares alike is not moved, whoever believes that it should be.
+    assert len(await home.give(first, SLOTS, second)) == SLOTS // 2
+    assert sizes_of(await home.owners()) == {first: 4, second: 4}
+    assert await home.give(first, 1, second) == []
+
+
+async def test_a_node_has_one_row(home: Home) -> None:
+    first = await home.up(1)
+    there = await home.do(tables.enter, 1)
+    assert isinstance(there, Member)
+    assert (there.start, there.state, there.addresses) == (first, State.UP, {"kafka": "n1:9092"})
+    assert await home.do(tables.claim, first, 0, NOBODY)
+    again = await home.up(1)
+    assert again > first
+    assert await home.owners() == [first] * SLOTS
+    assert await home.do(tables.claim, first, 0, again)
+    assert await home.do(tables.finish, first, again)
+    assert await home.owners() == [again] * SLOTS
+
+
+async def test_only_whose_counter_stands_still_is_ended(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    assert await home.do(tables.beat, second)
+    assert not await home.do(tables.claim, second, 0, first)
+    assert await home.do(tables.claim, second, 1, first)
+    assert await home.do(tables.claim, second, 1, first)  # its answer was lost
+    assert not await home.do(tables.beat, second)
+    assert not await home.do(tables.join, second, 2, {}, "")
+    third = await home.up(3)
+    assert not await home.do(tables.claim, second, 1, third)
+
+
+async def test_what_the_dead_had_goes_to_the_others_in_a_higher_epoch(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    await home.give(first, 4, second)
+    third = await home.up(3)
+    before = (await home.look()).slots or ()
+    assert not await home.do(tables.finish, second, first)
+    assert await home.do(tables.claim, second, 0, first)
+    assert not await home.do(tables.finish, second, third)
+    assert await home.do(tables.finish, second, first)
+    assert not await home.do(tables.finish, second, first)
+    after = await home.look()
+    assert [member.start for member in after.members] == [first, third]
+    assert sizes_of(await home.owners()) == {first: 4, third: 4}
+    for old, new in zip(before, after.slots or (), strict=True):
+        assert (old.owner != new.owner) == (new.epoch > old.epoch)
+
+
+async def test_whoever_was_ending_another_and_ends_is_followed(home: Home) -> None:
+    first, second, third = await home.up(1), await home.up(2), await home.up(3)
+    assert await home.do(tables.claim, second, 0, first)
+    assert await home.do(tables.claim, first, 0, third)
+    assert await home.do(tables.claim, second, 0, third)
+    assert await home.do(tables.finish, second, third)
+    assert not await home.do(tables.finish, second, first)
+    assert await home.do(tables.finish, first, third)
+    assert await home.owners() == [third] * SLOTS
+
+
+async def test_one_who_leaves_gives_everything_away(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    assert await home.do(tables.leave, first)
+    assert len(await home.give(first, SLOTS, second)) == SLOTS
+    assert await home.do(tables.left, first)
+    assert await home.do(tables.claim, first, -1, second)  # it has ended: no counter matters
+    assert await home.do(tables.finish, first, second)
+    assert len((await home.look()).members) == 1
+
+
+async def test_the_last_one_leaves_what_it_has_to_whoever_comes(home: Home) -> None:
+    first = await home.up(1)
+    assert await home.do(tables.leave, first)
+    assert await home.do(tables.left, first)
+    second = await home.up(2)
+    assert await home.owners() == [first] * SLOTS
+    assert await home.do(tables.claim, first, 0, second)
+    assert await home.do(tables.finish, first, second)
+    assert await home.owners() == [second] * SLOTS
+
+
+async def test_a_late_giving_finds_another_epoch(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    slot = ((await home.look()).slots or ())[0]
+    raised = await home.do(tables.raise_epoch, 0, first)
+    assert raised > slot.epoch
+    assert await home.do(tables.give, [(0, slot.epoch)], first, second) == []
+    assert await home.do(tables.raise_epoch, 0, second) is None
+    assert await home.do(tables.give, [(0, raised)], first, second) == [0]
+    assert await home.do(tables.raise_epoch, 0, first) is None
+
+
+async def test_nothing_goes_to_one_who_is_not_there(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    assert await home.do(tables.leave, second)
+    assert await home.give(first, 1, second) == []
+    assert await home.do(tables.claim, second, 0, first)
+    assert await home.give(first, 1, second) == []
+    assert await home.give(first, 1, 99) == []
+
+
+async def test_slots_are_told_to_those_who_have_them_not(home: Home) -> None:
+    await home.up(1)
+    known = (await home.look()).version
+    assert (await home.do(tables.look, known)).slots is None
+    await home.up(2)
+    assert len((await home.do(tables.look, known)).slots) == SLOTS
