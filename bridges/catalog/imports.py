@@ -7,7 +7,7 @@ lives is refused. Everybody may read. One transaction hands a migration's topics
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -54,7 +54,8 @@ def store_end(connection: Connection, topics: Iterable[str], now_ms: int) -> Non
     connection.executemany("UPDATE imports SET handed_over_ms = ? WHERE topic = ?", [(now_ms, one) for one in topics])
 
 
-def load(connection: Connection) -> dict[str, Import]:
-    """By topic."""
-    rows = connection.execute("SELECT topic, migration, epoch, begun_ms, handed_over_ms, origin FROM imports")
+def load(connection: Connection, where: str = "", values: Sequence[str] = ()) -> dict[str, Import]:
+    """By topic; of all, or of those ``where`` (SQL) holds with its ``values``."""
+    query = f"SELECT topic, migration, epoch, begun_ms, handed_over_ms, origin FROM imports {where}"
+    rows = connection.execute(query, values)
     return {topic: Import(*rest) for topic, *rest in rows}

@@ -279,6 +279,20 @@ def _version_20(connection: Connection) -> None:
         connection.execute(statement)
 
 
+def _version_21(connection: Connection) -> None:
+    # What several nodes on one database have changed of what each has in memory (bridges/catalog/following.py).
+    connection.execute(
+        "CREATE TABLE changes_version (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL) STRICT"
+    )
+    connection.execute("INSERT INTO changes_version VALUES (1, 0)")
+    connection.execute(
+        "CREATE TABLE changes (version INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, origin TEXT NOT NULL, "
+        "PRIMARY KEY (version, kind, name)) STRICT, WITHOUT ROWID"
+    )
+    # Whose streams are being made: each node cleans up behind its own former self.
+    connection.execute("ALTER TABLE stream_intents ADD COLUMN node INTEGER NOT NULL DEFAULT 0")
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -300,6 +314,7 @@ MIGRATIONS = (
     _version_18,
     _version_19,
     _version_20,
+    _version_21,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

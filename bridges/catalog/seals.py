@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.catalog.topic import FOLLOWED
 from bridges.errors import LogError
 from bridges.rounds import Rounds
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.sql import Database
+    from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic
 
 _log = structlog.get_logger("anabranch.catalog")
@@ -99,12 +100,7 @@ class Seals:
         try:
             end = await seal(topic.name, number)
             # Before anybody is told, and whatever the durability: those who read on elsewhere never come back to it.
-            await self._db.run(
-                lambda connection: connection.execute(
-                    "UPDATE partitions SET sealed_end = ? WHERE stream_id = ?", (end, stream)
-                ),
-                flush=True,
-            )
+            await self._db.changes.settled(lambda: self._confirm(topic, number, stream, end))
         except LogError as error:
             if stream in self._waiting:
                 _log.warning("a partition is not sealed yet", topic=topic.name, partition=number, error=str(error))
@@ -112,9 +108,19 @@ class Seals:
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
             self._barrier.caught("sealing", error, topic=topic.name, partition=number)
             self._later(stream, delay)
-        else:
+
+    async def _confirm(self, topic: Topic, number: int, stream: int, end: int) -> None:
+        mark = self._db.changes.mark(FOLLOWED, [topic.name])
+
+        def write(connection: Connection) -> None:
+            mark(connection)
+            connection.execute("UPDATE partitions SET sealed_end = ? WHERE stream_id = ?", (end, stream))
+
+        def told(_: None) -> None:
             if self._waiting.pop(stream, None) is not None:
                 self._confirmed(topic, number, end)
+
+        await self._db.run(write, flush=True, then=told)
 
     def _later(self, stream: int, delay: float) -> None:
         """Try again, after twice the time of before."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from bridges.catalog.following import Changes
 from bridges.errors import LogError, StorageFull
 from sbp_back.sql.connection import Connection, Cursor, Migration, upsert
 from sbp_back.sql.engine import Engine, Job
@@ -55,6 +56,8 @@ class Database(SqlThread):
 
     def __init__(self, engine: Engine, *, on_failed: Callable[[DatabaseDamaged], None] | None = None) -> None:
         super().__init__(engine)
+        self.changes = Changes(self)
+        """By which memory follows what other nodes do here."""
         self._on_failed = on_failed
 
     async def open(self) -> None:

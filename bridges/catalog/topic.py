@@ -13,6 +13,9 @@ from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import PartitionInfo, Takers
 from bridges.errors import LogError
 
+FOLLOWED = "topic"
+"""What nodes follow of topics, and of what fronts keep of each, by its name (:mod:`bridges.catalog.following`)."""
+
 
 class TopicKind(Enum):
     """Whose business a topic is. Those that are ``listed`` are visible to every front under their names."""

@@ -24,16 +24,17 @@ class TopicIndex:
         self.by_name: dict[tuple[str, str], Topic] = {}
         self.partitions = 0
         self.spent = 0
-        self._taken: dict[str, str] = {}  # collision key -> name, also while a topic is being created or deleted
+        self._taken: dict[str, Topic] = {}  # by collision key, also while a topic is being created or deleted
 
     def check_free(self, name: str) -> None:
         """Raise TopicExists or NameCollision if no topic can be called ``name``."""
         taken = self._taken.get(collision_key(name))
-        if taken == name:
+        if taken is None:
+            return
+        if taken.name == name:
             state = "exists" if name in self.all else "is being created or deleted"
             raise TopicExists(f"topic {name!r} {state}")
-        if taken is not None:
-            raise NameCollision(f"topic {name!r} and the existing {taken!r} differ only in '.' and '_'")
+        raise NameCollision(f"topic {name!r} and the existing {taken.name!r} differ only in '.' and '_'")
 
     def check_names(self, name: str, names: Mapping[str, str]) -> None:
         """Raise NameCollision if a protocol calls another topic what it would call this one."""
@@ -44,13 +45,14 @@ class TopicIndex:
 
     def take_names(self, topic: Topic) -> None:
         """Keep the names of a topic that is being created for it."""
-        self._taken[collision_key(topic.name)] = topic.name
+        self._taken[collision_key(topic.name)] = topic
         for protocol, other in topic.names.items():
             self.by_name[protocol, other] = topic
 
     def give_names_back(self, topic: Topic) -> None:
-        """The topic was not created, or is deleted."""
-        del self._taken[collision_key(topic.name)]
+        """The topic was not created, or is deleted. Names that another one has by now stay that one's."""
+        if self._taken.get(collision_key(topic.name)) is topic:
+            del self._taken[collision_key(topic.name)]
         for key in topic.names.items():
             if self.by_name.get(key) is topic:
                 del self.by_name[key]
@@ -76,5 +78,6 @@ class TopicIndex:
             del self.hidden[topic.name]
         self.partitions -= len(topic.partitions)
         self.spent -= topic.spent
-        for protocol, other in topic.names.items():
-            del self.by_name[protocol, other]
+        for key in topic.names.items():
+            if self.by_name.get(key) is topic:
+                del self.by_name[key]

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bridges.catalog import former, imports
 from bridges.catalog.lineage import KeyRange, PartitionInfo, related
 from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import Topic, TopicKind
 
+_AT_ONCE = 200
+"""Topics that one query names."""
 
-def read_topics(connection: Connection) -> list[Topic]:
-    """All topics, of every kind."""
+
+def read_topics(connection: Connection, names: Collection[str] | None = None) -> list[Topic]:
+    """All topics, of every kind, or those of them that are called one of ``names``."""
+    if names is None:
+        return _read_topics(connection, ())
+    wanted = sorted(names)
+    parts = (wanted[first : first + _AT_ONCE] for first in range(0, len(wanted), _AT_ONCE))
+    return [topic for part in parts for topic in _read_topics(connection, part)]
+
+
+def _read_topics(connection: Connection, which: Sequence[str]) -> list[Topic]:
     topics: dict[str, Topic] = {}
+    among = f"IN ({', '.join('?' * len(which))})"
+    of_topic = f"WHERE topic {among}" if which else ""
     for name, topic_id, created_ms, epoch, kind, first_number in connection.execute(
-        "SELECT name, topic_id, created_ms, epoch, kind, first_number FROM topics"
+        "SELECT name, topic_id, created_ms, epoch, kind, first_number FROM topics "
+        f"{f'WHERE name {among}' if which else ''}",
+        which,
     ):
         topic = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch, kind=TopicKind(kind))
         topic.first_number = first_number
         topics[name] = topic
     for name, index, stream_id, low, high, spent, made, sealed, end in connection.execute(
         "SELECT topic, idx, stream_id, key_low, key_high, spent, made_epoch, sealed_epoch, sealed_end FROM partitions "
-        "ORDER BY idx"
+        f"{of_topic} ORDER BY idx",
+        which,
     ):
         keys = KeyRange.from_stored(low, high)
         topics[name].partitions.append(PartitionInfo(index, stream_id, keys, made, sealed, end, spent=bool(spent)))
         topics[name].spent += spent
-    for name, key, value in connection.execute("SELECT topic, key, value FROM topic_config"):
+    for name, key, value in connection.execute(f"SELECT topic, key, value FROM topic_config {of_topic}", which):
         topics[name].config[key] = value
-    for protocol, other, name in connection.execute("SELECT protocol, name, topic FROM topic_names"):
+    for protocol, other, name in connection.execute(f"SELECT protocol, name, topic FROM topic_names {of_topic}", which):
         topics[name].names[protocol] = other
-    for name, imported in imports.load(connection).items():
+    for name, imported in imports.load(connection, of_topic, which).items():
         topics[name].imported = imported
     for topic in topics.values():
         topic.partitions = related(topic.partitions)

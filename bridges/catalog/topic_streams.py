@@ -51,8 +51,10 @@ class StreamClient(Protocol):
 
 class TopicStreams:
     """``make`` makes one stream. ``inside``: the placement driver is in this process and knows which streams were
-    made from here, so those of an unfinished creation may be looked for by number. :meth:`start` first, :meth:`close`
-    at the end."""
+    made from here, so those of an unfinished creation may be looked for by number. ``node``: which of several nodes on
+    one database this is; each looks for what it has left unfinished itself. :meth:`start` first, :meth:`close` at the
+    end.
+    """
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class TopicStreams:
         barrier: Barrier,
         *,
         inside: bool,
+        node: int = 0,
     ) -> None:
         self.left = 0
         """Streams that the backend cannot delete."""
@@ -70,6 +73,7 @@ class TopicStreams:
         self._make = make
         self._barrier = barrier
         self._inside = inside
+        self._node = node
         self._top_stream = -1
         self._doomed: set[int] = set()
         self._deleter: asyncio.Task[None] | None = None
@@ -84,7 +88,8 @@ class TopicStreams:
         """Read what is to be deleted and look for what a crash left behind; ``known`` are the streams of topics."""
 
         def read(connection: Connection) -> tuple[list[tuple[int, int, int]], list[int], int]:
-            intents = connection.execute("SELECT id, first_stream_id, count FROM stream_intents").fetchall()
+            query = "SELECT id, first_stream_id, count FROM stream_intents WHERE node = ?"
+            intents = connection.execute(query, (self._node,)).fetchall()
             doomed = [stream for (stream,) in connection.execute("SELECT stream_id FROM doomed_streams")]
             (left,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
             return intents, doomed, left
@@ -108,17 +113,18 @@ class TopicStreams:
         self,
         wanted: Sequence[PartitionInfo],
         commit: Callable[[Connection, list[PartitionInfo]], None],
+        then: Callable[[list[PartitionInfo]], None],
         *,
         flush: bool = False,
-    ) -> list[PartitionInfo]:
+    ) -> None:
         """Make a stream for each of ``wanted`` and call ``commit`` with them, so that a crash leaves either both or an
-        intent. ``flush``: also when power is lost."""
+        intent. ``flush``: also when power is lost. ``then`` is called with them on the loop when that is durable."""
         count = len(wanted)
         first_stream = self._top_stream + 1
 
         def write_intent(connection: Connection) -> int:
-            query = "INSERT INTO stream_intents (first_stream_id, count) VALUES (?, ?) RETURNING id"
-            return int(connection.execute(query, (first_stream, count)).fetchone()[0])
+            query = "INSERT INTO stream_intents (first_stream_id, count, node) VALUES (?, ?, ?) RETURNING id"
+            return int(connection.execute(query, (first_stream, count, self._node)).fetchone()[0])
 
         def end_intent(connection: Connection) -> None:
             connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,))
@@ -129,6 +135,13 @@ class TopicStreams:
         self._top_stream = max([self._top_stream, *streams])
         infos = [replace(one, stream_id=stream) for one, stream in zip(wanted, streams, strict=False)]
         failures = [one for one in made if isinstance(one, BaseException)]
+        committed = False
+
+        def finished(_: None) -> None:
+            nonlocal committed
+            committed = True
+            then(infos)
+
         try:
             if failures:
                 raise failures[0]
@@ -137,8 +150,10 @@ class TopicStreams:
                 commit(connection, infos)
                 end_intent(connection)
 
-            await self._db.run(finish, flush=flush)
+            await self._db.run(finish, flush=flush, then=finished)
         except BaseException as error:
+            if committed:
+                raise
 
             def give_up(connection: Connection) -> None:
                 connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
@@ -150,7 +165,6 @@ class TopicStreams:
             if isinstance(error, SbpError):
                 raise LogUnavailable(f"the backend cannot create streams: {error}") from error
             raise
-        return infos
 
     async def _clean_intents(self, intents: list[tuple[int, int, int]], known: Set[int]) -> None:
         if not self._inside:
@@ -164,11 +178,18 @@ class TopicStreams:
                 _log.warning("streams of unfinished topic creations are looked for at the next start", error=str(error))
                 return
 
-        def commit(connection: Connection) -> None:
-            connection.executemany(upsert("doomed_streams", "stream_id"), [(one,) for one in orphans])
+        def commit(connection: Connection) -> list[int]:
+            others = "SELECT min(first_stream_id) FROM stream_intents WHERE node <> ?"
+            (first,) = connection.execute(others, (self._node,)).fetchone()
+            if orphans and first is not None and first <= max(orphans):
+                return []  # they may be what another node is making just now: the next start looks again
+            known = "SELECT 1 FROM partitions WHERE stream_id = ?"
+            found = [one for one in orphans if connection.execute(known, (one,)).fetchone() is None]
+            connection.executemany(upsert("doomed_streams", "stream_id"), [(one,) for one in found])
             connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
+            return found
 
-        await self._db.run(commit, frees=True)
+        orphans = await self._db.run(commit, frees=True)
         self._doomed.update(orphans)
         if orphans:
             _log.info("found streams of unfinished topic creations", streams=len(orphans))

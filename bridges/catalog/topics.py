@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from msgspec import Struct, field
@@ -32,6 +32,7 @@ from bridges.catalog.names import check_topic_name, derived_names
 from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import (
+    FOLLOWED,
     Change,
     ChangeKind,
     InvalidPartitions,
@@ -47,6 +48,8 @@ from bridges.catalog.topic_streams import StreamClient, TopicStreams
 from bridges.errors import ImportFenced, TopicImporting, TopicInternal
 from bridges.finishing import Finishing
 
+T = TypeVar("T")
+
 Also = Callable[[Connection], object]
 """What a front has to say of a change, in the change's own transaction."""
 
@@ -57,17 +60,21 @@ counted: who asks about all of a topic is told of them, too."""
 Hold = Callable[[str], AbstractAsyncContextManager[None]]
 """Entered, with a topic's name, before partitions of it are sealed, and left when they are. It may wait."""
 
+_NODE_CONFIG = "node config"
+"""What nodes follow of the node-level configuration, as a whole."""
+
 _log = structlog.get_logger("anabranch.catalog")
 
 
 class CatalogOptions(Struct):
     """``owns_streams``: the placement driver is inside the node and knows which streams the node has made, so those of
-    an unfinished creation may be looked for by number. ``static`` is the node-level configuration that the node's
-    settings give."""
+    an unfinished creation may be looked for by number. ``node``: which of those that share a database. ``static`` is
+    the node-level configuration that the node's settings give."""
 
     replica: int = 1
     ack_count: int = 1
     owns_streams: bool = True
+    node: int = 0
     max_partitions_per_topic: int = 10_000
     max_partitions: int = 100_000
     static: Mapping[str, str] = field(default_factory=dict)
@@ -98,6 +105,8 @@ class Catalog:
         self._erasers = tuple(erasers)
         self._barrier = barrier or Barrier()
         self._index = TopicIndex()
+        # By name, topics that nobody is to find any more, as they are being deleted.
+        self._leaving: dict[str, Topic] = {}
         # Partitions that are being made: they count from when they were allowed.
         self._making = 0
         self._counters = Counters(db)
@@ -110,6 +119,7 @@ class Catalog:
             lambda: client.create_stream(self.options.replica, self.options.ack_count),
             self._barrier,
             inside=self.options.owns_streams,
+            node=self.options.node,
         )
         self._seals = Seals(db, self._barrier, self._sealed)
 
@@ -224,6 +234,10 @@ class Catalog:
 
     async def load(self) -> None:
         """Read everything, give the cluster an id on first use, and clean up what a crash left behind."""
+        self._db.changes.mirror(FOLLOWED, topic_rows.read_topics, self._follow)
+        self._db.changes.mirror(
+            _NODE_CONFIG, lambda connection, _: topic_rows.read_node_config(connection), self._follow_node_config
+        )
 
         def read(connection: Connection) -> tuple[str, list[Topic], dict[str, str]]:
             topics = list(topic_rows.read_topics(connection))
@@ -282,13 +296,17 @@ class Catalog:
         that is cancelled does not stop the creation. Raises InvalidTopicName, TopicExists, NameCollision,
         InvalidPartitions, InvalidConfig, LogUnavailable (backend) or an error of the database.
         """
-        stored_config, all_names = self._checked(name, partitions, config, names, keys, kind)
-        now = _now_ms()
-        imported = None if migration is None else Import(migration, 0, now, origin=origin)
-        topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
-        self._index.take_names(topic)
-        self._making += partitions
-        return await self._work.run(self._create(topic, partitions, keys, also))
+
+        def begin() -> Coroutine[Any, Any, Topic]:
+            stored_config, all_names = self._checked(name, partitions, config, names, keys, kind)
+            now = _now_ms()
+            imported = None if migration is None else Import(migration, 0, now, origin=origin)
+            topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
+            self._index.take_names(topic)
+            self._making += partitions
+            return self._create(topic, partitions, keys, also)
+
+        return await self._decided(begin)
 
     def _checked(
         self,
@@ -336,20 +354,27 @@ class Catalog:
         try:
             wanted = [PartitionInfo(n, -1, keys[n] if keys else WHOLE) for n in range(partitions)]
 
+            mark = self._mark(topic.name)
+
             def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
+                mark(connection)
                 topic_rows.insert_topic(connection, topic, infos)
                 if also is not None:
                     also(connection)
 
-            topic.partitions.extend(await self._streams.make(wanted, commit))
+            def made(infos: list[PartitionInfo]) -> None:
+                topic.partitions.extend(infos)
+                self._index.add(topic)
+                self._tell_of_compaction(topic.name)
+                self._changed(Change(ChangeKind.CREATED, topic))
+
+            await self._streams.make(wanted, commit, made)
         except BaseException:
-            self._index.give_names_back(topic)
+            if self._index.all.get(topic.name) is not topic:
+                self._index.give_names_back(topic)
             raise
         finally:
             self._making -= partitions
-        self._index.add(topic)
-        self._tell_of_compaction(topic.name)
-        self._changed(Change(ChangeKind.CREATED, topic))
         return topic
 
     async def delete_topic(self, name: str, migration: str | None = None, *, own: bool = False) -> None:
@@ -362,15 +387,18 @@ class Catalog:
         if self.kind_of(name) is TopicKind.INTERNAL and not own:
             raise TopicInternal(f"{name} is internal to a protocol, and only that deletes it")
         self._check_owner(self._found(self._index.all, name), migration)
-        await self._work.run(self._delete(name, migration))
+        await self._decided(lambda: self._delete(name, migration))
 
     async def _delete(self, name: str, migration: str | None) -> None:
         async with self._changing(name) as topic:
             self._check_owner(topic, migration)  # again: it may have been handed over meanwhile
             # Hidden first: what is decided from now on (commits of positions, say) must not see it any more.
             self._index.remove(topic)
+            self._leaving[name] = topic
+            mark = self._mark(name)
 
             def commit(connection: Connection) -> None:
+                mark(connection)
                 for eraser in self._erasers:
                     eraser(connection, name)
                 topic_rows.delete_topic(connection, topic)
@@ -378,15 +406,20 @@ class Catalog:
             try:
                 # Before its streams go, which the placement driver never takes back: the topic must not come back with
                 # the power.
-                await self._db.run(commit, flush=True, frees=True)
+                await self._db.run(commit, flush=True, frees=True, then=lambda _: self._gone(topic))
             except BaseException:
-                self._index.add(topic)
+                if self._leaving.pop(name, None) is topic:
+                    self._index.add(topic)
                 raise
-            self._index.give_names_back(topic)
-            for partition in topic.partitions:
-                self._seals.forget(partition)
-            self._changed(Change(ChangeKind.DELETED, topic))
             self._streams.doomed(partition.stream_id for partition in topic.partitions)
+
+    def _gone(self, topic: Topic) -> None:
+        """A topic that nobody finds any more is durably deleted, by whomever."""
+        self._leaving.pop(topic.name, None)
+        self._index.give_names_back(topic)
+        for partition in topic.partitions:
+            self._seals.forget(partition)
+        self._changed(Change(ChangeKind.DELETED, topic))
 
     async def add_partitions(self, name: str, total: int, migration: str | None = None) -> Topic:
         """Give a topic ``total`` partitions, counting those that are sealed; each new one has the whole range of keys.
@@ -395,7 +428,7 @@ class Catalog:
         TopicEnded, LogUnavailable, TopicImporting, ImportFenced.
         """
         self.check_partitions(name, total, migration)
-        return await self._work.run(self._add_partitions(name, total, migration))
+        return await self._decided(lambda: self._add_partitions(name, total, migration))
 
     def check_partitions(self, name: str, total: int, migration: str | None = None) -> None:
         """Raise what :meth:`add_partitions` would raise for these arguments before it touches anything."""
@@ -414,17 +447,21 @@ class Catalog:
             self.check_partitions(name, total, migration)  # again: another change may have come first
             epoch = topic.epoch + 1
             new = [PartitionInfo(n, -1, made_epoch=epoch) for n in range(len(topic.partitions), total)]
+            mark = self._mark(name)
 
             def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
+                mark(connection)
                 topic_rows.insert_partitions(connection, name, infos)
                 topic_rows.store_epoch(connection, name, epoch)
 
+            def made(infos: list[PartitionInfo]) -> None:
+                topic.partitions.extend(infos)
+                topic.epoch = epoch
+                self._index.partitions += len(infos)
+                self._changed(Change(ChangeKind.PARTITIONS, topic))
+
             with self._allowed(len(new)):
-                infos = await self._streams.make(new, commit)
-            topic.partitions.extend(infos)
-            topic.epoch = epoch
-            self._index.partitions += len(infos)
-            self._changed(Change(ChangeKind.PARTITIONS, topic))
+                await self._streams.make(new, commit, made)
             return topic
 
     async def change_partitions(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> Topic:
@@ -444,7 +481,7 @@ class Catalog:
             for hold in self.before_sealing:
                 await stack.enter_async_context(hold(name))
             held = stack.pop_all()
-        return await self._work.run(self._change_partitions(name, tuple(seal), tuple(make), held))
+        return await self._work.run(self._change_held(name, tuple(seal), tuple(make), held))
 
     def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
         """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
@@ -459,32 +496,40 @@ class Catalog:
         self._check_many(len(topic.partitions) + len(make), topic.spent)
         self._check_total(len(make))
 
-    async def _change_partitions(
+    async def _change_held(
         self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...], held: AsyncExitStack
     ) -> Topic:
-        async with held, self._changing(name) as topic:
+        async with held:
+            return await self._db.changes.settled(lambda: self._change_partitions(name, seal, make))
+
+    async def _change_partitions(self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...]) -> Topic:
+        async with self._changing(name) as topic:
             self.check_partition_change(name, seal, make)  # again: another change may have come first
             epoch = topic.epoch + 1
             have = len(topic.partitions)
             new = [PartitionInfo(have + n, -1, keys, epoch) for n, keys in enumerate(make)]
+            mark = self._mark(name)
 
             def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
+                mark(connection)
                 topic_rows.insert_partitions(connection, name, infos)
                 topic_rows.seal_partitions(connection, name, seal, epoch)
                 topic_rows.store_epoch(connection, name, epoch)
 
+            def made(infos: list[PartitionInfo]) -> None:
+                gone = set(seal)
+                topic.partitions[:] = related(
+                    [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
+                )
+                topic.epoch = epoch
+                self._index.partitions += len(infos)
+                self._changed(Change(ChangeKind.PARTITIONS, topic))
+                for number in seal:
+                    self._seals.want(topic, topic.partitions[number])
+
             # The streams of what is sealed are about to end, which the placement driver never takes back.
             with self._allowed(len(new)):
-                infos = await self._streams.make(new, commit, flush=True)
-            gone = set(seal)
-            topic.partitions[:] = related(
-                [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
-            )
-            topic.epoch = epoch
-            self._index.partitions += len(infos)
-            self._changed(Change(ChangeKind.PARTITIONS, topic))
-            for number in seal:
-                self._seals.want(topic, topic.partitions[number])
+                await self._streams.make(new, commit, made, flush=True)
             return topic
 
     async def give_back(self, name: str, numbers: Sequence[int]) -> None:
@@ -492,17 +537,25 @@ class Catalog:
 
         Raises TopicNotFound or an error of the database.
         """
-        await self._work.run(self._give_back(name, tuple(numbers)))
+        await self._decided(lambda: self._give_back(name, tuple(numbers)))
 
     async def _give_back(self, name: str, numbers: tuple[int, ...]) -> None:
         async with self._changing(name) as topic:
             ended = [topic.partitions[one] for one in numbers if one < len(topic.partitions)]
             spent = [one.index for one in ended if one.end is not None and not one.spent]
-            await self._db.run(lambda connection: topic_rows.spend_partitions(connection, name, spent))
-            for number in spent:
-                topic.partitions[number] = replace(topic.partitions[number], spent=True)
-            topic.spent += len(spent)
-            self._index.spent += len(spent)
+            mark = self._mark(name)
+
+            def commit(connection: Connection) -> None:
+                mark(connection)
+                topic_rows.spend_partitions(connection, name, spent)
+
+            def given_back(_: None) -> None:
+                for number in spent:
+                    topic.partitions[number] = replace(topic.partitions[number], spent=True)
+                topic.spent += len(spent)
+                self._index.spent += len(spent)
+
+            await self._db.run(commit, then=given_back)
 
     # --- topics that are imported -----------------------------------------------------------------------------------
 
@@ -525,17 +578,26 @@ class Catalog:
         Raises TopicNotFound, ImportFenced (not its topic, or handed over).
         """
         self._check_owner(self.topic(name), migration)
-        return await self._work.run(self._take_import(name, migration))
+        return await self._decided(lambda: self._take_import(name, migration))
 
     async def _take_import(self, name: str, migration: str) -> Topic:
         async with self._changing(name) as topic:
             self._check_owner(topic, migration)
             assert topic.imported is not None
             epoch = topic.imported.epoch + 1
-            await self._db.run(lambda connection: imports.store_epoch(connection, name, epoch), flush=True)
-            topic.imported = replace(topic.imported, epoch=epoch)
-            self._changed(Change(ChangeKind.IMPORT, topic))
+            mark = self._mark(name)
+
+            def commit(connection: Connection) -> None:
+                mark(connection)
+                imports.store_epoch(connection, name, epoch)
+
+            taken = replace(topic.imported, epoch=epoch)
+            await self._db.run(commit, flush=True, then=lambda _: self._imported(topic, taken))
             return topic
+
+    def _imported(self, topic: Topic, imported: Import) -> None:
+        topic.imported = imported
+        self._changed(Change(ChangeKind.IMPORT, topic))
 
     async def hand_over(self, names: Sequence[str], migration: str, epochs: Mapping[str, int]) -> list[Topic]:
         """End the import of topics, all in one durable step: from then on everybody may write to them.
@@ -544,26 +606,32 @@ class Catalog:
         since may have written more, so nothing happens then. Topics that were handed over by ``migration`` before stay
         as they are. Raises TopicNotFound, ImportFenced.
         """
-        return await self._work.run(self._hand_over(sorted(set(names)), migration, epochs))
+        return await self._decided(lambda: self._hand_over(sorted(set(names)), migration, epochs))
 
     async def _hand_over(self, names: list[str], migration: str, epochs: Mapping[str, int]) -> list[Topic]:
         async with AsyncExitStack() as stack:
             topics = [await stack.enter_async_context(self._changing(name)) for name in names]
-            open_ones = []
+            open_ones: list[tuple[Topic, Import]] = []
+            now = _now_ms()
             for topic in topics:
                 if topic.imported is None or topic.imported.migration != migration:
                     raise ImportFenced(f"topic {topic.name!r} was not imported by migration {migration!r}")
                 if topic.imported.is_running:
                     if topic.imported.epoch != epochs.get(topic.name):
                         raise ImportFenced(f"another run of migration {migration!r} has taken topic {topic.name!r}")
-                    open_ones.append(topic)
-            now = _now_ms()
-            handed = [topic.name for topic in open_ones]
-            await self._db.run(lambda connection: imports.store_end(connection, handed, now), flush=True)
-            for topic in open_ones:
-                assert topic.imported is not None
-                topic.imported = replace(topic.imported, handed_over_ms=now)
-                self._changed(Change(ChangeKind.IMPORT, topic))
+                    open_ones.append((topic, replace(topic.imported, handed_over_ms=now)))
+            handed = [topic.name for topic, _ in open_ones]
+            mark = self._mark(*handed)
+
+            def commit(connection: Connection) -> None:
+                mark(connection)
+                imports.store_end(connection, handed, now)
+
+            def ended(_: None) -> None:
+                for topic, imported in open_ones:
+                    self._imported(topic, imported)
+
+            await self._db.run(commit, flush=True, then=ended)
             return topics
 
     def _sealed(self, topic: Topic, number: int, end: int) -> None:
@@ -589,38 +657,53 @@ class Catalog:
         here, and nothing has changed then.
         """
         self.check_config(name, changes)
-        return await self._work.run(self._set_config(name, changes, also))
+        return await self._decided(lambda: self._set_config(name, changes, also))
 
     async def _set_config(self, name: str, changes: Mapping[str, str | None], also: Also | None) -> Topic:
         async with self._changing(name) as topic:
             config = self.check_config(name, changes)
+            mark = self._mark(name)
 
             def commit(connection: Connection) -> None:
+                mark(connection)
                 topic_rows.replace_config(connection, name, config)
                 if also is not None:
                     also(connection)
 
-            await self._db.run(commit)
-            before = self.effective(name, "cleanup.policy")
-            topic.config = config
-            if self.effective(name, "cleanup.policy") != before:
-                self._tell_of_compaction(name)
-            self._changed(Change(ChangeKind.CONFIG, topic))
+            await self._db.run(commit, then=lambda _: self._configured(topic, config))
             return topic
+
+    def _configured(self, topic: Topic, config: dict[str, str]) -> None:
+        if self._index.all.get(topic.name) is not topic:
+            topic.config = config  # it is about to be deleted
+            return
+        before = self.effective(topic.name, "cleanup.policy")
+        topic.config = config
+        if self.effective(topic.name, "cleanup.policy") != before:
+            self._tell_of_compaction(topic.name)
+        self._changed(Change(ChangeKind.CONFIG, topic))
 
     async def set_node_config(self, changes: Mapping[str, str | None]) -> None:
         """Change the node-level configuration; None removes a key. Raises InvalidConfig."""
         checked = topic_defaults.validate_changes(changes)
+        await self._decided(lambda: self._set_node_config(checked))
+
+    async def _set_node_config(self, changes: Mapping[str, str | None]) -> None:
+        mark = self._db.changes.mark(_NODE_CONFIG, [""])
+
+        def commit(connection: Connection) -> None:
+            mark(connection)
+            topic_rows.change_node_config(connection, changes)
 
         def changed(_: None) -> None:
-            for key, value in checked.items():
+            for key, value in changes.items():
                 if value is None:
                     self._node_config.pop(key, None)
                 else:
                     self._node_config[key] = value
             self._changed(Change(ChangeKind.NODE_CONFIG))
 
-        await self._db.run(lambda connection: topic_rows.change_node_config(connection, checked), then=changed)
+        await self._db.run(commit, then=changed)
 
     def _tell_of_compaction(self, name: str) -> None:
         policy = self.effective(name, "cleanup.policy")
@@ -632,6 +715,63 @@ class Catalog:
             cleanup_policy=",".join(policy),
             removed_by="time and size" if "delete" in policy else "nothing",
         )
+
+    # --- what other nodes change ------------------------------------------------------------------------------------
+
+    def _mark(self, *names: str) -> Callable[[Connection], None]:
+        """What a transaction calls that changes these topics, as they are now."""
+        return self._db.changes.mark(FOLLOWED, names)
+
+    def _decided(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
+        """``work``, which checks and commits, whoever waits for it; again if another node came first."""
+        return self._work.run(self._db.changes.settled(work))
+
+    def _follow(self, found: list[Topic], names: Collection[str] | None) -> None:
+        """Have memory be as the database says: ``found`` are those there are of ``names``, or of all."""
+        there = {topic.name: topic for topic in found}
+        for name in names or there.keys() | self._index.all.keys() | self._leaving.keys():
+            topic, known = there.get(name), self._index.all.get(name) or self._leaving.get(name)
+            if known is not None and (topic is None or topic.topic_id != known.topic_id):
+                if self._index.all.get(name) is known:
+                    self._index.remove(known)
+                self._gone(known)
+                known = None
+            if topic is not None and known is None:
+                self._index.add(topic)
+                self._changed(Change(ChangeKind.CREATED, topic))
+            elif topic is not None and known is not None:
+                self._renew(known, topic)
+
+    def _renew(self, known: Topic, now: Topic) -> None:
+        """Another node has changed a topic."""
+        counted = self._index.all.get(known.name) is known
+        ended = [
+            one
+            for one, before in zip(now.partitions, known.partitions, strict=False)
+            if one.end is not None and before.end is None
+        ]
+        more, spent = len(now.partitions) - len(known.partitions), now.spent - known.spent
+        is_new_epoch, known.epoch, known.spent = now.epoch != known.epoch, now.epoch, now.spent
+        known.partitions[:] = now.partitions
+        if counted:
+            self._index.partitions += more
+            self._index.spent += spent
+        if is_new_epoch:
+            self._changed(Change(ChangeKind.PARTITIONS, known))
+        for partition in ended:
+            self._seals.forget(partition)
+        if ended:
+            self._changed(Change(ChangeKind.SEALED, known))
+        if now.imported is not None and now.imported != known.imported:
+            self._imported(known, now.imported)
+        if now.config != known.config:
+            self._configured(known, now.config)
+
+    def _follow_node_config(self, found: dict[str, str], _: object) -> None:
+        if found != self._node_config:
+            self._node_config.clear()
+            self._node_config.update(found)
+            self._changed(Change(ChangeKind.NODE_CONFIG))
 
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Topic]:

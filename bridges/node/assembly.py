@@ -247,7 +247,8 @@ class Node:
         engine = databases.engine_of(settings, self._directory)
         self.db = Database(engine, on_failed=lambda error: self.fail(str(error)))
         await self.db.open()
-        await self.db.run(self._migrate_fronts)
+        await databases.repeated(lambda: self.db.run(self._migrate_fronts), shared=engine.shared)
+        await self.db.changes.begin()
         self._backend = await backend.start_backend(
             settings,
             self._directory.backend,
@@ -269,6 +270,7 @@ class Node:
             max_partitions_per_topic=settings.limits.max_partitions_per_topic,
             static=self.static_config,
             owns_streams=settings.sbp.mode == "embedded",
+            node=settings.node.id,
         )
         fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
         of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips))
@@ -321,6 +323,7 @@ class Node:
                 front = kind(self.services(kind))
                 self.fronts.append(front)
                 self.addresses.update(await front.start(wanted))
+        await self.db.changes.follow(self.metrics.barrier)
         self._tell_configuration(self.addresses)
         if CONSOLE in listen:
             names = settings.own_names(CONSOLE)
@@ -492,6 +495,7 @@ class Node:
         if hasattr(self, "catalog"):
             await self._step("closing the catalog", self.catalog.close())
         if hasattr(self, "db"):
+            await self._step("following other nodes", self.db.changes.close())
             await self._step("closing the database", self.db.close())
         if self._backend is not None:
             await self._step("closing the backend", self._backend.close())

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
+from bridges.catalog.sql import DatabaseError
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
 from sbp_back.errors import StoreError
@@ -12,6 +16,8 @@ from sbp_back.sql.sqlite import SqliteEngine
 SCHEMA = "anabranch"
 """Where the tables are in PostgreSQL."""
 
+_TRIES = 20
+_AGAIN_S = 0.1
 _RESERVE_BYTES = 8 * 1024 * 1024
 """Of disk, for the commits that delete topics when all of it is full."""
 
@@ -39,3 +45,15 @@ def engine_of(settings: Settings, directory: DataDirectory) -> Engine:
     from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
 
     return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, application_id=APPLICATION_ID)
+
+
+async def repeated(work: Callable[[], Awaitable[None]], *, shared: bool) -> None:
+    """``work`` that defines tables; nodes that start together meet there, and one after the other finds them made.
+    Raises an error of the database."""
+    for _ in range(_TRIES if shared else 0):
+        try:
+            await work()
+            return
+        except DatabaseError:
+            await asyncio.sleep(_AGAIN_S)
+    await work()

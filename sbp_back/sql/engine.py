@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from sbp_back.sql.connection import Connection
@@ -50,6 +50,11 @@ class Engine(Protocol):
     """All but the constructor blocks; :meth:`open` comes first, the rest in one thread."""
 
     name: str
+    shared: bool
+    """Other processes may change what is there."""
+    notice: str
+    """The statement, with a channel's name, by which a transaction tells listeners that it was committed; empty where
+    there is none."""
     """For people: what it is and where."""
     commits: int
     """Transactions committed since opening."""
@@ -66,6 +71,11 @@ class Engine(Protocol):
     def execute(self, group: list[Job], refuse: Refuse) -> None:
         """Run all of ``group`` in its order and commit; each has its result or error then. An exception says that
         nothing is known any more. While it takes long to find out, ``refuse`` is called for what waits behind."""
+        ...
+
+    def listen(self, channel: str) -> AsyncIterator[None]:
+        """To be asked on the loop, where ``notice`` is something: an item when it has begun to listen, after each time
+        the connection was lost again, and after notices. What is told meanwhile is lost."""
         ...
 
     def stop_waiting(self) -> None:

@@ -15,13 +15,15 @@ turned them on the log says so.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import secrets
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -32,7 +34,7 @@ from psycopg.adapt import Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8BinaryDumper
 
-from sbp_back.errors import StoreCorrupt, StoreError, StoreLocked
+from sbp_back.errors import StoreCorrupt, StoreError
 from sbp_back.sql import dialect
 from sbp_back.sql.connection import Migration
 from sbp_back.sql.engine import Job, Refuse, SqlFailed, SqlFull
@@ -45,8 +47,8 @@ _TRIES = 10
 """Runs of a group that meets other transactions."""
 _AGAIN_S = 0.2
 """Between two attempts to reach the database."""
-_HELD_S = 10.0
-"""How long an opening waits for the lock of a node that has just died."""
+_LOCK = 1634628961
+"""With the schema's name: what whoever brings a schema up to date holds."""
 _FORGET_EVERY = 1000
 """Commits after which the rows of those before are deleted."""
 
@@ -146,9 +148,13 @@ class _Apart(Exception):
 class PostgresEngine:
     """Tables in the schema ``schema``, created when absent, of the database at ``url``.
 
-    ``migrations`` and ``application_id`` as :class:`sbp_back.sql.sqlite.SqliteEngine` has them; one process holds the
-    schema at a time, by a lock of its session. A server that does not answer within ``patience_s`` counts as lost.
+    ``migrations`` and ``application_id`` as :class:`sbp_back.sql.sqlite.SqliteEngine` has them. Any number of processes
+    share the schema. A server that does not answer within ``patience_s`` counts as lost; a transaction in which a
+    process does nothing for half as long is undone, as others may wait for it.
     """
+
+    shared = True
+    notice = "SELECT pg_notify(?, '')"
 
     def __init__(
         self,
@@ -168,6 +174,7 @@ class PostgresEngine:
         self.commits = 0
         self._url = url
         self._schema = schema
+        self._quoted = '"' + schema.replace('"', '""') + '"'
         self._migrations = tuple(migrations)
         self._application_id = application_id
         self._patience_s = patience_s
@@ -187,17 +194,9 @@ class PostgresEngine:
     # --- opening ----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """See :class:`~sbp_back.sql.engine.Engine`. Raises StoreLocked where another process holds it."""
-        until = time.monotonic() + _HELD_S
+        """See :class:`~sbp_back.sql.engine.Engine`."""
         try:
-            while True:
-                try:
-                    db = self._connect()
-                    break
-                except StoreLocked:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(_AGAIN_S)
+            db = self._connect()
             self._migrate(db)
             (sums,) = db.execute("SHOW data_checksums").fetchone() or ("off",)
         except psycopg.Error as error:
@@ -225,14 +224,14 @@ class PostgresEngine:
             for name in ("text", "varchar", "name"):
                 db.adapters.register_loader(name, _LoadText)
             db.adapters.register_loader("numeric", _LoadInt)
-            # The server, too, is to notice when the other side is gone: it holds the lock for this session.
+            # The server, too, is to notice when the other side is gone, or has stopped: others wait for its rows.
             for setting in ("idle = 5", "interval = 2", "count = 3"):
                 db.execute(f"SET tcp_keepalives_{setting}".encode())
-            taken = db.execute("SELECT pg_try_advisory_lock(1634628961, hashtext(%s))", (self._schema,)).fetchone()
-            if taken is None or not taken[0]:
-                raise StoreLocked(f"{self.name} is in use by another process")
-            quoted = '"' + self._schema.replace('"', '""') + '"'
-            db.execute(f"SET search_path = {quoted}".encode())
+            idle = int(self._patience_s * 500)
+            db.execute(f"SET idle_in_transaction_session_timeout = {idle}".encode())
+            # Who reads a whole table, however small, meets everybody who changes a row of it.
+            db.execute("SET enable_seqscan = off")
+            db.execute(f"SET search_path = {self._quoted}".encode())
         except BaseException:
             db.close()
             raise
@@ -243,8 +242,9 @@ class PostgresEngine:
 
     def _migrate(self, db: _Connection) -> None:
         db.execute("BEGIN")
-        quoted = '"' + self._schema.replace('"', '""') + '"'
-        db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}".encode())
+        lock = _LOCK << 32 | zlib.crc32(self._schema.encode())
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
+        db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._quoted}".encode())
         query = "SELECT count(*) FROM pg_tables WHERE schemaname = %s"
         (tables,) = db.execute(query, (self._schema,)).fetchone() or (0,)
         found: tuple[Any, ...] | None = (self._application_id, 0)
@@ -286,6 +286,25 @@ class PostgresEngine:
         if self._db is not None:
             self._db.close()
             self._db = None
+
+    async def listen(self, channel: str) -> AsyncIterator[None]:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        while True:
+            try:
+                timeout = max(2, int(self._patience_s))
+                db = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=timeout)
+                async with db:
+                    await db.execute(f'LISTEN "{channel}"'.encode())
+                    yield
+                    while True:
+                        async for _ in db.notifies(timeout=self._patience_s, stop_after=1):
+                            yield
+                        # Whether the other side is still there.
+                        async with asyncio.timeout(self._patience_s):
+                            await db.execute("SELECT 1")
+            except (psycopg.Error, TimeoutError, OSError) as error:
+                logger.info("%s: who listens has lost the connection: %s", self.name, str(error).strip())
+            await asyncio.sleep(_AGAIN_S)
 
     def stop_waiting(self) -> None:
         """See :class:`~sbp_back.sql.engine.Engine`."""

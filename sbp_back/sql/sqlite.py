@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
@@ -31,6 +31,9 @@ class SqliteEngine:
     Where ``migrations`` have :func:`sbp_back.sql.row_sums.make_table` all rows have checksums, but those of
     ``unwatched`` tables, which have their own. ``reserve_bytes`` of disk are kept for what makes room there.
     """
+
+    shared = False
+    notice = ""
 
     def __init__(
         self,
@@ -123,6 +126,10 @@ class SqliteEngine:
     def close(self) -> None:
         """See :class:`~sbp_back.sql.engine.Engine`."""
         self.connection.close()
+
+    def listen(self, channel: str) -> AsyncIterator[None]:
+        """See :class:`~sbp_back.sql.engine.Engine`."""
+        raise NotImplementedError("nobody is told of what SQLite has committed")
 
     def stop_waiting(self) -> None:
         """See :class:`~sbp_back.sql.engine.Engine`: nothing ever waits."""

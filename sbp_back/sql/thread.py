@@ -45,7 +45,7 @@ class SqlThread:
     """After a group of which nothing is known, nothing is executed any more."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self.engine: Engine = engine
         self.closures = 0
         """Closures executed since opening."""
         self._loop: asyncio.AbstractEventLoop | None = None
