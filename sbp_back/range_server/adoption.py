@@ -62,9 +62,11 @@ class Adoptions:
         """See :meth:`~sbp_back.range_server.server.RangeServer.adopt`."""
         async with self._one_at_a_time:
             if server_id in self._store.adopted:
-                await self._go_on(server_id, pd)
+                for known in self._store.adopted:
+                    await self._go_on(known, pd)
                 await reconcile(self._table, self._server_id, pd, self._call)
                 return
+            before = set(self._store.adopted)
             try:
                 taken = await self._store.adopt(server_id)
             except StoreError as error:
@@ -76,7 +78,10 @@ class Adoptions:
                     self._table.add(RangeState(stored))
             # Of each stream only the last range can be open.
             last = {stored.stream_id: stored for stored in sorted(taken, key=lambda one: one.key)}
-            await self._write_down(server_id, [(*one.key, one.end) for one in last.values()], pd)
+            ends = [(*one.key, one.end) for one in last.values()]
+            for other in self._store.adopted:  # whoever has adopted another comes before that one
+                if other not in before:
+                    await self._write_down(other, ends, pd)
             await reconcile(self._table, self._server_id, pd, self._call, last)
 
     async def go_on(self, pd: Carrier) -> None:

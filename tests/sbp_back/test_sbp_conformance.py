@@ -192,6 +192,16 @@ async def test_report_metrics(backend: Backend) -> None:
     assert backend.pd.alive_servers() == [SERVER_ID, 17]
 
 
+async def test_adopt_server(backend: Backend) -> None:
+    await ask(backend.to_pd(), m.ReportMetricsRequest(m.RangeServerInfo(17, "somewhere:1")), m.ReportMetricsResponse)
+    request = m.AdoptServerRequest(17, SERVER_ID, [(1, 0, 5)])
+    answer = await ask(backend.to_pd(), request, m.AdoptServerResponse)
+    assert answer.server_id == SERVER_ID
+    assert backend.pd.alive_servers() == [SERVER_ID]
+    # A log on a disk is nobody else's to read.
+    await ask(backend.to_server(), m.AdoptServerRequest(18), m.AdoptServerResponse, ErrorCode.BAD_REQUEST)
+
+
 async def test_describe_pd(backend: Backend) -> None:
     answer = await ask(backend.to_pd(), m.DescribePdRequest(), m.DescribePdResponse)
     assert answer.nodes == [m.PdNode("pd-0", backend.pd.advertise_addr, True)]

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 from sbp_back.errors import StoreError, StoreVersionError
 from sbp_back.range_server.object_log.bucket import Bucket
-from sbp_back.range_server.object_log.claims import Claim
+from sbp_back.range_server.object_log.claims import Claim, Closing
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES
 
 PATIENCE = 30.0
@@ -24,11 +25,13 @@ SERVER_ID = "identity/server_id"
 
 
 class AdoptedElsewhereError(StoreError):
-    """Another range server has adopted a log; ``server_id``: which one, -1 if it has no number."""
+    """Another range server has adopted a log, or is about to; ``server_id``: which one, -1 if it has no number.
+    ``closed``: its own log was closed since, and goes wherever that goes."""
 
-    def __init__(self, what: str, by: str, server_id: int) -> None:
+    def __init__(self, what: str, by: str, server_id: int, closed: bool) -> None:
         super().__init__(f"{what} was adopted by range server {server_id} (log {by})")
         self.server_id = server_id
+        self.closed = closed
 
 
 class Logs:
@@ -42,14 +45,16 @@ class Logs:
         """The log ``NAME/G``."""
         return self._known.setdefault(name, self.root.below(f"logs/{name}"))
 
-    def claim(self, name: str, adopter: str = "") -> Claim:
-        """The ended claim of the next number of a log, or of its closing by somebody else."""
+    def claim(self, name: str) -> Claim:
+        """The ended claim of the next number of a log, unless it is closed."""
         log = self.log(name)
-        listed = [int(key.rpartition("/")[2], 16) for key in log.list("incarnations/")]
-        claim = Claim(os.urandom(UNIQUE_BYTES), listed, adopter)
-        while not claim.answered(log.write_once(f"incarnations/{claim.number:016x}", claim.content, PATIENCE)):
+        claim = Claim(os.urandom(UNIQUE_BYTES), self._claims(name))
+        while not claim.answered(log.write_once(_claim(claim.number), claim.content, PATIENCE)):
             pass
         return claim
+
+    def _claims(self, name: str) -> list[int]:
+        return [int(key.rpartition("/")[2], 16) for key in self.log(name).list("incarnations/")]
 
     def open(self, name: str) -> tuple[str, int]:
         """The newest log of the server that calls itself ``name``, and the number of this incarnation of it."""
@@ -59,7 +64,7 @@ class Logs:
         while True:
             full = f"{name}/{generation:08x}"
             claim = self.claim(full)
-            if not claim.adopted_by:
+            if not claim.closed:
                 return full, claim.number
             generation += 1
 
@@ -73,26 +78,35 @@ class Logs:
         there = self.log(name).read_once(SERVER_ID)
         return -1 if there is None else int(there)
 
-    def close(self, name: str, adopter: str, adopted: set[str]) -> int:
-        """Close a log for ``adopter``, which has adopted the logs ``adopted``; gives the number of the closing claim.
+    def close(self, name: str, adopter: str, has: Callable[[str, int], bool]) -> int:
+        """Close a log for ``adopter``, which has not adopted it; gives the number of the closing claim.
 
-        One whose adopter has been adopted in turn belongs to whoever has that one. Raises ``AdoptedElsewhereError``.
+        ``has`` fences a log, of which so many numbers were claimed, and tells whether it says that it has adopted this
+        one. Raises ``AdoptedElsewhereError``.
         """
-        claim = self.claim(name, adopter)
-        holder = claim.adopted_by or adopter
-        while holder != adopter and holder not in adopted:
-            beyond = self._adopter_of(holder)
-            if not beyond:
-                raise AdoptedElsewhereError(f"log {name}", holder, self.server_of(holder))
-            holder = beyond
-        return claim.number
-
-    def _adopter_of(self, name: str) -> str:
-        """Who has adopted a log; empty: nobody has."""
         log = self.log(name)
-        number = max((int(key.rpartition("/")[2], 16) for key in log.list("incarnations/")), default=0)
-        by = ""
-        while (there := log.read_once(f"incarnations/{number:016x}")) is not None:
-            by = there[UNIQUE_BYTES:].decode()
-            number += 1
-        return by
+        closing = Closing(os.urandom(UNIQUE_BYTES), self._claims(name), adopter)
+        while True:
+            while not closing.looked(log.read_once(_claim(closing.number))):
+                pass
+            if closing.is_closed:
+                return closing.number
+            if closing.by:
+                other = self.last_claim(closing.by)
+                if not other.by or has(closing.by, other.number):
+                    server_id = self.server_of(closing.by)
+                    raise AdoptedElsewhereError(f"log {name}", closing.by, server_id, bool(other.by))
+            if closing.put(log.write_once(_claim(closing.number), closing.content, PATIENCE)):
+                return closing.number
+
+    def last_claim(self, name: str) -> Closing:
+        """What was claimed of a log: ``by`` is who has closed it, ``number`` the first that is free."""
+        log = self.log(name)
+        last = Closing(bytes(UNIQUE_BYTES), self._claims(name), "-")
+        while not last.looked(log.read_once(_claim(last.number))):
+            pass
+        return last
+
+
+def _claim(number: int) -> str:
+    return f"incarnations/{number:016x}"

@@ -20,6 +20,7 @@ from sbp_back.range_server.object_log.cache import Cache, source_of
 from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, decode_head, key_of
 from sbp_back.range_server.object_log.group import BEFORE_RECORDS, ObjectGroup, decode_group, records_end
 from sbp_back.range_server.object_log.logs import PATIENCE, Logs
+from sbp_back.range_server.store.format import RecordType
 from sbp_back.range_server.store.index import StoredRange, StoreState
 from sbp_back.range_server.store.replay import apply_records
 from sbp_back.range_server.store.segment import Segment
@@ -98,15 +99,30 @@ class LogReader:
         Raises ``StoreCorrupt`` and ``OSError``."""
         bucket = self._logs.log(name)
         log = ReadLog(name, self._cache.space())
+        for incarnation, number, group in self._groups(name, upto):
+            self._apply(log, bucket, incarnation, number, group)
+        for segment in log.segments:
+            segment.sealed = True
+        return log
+
+    def adopted_in(self, name: str, upto: int) -> set[int]:
+        """The range servers that a log says it has adopted, which is closed by claim number ``upto`` or before."""
+        return {
+            record[2]
+            for _, _, group in self._groups(name, upto)
+            for record in group.records
+            if record[0] == RecordType.ADOPT
+        }
+
+    def _groups(self, name: str, upto: int) -> Iterator[tuple[int, int, ObjectGroup]]:
+        """Those of all incarnations below ``upto``, which are ended, with their incarnations and numbers."""
+        bucket = self._logs.log(name)
         for incarnation in range(upto):
             end = bucket.end_log(incarnation, 0, os.urandom(UNIQUE_BYTES), PATIENCE)
             sizes = bucket.numbers(incarnation)
             tasks = ((bucket, incarnation, number, sizes.get(number, 0)) for number in range(end))
             for number, group in enumerate(_ahead(self._pool, tasks)):
-                self._apply(log, bucket, incarnation, number, group)
-        for segment in log.segments:
-            segment.sealed = True
-        return log
+                yield incarnation, number, group
 
     def _apply(self, log: ReadLog, bucket: Bucket, incarnation: int, number: int, group: ObjectGroup) -> None:
         segments = log.segments

@@ -19,7 +19,7 @@ from sbp_back.errors import StoreError, StoreVersionError
 from sbp_back.files import ending, make_directories
 from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.cache import Cache, source_of
-from sbp_back.range_server.object_log.logs import SERVER_ID, Logs
+from sbp_back.range_server.object_log.logs import SERVER_ID, AdoptedElsewhereError, Logs
 from sbp_back.range_server.object_log.object_recovery import LogReader, ReadLog, end_ranges
 from sbp_back.range_server.object_log.object_writer import ObjectWriter
 from sbp_back.range_server.store.index import StoredRange
@@ -140,20 +140,31 @@ class ObjectStore(Store):
 
     async def adopt(self, server_id: int) -> list[StoredRange]:
         async with self._adopting:  # one at a time: they take much memory, and are rare
-            if server_id in self._opened.own.adopted:
-                return []
-            try:
-                closed_at, other = await asyncio.to_thread(self._take_over, server_id)
-            except OSError as error:
-                raise StoreError(f"the log of range server {server_id} cannot be taken over: {error}") from error
             taken: list[StoredRange] = []
-
-            def submit(settle: Settle[None]) -> None:
-                self._submit(_Adoption(server_id, closed_at, other, taken, settle))
-
-            await awaited(submit)
-            logger.info("%d ranges of range server %d are served here from now on", len(taken), server_id)
+            wanted = [server_id]
+            while wanted:
+                try:
+                    await self._adopt(wanted[-1], taken)
+                    wanted.pop()
+                except AdoptedElsewhereError as error:
+                    if not error.closed:
+                        raise
+                    wanted.append(error.server_id)
+                except OSError as error:
+                    raise StoreError(f"the log of range server {server_id} cannot be taken over: {error}") from error
             return taken
+
+    async def _adopt(self, server_id: int, taken: list[StoredRange]) -> None:
+        if server_id in self._opened.own.adopted:
+            return
+        closed_at, other = await asyncio.to_thread(self._take_over, server_id)
+        before = len(taken)
+
+        def submit(settle: Settle[None]) -> None:
+            self._submit(_Adoption(server_id, closed_at, other, taken, settle))
+
+        await awaited(submit)
+        logger.info("%d ranges of range server %d are served here from now on", len(taken) - before, server_id)
 
     def _take_over(self, server_id: int) -> tuple[int, ReadLog]:
         """On a thread: end a log for good, and read it."""
@@ -163,7 +174,11 @@ class ObjectStore(Store):
             raise StoreError(f"range server {server_id} has no log in {opened.logs.root.url}")
         if name == opened.own.name:
             raise StoreError(f"range server {server_id} is this one")
-        closed_at = opened.logs.close(name, opened.own.name, set(opened.own.adopted.values()))
+
+        def has(other: str, upto: int) -> bool:
+            return server_id in opened.reader.adopted_in(other, upto)
+
+        closed_at = opened.logs.close(name, opened.own.name, has)
         other = opened.reader.read(name, closed_at)
         end_ranges(other.state)
         return closed_at, other

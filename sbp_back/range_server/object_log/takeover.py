@@ -11,6 +11,9 @@ the next number. Once a fence is there,
   is not is passed over. What a listing shows is passed over untried only where its size says that it is a group: behind
   a fence that somebody else has put there may be groups that do not count.
 
+A server that lives may always be faster: while a fence is on its way its number is taken. So after some tries a fence
+is put far ahead, where the server will meet it, and looking goes on from below up to there.
+
 So nobody has to be asked, and no clock says that somebody is dead: it only says when to try. Two who do this at once
 find the same end: the second meets the first one's fence.
 
@@ -26,6 +29,14 @@ from collections.abc import Mapping
 from sbp_back.range_server.object_log.content import HEAD_BYTES, ObjectHead, ObjectKind, encode
 from sbp_back.range_server.object_log.writer import Put
 
+_TRIES = 4
+"""So many numbers in a row are found taken before a fence is put ahead."""
+_AHEAD = 32
+"""How far at first; then twice as far each time."""
+
+_NEVER = -(1 << 60)
+"""Tries: there is a fence ahead, so looking comes to an end."""
+
 
 class Takeover:
     """Ends the log of ``incarnation``, of whose objects those below ``first`` count though they may be deleted.
@@ -33,7 +44,7 @@ class Takeover:
     ``listed``: numbers that a listing has told, however old it is, with the bytes of their objects.
     """
 
-    __slots__ = ("_unique", "end", "incarnation", "number")
+    __slots__ = ("_ahead", "_from", "_tries", "_unique", "end", "incarnation", "number")
 
     def __init__(self, incarnation: int, first: int, unique: bytes, listed: Mapping[int, int]) -> None:
         self.incarnation = incarnation
@@ -43,6 +54,10 @@ class Takeover:
         """Once it is known: the number of the fence. What lies below is the log, what lies above was never
         acknowledged."""
         self._unique = unique
+        self._tries = 0
+        self._ahead = _AHEAD
+        self._from = -1
+        """While a fence is put ahead: the number that is looked at next."""
         while listed.get(self.number, 0) > HEAD_BYTES:
             self.number += 1
 
@@ -57,8 +72,18 @@ class Takeover:
         """
         if self.end >= 0 or outcome is Put.UNKNOWN:
             return self.end >= 0
-        if outcome is Put.TAKEN and (there is None or there.kind is not ObjectKind.FENCE):
+        passed = outcome is Put.TAKEN and (there is None or there.kind is not ObjectKind.FENCE)
+        if self._from >= 0:
+            self.number, self._from = self._from, -1
+            self._tries = 0 if passed else _NEVER
+            return False
+        if passed:
             self.number += 1
+            self._tries += 1
+            if self._tries == _TRIES:
+                self._from = self.number
+                self.number += self._ahead
+                self._ahead *= 2
             return False
         # Created; or an earlier try's, or that of somebody who is doing the same.
         self.end = self.number

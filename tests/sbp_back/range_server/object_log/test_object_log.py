@@ -160,3 +160,23 @@ def test_a_fence_passes_over_groups_and_stops_at_a_fence() -> None:
 
 def test_a_fence_in_the_listing_is_where_it_is_tried() -> None:
     assert Takeover(1, 0, UNIQUE, {0: HEAD_BYTES + 1, 1: HEAD_BYTES, 2: HEAD_BYTES + 1}).number == 1
+
+
+def test_a_server_that_is_faster_than_any_fence_meets_one_that_lies_ahead() -> None:
+    objects = dict.fromkeys(range(10), ObjectKind.GROUP)
+    takeover = Takeover(7, 0, bytes(16), {})
+    fenced, puts = False, 0
+    while True:
+        # While the fence is on its way the server has put three more.
+        for number in range(max(objects) + 1, max(objects) + 4):
+            fenced = fenced or objects.get(number) is ObjectKind.FENCE
+            if not fenced:
+                objects.setdefault(number, ObjectKind.GROUP)
+        puts += 1
+        assert puts < 1000
+        there = objects.setdefault(takeover.number, ObjectKind.FENCE)
+        head = ObjectHead(there, 7, takeover.number, bytes(16), 0, 0)
+        if takeover.put_ended(Put.TAKEN, head):
+            break
+    assert all(objects[number] is ObjectKind.GROUP for number in range(takeover.end))
+    assert objects[takeover.end] is ObjectKind.FENCE

@@ -370,8 +370,34 @@ async def test_who_adopts_may_die_behind_its_claim(tmp_path: Path) -> None:
     assert (await third.store.adopt(1))[0].end == 10
     with pytest.raises(StoreError):
         await second.store.adopt(1)
-    for driver in (former, second, third):
-        driver.close()
+
+
+async def test_two_servers_that_take_each_other_for_dead_leave_both_logs_to_others(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    former = [await server(tmp_path, bucket, name, number) for number, name in enumerate("ab", 1)]
+    for number, driver in enumerate(former, 1):
+        await driver.create(number)
+        await driver.append(make_entry(number, 0))
+    for driver, other in zip(former, (2, 1), strict=True):
+        assert isinstance(driver.store, ObjectStore)
+        driver.store._take_over(other)
+    for driver in former:
+        with pytest.raises(StoreFailed, match="taken over"):
+            await driver.create(9)
+    third = await server(tmp_path, bucket, "c", 3)
+    for number in (1, 2):
+        assert [stored.key for stored in await third.store.adopt(number)] == [(number, 0)]
+
+
+async def test_who_is_asked_for_what_a_dead_server_had_adopted_adopts_that_one(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    one, two, three = [await server(tmp_path, bucket, name, number) for number, name in enumerate("abc", 1)]
+    await one.create(1)
+    await two.store.adopt(1)
+    assert isinstance(three.store, ObjectStore)
+    three.store._take_over(2)
+    assert [stored.key for stored in await three.store.adopt(1)] == [(1, 0)]
+    assert sorted(three.store.adopted) == [1, 2]
 
 
 async def test_a_server_without_a_log_cannot_be_adopted(tmp_path: Path) -> None:
