@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation, ResourceKind
@@ -14,8 +15,12 @@ from sbp_back.sql.connection import upsert
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Database
+    from sbp_back.sql.connection import Connection
 
 _COLUMNS = "kind, pattern, name, principal, host, operation, allow"
+_IS_RULE = " AND ".join(f"{name} = ?" for name in _COLUMNS.split(", "))
+_FOLLOWED = "access rule"
+_Row = tuple[str, str, str, str, str, str, int]
 
 
 class TooManyRules(LogError):
@@ -37,14 +42,17 @@ class AccessRules:
 
     async def load(self) -> None:
         """Read what is kept."""
-        query = f"SELECT {_COLUMNS} FROM access_rules"
-        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+        self._db.changes.mirror(_FOLLOWED, _read, self._follow)
+        rows = await self._db.run(_all_rows)
         async for some in portions(rows):
             for row in some:
                 self.rules.add(_rule(row))
 
     async def add(self, rules: Sequence[Rule]) -> None:
         """Have them hold, all or none; those that do already change nothing. Raises TooManyRules, DatabaseError."""
+        await self._db.changes.settled(lambda: self._add(rules))
+
+    async def _add(self, rules: Sequence[Rule]) -> None:
         async with self._changing:
             new = [rule for rule in dict.fromkeys(rules) if rule not in self.rules]
             if len(self.rules) + len(new) > self._most:
@@ -54,8 +62,14 @@ class AccessRules:
             if new:
                 rows = list(map(_row, new))
                 query = upsert("access_rules", _COLUMNS.replace(",", ""))
+                mark = self._db.changes.mark(_FOLLOWED, map(_name, rows))
+
+                def write(connection: Connection) -> None:
+                    mark(connection)
+                    connection.executemany(query, rows)
+
                 await self._db.run(
-                    lambda connection: connection.executemany(query, rows),
+                    write,
                     flush=True,
                     then=lambda _: self._hold(new, self.rules.add),
                 )
@@ -67,14 +81,25 @@ class AccessRules:
 
     async def remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
         """Have the rules that any filter takes hold no longer; which those are, of each. Raises DatabaseError."""
+        return await self._db.changes.settled(lambda: self._remove(filters))
+
+    async def _remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
         async with self._changing:
+            overtaken = self._db.changes.mark(_FOLLOWED, ())
             found = [await self._find(wanted) for wanted in filters]
             gone = list(dict.fromkeys(rule for taken in found for rule in taken))
             if gone:
                 rows = list(map(_row, gone))
-                query = f"DELETE FROM access_rules WHERE {' AND '.join(f'{name} = ?' for name in _COLUMNS.split(', '))}"
+                query = f"DELETE FROM access_rules WHERE {_IS_RULE}"
+                note = self._db.changes.note(_FOLLOWED, map(_name, rows))
+
+                def write(connection: Connection) -> None:
+                    overtaken(connection)
+                    note(connection)
+                    connection.executemany(query, rows)
+
                 await self._db.run(
-                    lambda connection: connection.executemany(query, rows),
+                    write,
                     flush=True,
                     frees=True,
                     then=lambda _: self._hold(gone, self.rules.remove),
@@ -83,7 +108,7 @@ class AccessRules:
 
     async def _find(self, wanted: RuleFilter) -> list[Rule]:
         found: list[Rule] = []
-        async for some in portions(self.rules):
+        async for some in portions(list(self.rules)):  # other nodes' changes come in between
             found += filter(wanted.takes, some)
         return found
 
@@ -93,8 +118,33 @@ class AccessRules:
         for told in self.on_change:
             told()
 
+    def _follow(self, found: list[_Row], names: Collection[str] | None) -> None:
+        now = {_rule(row) for row in found}
+        concerned = list(self.rules) if names is None else [_rule(json.loads(name)) for name in names]
+        for rule in concerned:
+            if rule not in now and rule in self.rules:
+                self.rules.remove(rule)
+        self._hold(list(now), self.rules.add)
 
-def _row(rule: Rule) -> tuple[str, str, str, str, str, str, int]:
+
+def _all_rows(connection: Connection) -> list[_Row]:
+    return connection.execute(f"SELECT {_COLUMNS} FROM access_rules").fetchall()
+
+
+def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
+    """The rows of the rules that are called so and hold, or of all that do."""
+    if names is None:
+        return _all_rows(connection)
+    query = f"SELECT {_COLUMNS} FROM access_rules WHERE {_IS_RULE}"
+    return [row for name in names for row in connection.execute(query, json.loads(name)).fetchall()]
+
+
+def _name(row: _Row) -> str:
+    """What others are told that a rule is called."""
+    return json.dumps(row)
+
+
+def _row(rule: Rule) -> _Row:
     return (
         rule.kind.name,
         rule.pattern.name,
@@ -106,6 +156,6 @@ def _row(rule: Rule) -> tuple[str, str, str, str, str, str, int]:
     )
 
 
-def _rule(row: tuple[str, str, str, str, str, str, int]) -> Rule:
+def _rule(row: _Row) -> Rule:
     kind, pattern, name, principal, host, operation, allow = row
     return Rule(ResourceKind[kind], Pattern[pattern], name, principal, host, Operation[operation], bool(allow))

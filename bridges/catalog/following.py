@@ -50,6 +50,8 @@ LOOK_S = 1.0
 _KEPT = 10_000
 """Versions of which the rows are kept: who has missed more reads everything."""
 _TRIES = 20
+_AT_ONCE = 200
+"""Names in one query."""
 
 _log = structlog.get_logger("anabranch.catalog")
 
@@ -117,13 +119,25 @@ class Changes:
         memory. It raises Overtaken."""
         if not self.shared:
             return _nothing
-        seen, origin, notice = self.seen, self._origin, self._db.engine.notice
-        marked = sorted(set(names))
+        seen, origin, note = self.seen, self._origin, self.note(kind, names)
 
         def write(connection: Connection) -> None:
             query = "SELECT 1 FROM changes WHERE version > ? AND origin <> ? LIMIT 1"
             if connection.execute(query, (seen, origin)).fetchone() is not None:
                 raise Overtaken("another node was first, and this one has to look again")
+            note(connection)
+
+        return write
+
+    def note(self, kind: str, names: Iterable[str]) -> Callable[[Connection], None]:
+        """As :meth:`mark`, of a change that is right whatever others have changed meanwhile."""
+        if not self.shared:
+            return _nothing
+        origin, notice, marked = self._origin, self._db.engine.notice, sorted(set(names))
+
+        def write(connection: Connection) -> None:
+            if not marked:
+                return
             raised = "UPDATE changes_version SET version = version + 1 RETURNING version"
             (version,) = connection.execute(raised).fetchone()
             rows = [(version, kind, name, origin) for name in marked]
@@ -236,3 +250,15 @@ def _nothing(_: Connection) -> None:
 def _version(connection: Connection) -> int:
     (version,) = connection.execute("SELECT version FROM changes_version").fetchone()
     return int(version)
+
+
+def rows_named(connection: Connection, query: str, key: str, names: Collection[str] | None) -> list[tuple[Any, ...]]:
+    """The rows that ``query`` (without WHERE) finds, or those of them whose ``key`` is one of ``names``."""
+    if names is None:
+        return connection.execute(query).fetchall()
+    found: list[tuple[Any, ...]] = []
+    wanted = sorted(names)
+    for first in range(0, len(wanted), _AT_ONCE):
+        part = wanted[first : first + _AT_ONCE]
+        found += connection.execute(f"{query} WHERE {key} IN ({', '.join('?' * len(part))})", part)
+    return found

@@ -72,6 +72,15 @@ class PendingPositions:
                 if not self._topics[topic]:
                     del self._topics[topic]
 
+    def all(self) -> list[Pending]:
+        """All that is pending."""
+        return [
+            (*transaction, *name, *place)
+            for name, places in self._places.items()
+            for place, waiting in places.items()
+            for transaction in waiting
+        ]
+
     def has_topic(self, topic: str) -> bool:
         """Whether anything is pending in a topic."""
         return bool(self._topics.get(topic))

@@ -18,7 +18,7 @@ same time share one flush (bridges/catalog/sql.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -76,19 +76,7 @@ class Progress:
     async def load(self) -> None:
         """Read all positions into memory."""
 
-        def read(
-            connection: Connection,
-        ) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
-            groups: _Positions = {}
-            for space, group, topic, partition, *rest in connection.execute(
-                "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
-                "FROM positions"
-            ):
-                groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)
-            holders = list(connection.execute("SELECT front, space, grp FROM groups"))
-            return groups, holders, pending_positions.all_pending(connection)
-
-        self._groups, held, pending = await self._db.run(read)
+        self._groups, held, pending = await self._db.run(_read)
         self._pending.load(pending)
         self._only_pending = {row[2:4] for row in pending} - self._groups.keys()
         self._holders = {}
@@ -98,6 +86,35 @@ class Progress:
         for name, positions in self._groups.items():
             for topic, _ in positions:
                 self._count(topic, name, 1)
+
+    async def reload(self, wanted: Callable[[GroupName], bool]) -> None:
+        """Know of the groups that are ``wanted`` (asked in the database's thread) what the database does: another node
+        may have acted for them. Raises an error of the database."""
+
+        def read(
+            connection: Connection,
+        ) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
+            groups, holders, pending = _read(connection)
+            return (
+                {name: positions for name, positions in groups.items() if wanted(name)},
+                [row for row in holders if wanted((row[1], row[2]))],
+                [row for row in pending if wanted((row[2], row[3]))],
+            )
+
+        def take(found: tuple[_Positions, list[tuple[str, str, str]], list[Pending]]) -> None:
+            groups, holders, pending = found
+            for name in [name for name in self._groups if wanted(name)]:
+                self._forget(name, list(self._groups[name]))
+            for name in [name for name in self._holders if wanted(name)]:
+                del self._holders[name]
+            self._ended([row for row in self._pending.all() if wanted((row[2], row[3]))])
+            for name, positions in groups.items():
+                self._store(name, [(*place, committed) for place, committed in positions.items()])
+            for front, space, group in holders:
+                self._holders.setdefault((space, group), set()).add(front)
+            self._began(pending)
+
+        await self._db.run(read, then=take)
 
     def front(self, front: str, space: str = CONSUMERS) -> FrontProgress:
         """What the front of that name sees and may do; ``space`` says with whom it shares its groups."""
@@ -435,6 +452,18 @@ class FrontProgress:
             held.discard(self.name)
             if not held:
                 del holders[self.space, group]
+
+
+def _read(connection: Connection) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
+    """All positions, who holds groups, and what is pending."""
+    groups: _Positions = {}
+    for space, group, topic, partition, *rest in connection.execute(
+        "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
+        "FROM positions"
+    ):
+        groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)
+    holders = list(connection.execute("SELECT front, space, grp FROM groups"))
+    return groups, holders, pending_positions.all_pending(connection)
 
 
 def erase_topic(connection: Connection, topic: str) -> None:

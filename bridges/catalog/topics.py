@@ -285,13 +285,15 @@ class Catalog:
         also: Also | None = None,
         migration: str | None = None,
         origin: str = "",
+        then: Callable[[], None] | None = None,
     ) -> Topic:
         """Create a topic; when this returns, it is durable and ready for appends.
 
         ``names`` are what other protocols call it, where that differs from the derived names; a topic that is not a
         user's has no others. ``keys`` are the ranges
         of the partitions, by number; without, each has the whole range. ``also`` runs inside the transaction that makes
-        the topic, for what a front keeps about it: there is both or neither. ``migration`` names the one that fills the
+        the topic, for what a front keeps about it: there is both or neither; ``then`` is called when that is durable,
+        before anybody can find the topic. ``migration`` names the one that fills the
         topic from elsewhere, and ``origin`` with what: nobody else may write to it before :meth:`hand_over`. A caller
         that is cancelled does not stop the creation. Raises InvalidTopicName, TopicExists, NameCollision,
         InvalidPartitions, InvalidConfig, LogUnavailable (backend) or an error of the database.
@@ -304,7 +306,7 @@ class Catalog:
             topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
             self._index.take_names(topic)
             self._making += partitions
-            return self._create(topic, partitions, keys, also)
+            return self._create(topic, partitions, keys, also, then)
 
         return await self._decided(begin)
 
@@ -350,7 +352,14 @@ class Catalog:
         finally:
             self._making -= more
 
-    async def _create(self, topic: Topic, partitions: int, keys: Sequence[KeyRange], also: Also | None) -> Topic:
+    async def _create(
+        self,
+        topic: Topic,
+        partitions: int,
+        keys: Sequence[KeyRange],
+        also: Also | None,
+        then: Callable[[], None] | None,
+    ) -> Topic:
         try:
             wanted = [PartitionInfo(n, -1, keys[n] if keys else WHOLE) for n in range(partitions)]
 
@@ -364,6 +373,8 @@ class Catalog:
 
             def made(infos: list[PartitionInfo]) -> None:
                 topic.partitions.extend(infos)
+                if then is not None:
+                    self._barrier.call("topic made", then)
                 self._index.add(topic)
                 self._tell_of_compaction(topic.name)
                 self._changed(Change(ChangeKind.CREATED, topic))
@@ -650,16 +661,28 @@ class Catalog:
                 raise InvalidConfig(f"{key!r} is not a topic configuration")
         return topic_config.validate(merged)
 
-    async def set_config(self, name: str, changes: Mapping[str, str | None], also: Also | None = None) -> Topic:
+    async def set_config(
+        self,
+        name: str,
+        changes: Mapping[str, str | None],
+        also: Also | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Topic:
         """Change a topic's configuration; None removes a key. Raises TopicNotFound, InvalidConfig.
 
         ``also`` runs inside the same transaction, for what a front keeps about the topic; what it raises is raised
-        here, and nothing has changed then.
+        here, and nothing has changed then. ``then`` is called when that is durable, before others are told. With
+        ``also`` Overtaken is raised, too: whoever has decided what it stores has to do so again
+        (:meth:`bridges.catalog.following.Changes.settled`).
         """
         self.check_config(name, changes)
-        return await self._decided(lambda: self._set_config(name, changes, also))
+        if also is not None:
+            return await self._work.run(self._set_config(name, changes, also, then))
+        return await self._decided(lambda: self._set_config(name, changes, None, then))
 
-    async def _set_config(self, name: str, changes: Mapping[str, str | None], also: Also | None) -> Topic:
+    async def _set_config(
+        self, name: str, changes: Mapping[str, str | None], also: Also | None, then: Callable[[], None] | None
+    ) -> Topic:
         async with self._changing(name) as topic:
             config = self.check_config(name, changes)
             mark = self._mark(name)
@@ -670,7 +693,12 @@ class Catalog:
                 if also is not None:
                     also(connection)
 
-            await self._db.run(commit, then=lambda _: self._configured(topic, config))
+            def changed(_: None) -> None:
+                if then is not None:
+                    self._barrier.call("topic changed", then)
+                self._configured(topic, config)
+
+            await self._db.run(commit, then=changed)
             return topic
 
     def _configured(self, topic: Topic, config: dict[str, str]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 from bridges.catalog.sql import Connection, Database
 
@@ -55,6 +55,24 @@ class KnownRows(StreamRows, Generic[V]):
         query = f"SELECT stream_id, {', '.join(self.columns)} FROM {self.table}"
         for stream_id, *row in await self._db.run(lambda connection: connection.execute(query).fetchall()):
             self._known[stream_id] = self._with_row(stream_id, row)
+
+    async def reload(self, streams: Collection[int]) -> None:
+        """Know of ``streams`` what the database does: another node may have had their logs. Raises an error of the
+        database."""
+        if self._db is None or not streams:
+            return
+        query = (
+            f"SELECT stream_id, {', '.join(self.columns)} FROM {self.table} "
+            f"WHERE stream_id IN ({', '.join(map(str, streams))})"
+        )
+
+        def take(rows: list[Any]) -> None:
+            for stream_id in streams:
+                self._known.pop(stream_id, None)
+            for stream_id, *row in rows:
+                self._known[stream_id] = self._with_row(stream_id, row)
+
+        await self._db.run(lambda connection: connection.execute(query).fetchall(), then=take)
 
     def _with_row(self, stream_id: int, row: Sequence[int]) -> V:
         """What is known of a stream, once one of its rows is."""

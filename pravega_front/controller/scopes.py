@@ -7,10 +7,12 @@ pages of names, so nothing here walks through all topics but :meth:`Scopes.load`
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from bridges.catalog.following import rows_named
 from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
 from bridges.errors import LogError
@@ -18,6 +20,8 @@ from pravega_front.names import SYSTEM_SCOPE
 
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
+
+_FOLLOWED = "pravega scope"
 
 
 class _Streams(Struct):
@@ -45,10 +49,8 @@ class Scopes:
     async def load(self) -> None:
         """Know what is durable, and listen to the catalog."""
 
-        def read(connection: Connection) -> set[str]:
-            return {name for (name,) in connection.execute("SELECT name FROM front_pravega_scopes")}
-
-        self._made = await self._db.run(read)
+        self._db.changes.mirror(_FOLLOWED, _read, self._follow)
+        self._made = await self._db.run(lambda connection: _read(connection, None))
         for topic in self._catalog.topics.values():
             if place := _place(topic):
                 streams = self._streams.setdefault(place[0], _Streams())
@@ -133,8 +135,10 @@ class Scopes:
             (count,) = connection.execute("SELECT count(*) FROM front_pravega_scopes").fetchone()
             if count >= self._most:
                 raise TooManyScopes(f"{count} scopes were made: no more can be")
+            note(connection)
             connection.execute(upsert("front_pravega_scopes", "name"), (scope,))
 
+        note = self._db.changes.note(_FOLLOWED, [scope])
         await self._db.run(change, then=lambda _: self._added(scope))
 
     def _added(self, scope: str) -> None:
@@ -143,13 +147,28 @@ class Scopes:
 
     async def remove(self, scope: str) -> None:
         """Forget that a scope was made, durably."""
-        delete = "DELETE FROM front_pravega_scopes WHERE name = ?"
-        await self._db.run(lambda db: db.execute(delete, (scope,)), then=lambda _: self._removed(scope))
+
+        def change(connection: Connection) -> None:
+            note(connection)
+            connection.execute("DELETE FROM front_pravega_scopes WHERE name = ?", (scope,))
+
+        note = self._db.changes.note(_FOLLOWED, [scope])
+        await self._db.run(change, then=lambda _: self._removed(scope))
 
     def _removed(self, scope: str) -> None:
         if scope in self._made:
             self._made.discard(scope)
             self._drop(scope)
+
+    def _follow(self, found: set[str], names: Collection[str] | None) -> None:
+        for scope in (self._made.copy() if names is None else self._made.intersection(names)) - found:
+            self._removed(scope)
+        for scope in found - self._made:
+            self._added(scope)
+
+
+def _read(connection: Connection, names: Collection[str] | None) -> set[str]:
+    return {name for (name,) in rows_named(connection, "SELECT name FROM front_pravega_scopes", "name", names)}
 
 
 def _place(topic: Topic) -> tuple[str, str] | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.following import rows_named
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
 from bridges.catalog.names import canonical_name
 from bridges.catalog.sql import Connection, upsert
-from bridges.catalog.topic import InvalidPartitions, Topic, TopicKind, TopicNotFound
+from bridges.catalog.topic import FOLLOWED, Change, ChangeKind, InvalidPartitions, Topic, TopicKind, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
 from bridges.finishing import Finishing
 from bridges.net.grpc_server import Code, GrpcRefusal
@@ -74,12 +75,31 @@ class Streams:
         """Know scopes, and what was said of streams."""
         await self.scopes.load()
 
-        def read(connection: Connection) -> dict[str, bytes]:
-            return dict(connection.execute("SELECT topic, config FROM front_pravega_streams"))
-
-        self._configs = await self._db.run(read)
+        self._db.changes.mirror(FOLLOWED, _read, self._follow)
+        self._catalog.on_change.append(self._changed)
+        self._configs = await self._db.run(lambda connection: _read(connection, None))
         for name, raw in self._configs.items():
             self._note_policy(name, _StreamConfig.FromString(raw))
+
+    def _follow(self, found: dict[str, bytes], names: Collection[str] | None) -> None:
+        for name in set(self._configs if names is None else names) - found.keys():
+            self._forget(name)
+        for name, raw in found.items():
+            if self._configs.get(name) != raw:
+                self._know(name, raw, _StreamConfig.FromString(raw))
+
+    def _changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            self._forget(change.topic.name)
+
+    def _know(self, name: str, raw: bytes, config: Any) -> None:
+        self._configs[name] = raw
+        self._note_policy(name, config)
+
+    def _forget(self, name: str) -> None:
+        self._configs.pop(name, None)
+        self._by_rate.discard(name)
+        self._by_size.discard(name)
 
     def _note_policy(self, name: str, config: Any) -> None:
         if config.scalingPolicy.scaleType == ScaleType.FIXED_NUM_SEGMENTS or config.scalingPolicy.targetRate <= 0:
@@ -156,6 +176,8 @@ class Streams:
     async def close(self) -> None:
         """Finish changes under way, and listen to the catalog no more."""
         await self._work.close()
+        if self._changed in self._catalog.on_change:
+            self._catalog.on_change.remove(self._changed)
         self.scopes.close()
 
     async def create(self, config: Any, kind: TopicKind = TopicKind.USER) -> Topic:
@@ -174,7 +196,7 @@ class Streams:
         count = max(1, config.scalingPolicy.minNumSegments)
         if count > self._catalog.options.max_partitions_per_topic:  # before anything is made of that many
             raise InvalidPartitions(f"{count} segments, of {self._catalog.options.max_partitions_per_topic} at most")
-        topic = await self._catalog.create_topic(
+        return await self._catalog.create_topic(
             canonical,
             count,
             {**_retention(config, count), SPLIT: "true"},
@@ -182,14 +204,12 @@ class Streams:
             keys=even(count),
             kind=kind,
             also=also,
+            then=lambda: self._know(canonical, raw, config),
         )
-        self._configs[canonical] = raw
-        self._note_policy(canonical, config)
-        return topic
 
     async def update(self, topic: Topic, config: Any) -> None:
         """Change what was said of a stream, durably. Raises LogError."""
-        await self._work.run(self._update(topic, config))
+        await self._work.run(self._db.changes.settled(lambda: self._update(topic, config)))
 
     async def _update(self, topic: Topic, config: Any) -> None:
         raw = stored(config)
@@ -197,9 +217,8 @@ class Streams:
         def also(connection: Connection) -> None:
             connection.execute(upsert("front_pravega_streams", "topic", "config"), (topic.name, raw))
 
-        await self._catalog.set_config(topic.name, dict(_retention(config, len(topic.active))), also)
-        self._configs[topic.name] = raw
-        self._note_policy(topic.name, config)
+        share = dict(_retention(config, len(topic.active)))
+        await self._catalog.set_config(topic.name, share, also, lambda: self._know(topic.name, raw, config))
 
     def has_tag(self, topic: Topic, tag: str) -> bool:
         """Whether a stream was given a tag."""
@@ -213,9 +232,6 @@ class Streams:
 
     async def _delete(self, topic: Topic) -> None:
         await self._catalog.delete_topic(topic.name, own=True)
-        self._configs.pop(topic.name, None)
-        self._by_rate.discard(topic.name)
-        self._by_size.discard(topic.name)
 
     def config(self, topic: Topic) -> Any:
         """What was said of a stream; of one that another protocol made, what comes nearest."""
@@ -229,6 +245,10 @@ class Streams:
         config.retentionPolicy.SetInParent()
         config.tags.SetInParent()  # clients count on it, also when it is empty
         return config
+
+
+def _read(connection: Connection, names: Collection[str] | None) -> dict[str, bytes]:
+    return dict(rows_named(connection, "SELECT topic, config FROM front_pravega_streams", "topic", names))
 
 
 def stored(config: Any) -> bytes:

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+import ydb
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
+from pravega_front.wire.controller import message
 from tests.conftest import NodeFactory
-from tests.node_process import NodeProcess
+from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
+from tests.pravega_front.controller_client import ControllerClient, stream
 
 T = TypeVar("T")
 
 PATIENCE = 60
+LISTENERS = ("kafka", "ydb", "pravega", "pravega-segmentstore", "console", "sbp-pd", "sbp-range-server")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +42,12 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Itera
     url = postgres.made()
     try:
         made = [
-            factory(f"node{number}", settings={"cluster.database": url, "node.id": f"{number}"}, start=False)
+            factory(
+                f"node{number}",
+                settings={"cluster.database": url, "node.id": f"{number}", "auth.rules": "allow"},
+                listen=dict.fromkeys(LISTENERS, ANY),
+                start=False,
+            )
             for number in (1, 2)
         ]
         for node in made:
@@ -64,3 +86,106 @@ def test_a_topic_that_is_made_at_one_node_is_there_at_the_other_within_milliseco
     took.sort()
     print(f"seen after {took[len(took) // 2]:.0f} ms, at the latest {took[-1]:.0f}")
     assert took[len(took) // 2] < 500
+
+
+def test_configuration_partitions_and_deletion_are_the_same_everywhere(admins: list[AdminClient]) -> None:
+    one, other = admins
+    one.create_topics([NewTopic("same", 1)])["same"].result(PATIENCE)
+    until(lambda: "same" in topics(other), True)
+    resource = ConfigResource(ResourceType.TOPIC, "same", set_config={"retention.ms": "1234"})
+    other.alter_configs([resource])[resource].result(PATIENCE)
+
+    def kept(admin: AdminClient) -> str:
+        asked = ConfigResource(ResourceType.TOPIC, "same")
+        return str(admin.describe_configs([asked])[asked].result(PATIENCE)["retention.ms"].value)
+
+    until(lambda: kept(one), "1234")
+    one.create_partitions([NewPartitions("same", 4)])["same"].result(PATIENCE)
+    until(lambda: len(other.list_topics("same", timeout=PATIENCE).topics["same"].partitions), 4)
+    other.delete_topics(["same"])["same"].result(PATIENCE)
+    until(lambda: "same" in topics(one), False)
+    one.create_topics([NewTopic("same", 2)])["same"].result(PATIENCE)
+    until(lambda: len(other.list_topics("same", timeout=PATIENCE).topics["same"].partitions), 2)
+
+
+def test_many_topics_made_at_once_at_all_nodes_exist_once(admins: list[AdminClient]) -> None:
+    names = [f"storm{number}" for number in range(40)]
+    asked = [admin.create_topics([NewTopic(name, 1) for name in names]) for admin in admins]
+    for name in names:
+        made = [futures[name].exception(PATIENCE) is None for futures in asked]
+        assert sum(made) == 1, name
+    for admin in admins:
+        until(lambda admin=admin: topics(admin) >= set(names), True)
+
+
+def test_what_the_ydb_front_keeps_is_the_same_everywhere(nodes: list[NodeProcess]) -> None:
+    with ExitStack() as stack:
+        drivers = [stack.enter_context(ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local")) for node in nodes]
+        for driver in drivers:
+            driver.wait(timeout=PATIENCE, fail_fast=True)
+        one, other = (driver.topic_client for driver in drivers)
+        drivers[0].scheme_client.make_directory("/local/made/deep")
+        one.create_topic("orders", consumers=["first"])
+
+        def consumers(client: Any) -> set[str]:
+            return {consumer.name for consumer in client.describe_topic("orders").consumers}
+
+        for driver in drivers:
+            children = lambda driver=driver: {  # noqa: E731
+                child.name for child in driver.scheme_client.list_directory("/local").children
+            }
+            until(lambda children=children: children() >= {"made", "orders"}, True)
+        wanted = {"first"}
+        for number in range(10):
+            # Both change the same topic at the same time, each by what it knows.
+            with ThreadPoolExecutor() as pool:
+                added = [
+                    pool.submit(client.alter_topic, "orders", add_consumers=[f"{name}{number}"])
+                    for name, client in (("a", one), ("b", other))
+                ]
+                for future in added:
+                    future.result(PATIENCE)
+            wanted |= {f"a{number}", f"b{number}"}
+        until(lambda: consumers(one), wanted)
+        until(lambda: consumers(other), wanted)
+
+
+def test_what_the_pravega_front_keeps_is_the_same_everywhere(nodes: list[NodeProcess]) -> None:
+    with ExitStack() as stack:
+        clients = [ControllerClient(node.addresses["pravega"]) for node in nodes]
+        for client in clients:
+            stack.callback(client.close)
+        one, other = clients
+
+        def found(client: ControllerClient) -> set[str]:
+            listed = client.listStreamsInScope(scope=message("ScopeInfo")(scope="shared")).streams
+            return {f"{one.scope}/{one.stream}" for one in listed}
+
+        one.createScope(scope="shared")
+        until(lambda: other.checkScopeExists(scope="shared").exists, True)
+        policy = {"scaleType": 0, "minNumSegments": 3}
+        info = stream("shared", "orders")
+        made = other.createStream(streamInfo=info, scalingPolicy=policy, tags={"tag": ["blue"]})
+        assert made.status == 0
+        until(lambda: "shared/orders" in found(one), True)
+        assert list(one.getStreamConfiguration(scope="shared", stream="orders").tags.tag) == ["blue"]
+        assert len(one.getCurrentSegments(scope="shared", stream="orders").segmentRanges) == 3
+        one.updateStream(streamInfo=info, scalingPolicy=policy, tags={"tag": ["green"]})
+        until(lambda: list(other.getStreamConfiguration(scope="shared", stream="orders").tags.tag), ["green"])
+
+
+def test_a_rule_that_one_node_is_told_binds_at_all(nodes: list[NodeProcess], admins: list[AdminClient]) -> None:
+    one, other = admins
+    one.create_topics([NewTopic("secret", 1)])["secret"].result(PATIENCE)
+    until(lambda: "secret" in topics(other), True)
+    hide = AclBinding(
+        ResourceType.TOPIC, "secret", ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", AclOperation.ALL,
+        AclPermissionType.DENY,
+    )  # fmt: skip
+    one.create_acls([hide])[hide].result(PATIENCE)
+    until(lambda: "secret" in topics(other), False)
+    gone = AclBindingFilter(
+        ResourceType.TOPIC, "secret", ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    assert len(other.delete_acls([gone])[gone].result(PATIENCE)) == 1
+    until(lambda: "secret" in topics(one), True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from bridges.catalog.following import rows_named
 from ydb_topic_front.service.paths import PROTOCOL, parents
 from ydb_topic_front.wire.statuses import Status, YdbError
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 MOST = 100_000
 """Directories that are kept: they stay in memory."""
 _AT_ONCE = 1000
+_FOLLOWED = "ydb directory"
 
 
 class Directories:
@@ -35,12 +37,14 @@ class Directories:
         self._kept: set[str] = set()
 
     async def load(self) -> None:
-        """Read all that are kept into memory."""
+        """Read all that are kept into memory, and follow what other nodes change."""
+        self._db.changes.mirror(_FOLLOWED, _read, self._follow)
 
-        def read(connection: Connection) -> set[str]:
-            return {path for (path,) in connection.execute("SELECT path FROM front_ydb_directories")}
+        self._kept = await self._db.run(lambda connection: _read(connection, None))
 
-        self._kept = await self._db.run(read)
+    def _follow(self, found: set[str], paths: Collection[str] | None) -> None:
+        self._kept.difference_update(self._kept.copy() if paths is None else paths)
+        self._kept.update(found)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -83,6 +87,10 @@ class Directories:
 
         Raises YdbError when there are too many, or an error of the database.
         """
+        await self._db.changes.settled(lambda: self._make(path))
+
+    async def _make(self, path: str) -> None:
+        mark = self._db.changes.mark(_FOLLOWED, [*parents(path), path])
         new = [one for one in (*parents(path), path) if one not in self._kept]
         if not new:
             return
@@ -90,22 +98,44 @@ class Directories:
             raise YdbError(
                 Status.GENERIC_ERROR, f"there are {len(self._kept)} directories, and at most {MOST} are kept"
             )
-        await self._db.run(lambda connection: insert(connection, new), then=lambda _: self.made(new))
+
+        def write(connection: Connection) -> None:
+            mark(connection)
+            _insert(connection, new)
+
+        await self._db.run(write, then=lambda _: self.made(new))
+
+    def keeping(self, paths: Sequence[str]) -> Callable[[Connection], None]:
+        """What a transaction calls that keeps directories; when it is durable, :meth:`made` is to be called."""
+        note = self._db.changes.note(_FOLLOWED, paths)
+
+        def write(connection: Connection) -> None:
+            note(connection)
+            _insert(connection, paths)
+
+        return write
 
     def made(self, paths: Iterable[str]) -> None:
-        """Directories were kept by somebody's own :func:`insert`."""
+        """Directories are durably kept."""
         self._kept.update(paths)
 
     async def remove(self, path: str) -> None:
         """Keep a directory no more. Durable when this returns. Raises an error of the database."""
-        await self._db.run(
-            lambda connection: connection.execute("DELETE FROM front_ydb_directories WHERE path = ?", (path,)),
-            then=lambda _: self._kept.discard(path),
-        )
+        note = self._db.changes.note(_FOLLOWED, [path])
+
+        def write(connection: Connection) -> None:
+            note(connection)
+            connection.execute("DELETE FROM front_ydb_directories WHERE path = ?", (path,))
+
+        await self._db.run(write, then=lambda _: self._kept.discard(path))
 
 
-def insert(connection: Connection, paths: Iterable[str]) -> None:
-    """Part of a transaction: keep directories."""
+def _read(connection: Connection, paths: Collection[str] | None) -> set[str]:
+    query = "SELECT path FROM front_ydb_directories"
+    return {path for (path,) in rows_named(connection, query, "path", paths)}
+
+
+def _insert(connection: Connection, paths: Iterable[str]) -> None:
     now = time.time_ns() // 1_000_000
     connection.executemany(
         "INSERT INTO front_ydb_directories VALUES (?, ?) ON CONFLICT DO NOTHING", [(path, now) for path in paths]

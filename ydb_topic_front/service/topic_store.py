@@ -6,14 +6,15 @@ What the front keeps of each topic is in memory. Work that was begun is finished
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from bridges.catalog.following import rows_named
 from bridges.catalog.sql import upsert
-from bridges.catalog.topic import Change, ChangeKind, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.topic import FOLLOWED, Change, ChangeKind, NameCollision, TopicNotFound
 from bridges.finishing import Finishing
-from ydb_topic_front.service import directories, paths
+from ydb_topic_front.service import paths
 from ydb_topic_front.service.paths import PROTOCOL
 from ydb_topic_front.service.topic_settings import MAX_BYTES_OF_ALL, NONE, TopicSettings, retention_configuration
 from ydb_topic_front.wire.statuses import Status, YdbError
@@ -42,7 +43,6 @@ class TopicStore:
         """Called when what is kept of a topic has changed, and is durable."""
         self._known: dict[str, TopicSettings] = {}
         self._bytes = 0
-        self._new: dict[str, TopicSettings] = {}
         self._creations: dict[str, asyncio.Task[Topic]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._work = Finishing()
@@ -50,12 +50,22 @@ class TopicStore:
     async def load(self) -> None:
         """Read everything into memory, and follow the catalog from now on."""
 
-        def read(connection: Connection) -> list[tuple[str, bytes]]:
-            return connection.execute("SELECT topic, settings FROM front_ydb_topics").fetchall()
-
-        for topic, data in await self._db.run(read):
+        self._db.changes.mirror(FOLLOWED, _read, self._follow)
+        for topic, data in await self._db.run(lambda connection: _read(connection, None)):
             self._keep(topic, TopicSettings.stored(data))
         self._catalog.on_change.append(self._changed)
+
+    def _follow(self, found: list[tuple[str, bytes]], names: Collection[str] | None) -> None:
+        """Another node has changed topics: what is kept of those that are called one of ``names``, or of all."""
+        now = {topic: TopicSettings.stored(data) for topic, data in found}
+        for name in list(self._known) if names is None else names:
+            if name not in now and name in self._known:
+                self._bytes -= self._known.pop(name).size
+        for name, settings in now.items():
+            if settings != self.of(name):
+                self._keep(name, settings)
+                if (topic := self._catalog.topics.get(name)) is not None:
+                    self._tell(topic)
 
     async def close(self) -> None:
         """Follow the catalog no more, and finish what is under way."""
@@ -79,11 +89,7 @@ class TopicStore:
         topic = change.topic
         if topic is None:
             return
-        if change.kind is ChangeKind.CREATED:
-            new = self._new.pop(topic.name, None)
-            if new is not None:
-                self._keep(topic.name, new)
-        elif change.kind is ChangeKind.DELETED:
+        if change.kind is ChangeKind.DELETED:
             self._bytes -= self.of(topic.name).size
             self._known.pop(topic.name, None)
 
@@ -141,19 +147,18 @@ class TopicStore:
         data = settings.to_bytes()
         parents = paths.parents(path)
 
+        keep_parents = self._directories.keeping(parents)
+
         def also(connection: Connection) -> None:
             connection.execute(_STORE, (name, data))
-            directories.insert(connection, parents)
+            keep_parents(connection)
 
-        if name in self._new:
-            raise TopicExists(f"topic {name!r} is being created")
-        self._new[name] = settings  # what the topic has as soon as it can be found
-        try:
-            topic = await self._catalog.create_topic(name, partitions, config, {PROTOCOL: path}, keys, also=also)
-        finally:
-            self._new.pop(name, None)
-        self._directories.made(parents)
-        return topic
+        def made() -> None:
+            self._keep(name, settings)
+            self._directories.made(parents)
+
+        names = {PROTOCOL: path}
+        return await self._catalog.create_topic(name, partitions, config, names, keys, also=also, then=made)
 
     async def change(
         self,
@@ -168,7 +173,7 @@ class TopicStore:
         kept. Durable when this returns. Raises what both raise, TopicNotFound, InvalidConfig, YdbError when there is
         no room for more, or an error of the database.
         """
-        await self._work.run(self._change(topic, changes, change, prepare))
+        await self._work.run(self._db.changes.settled(lambda: self._change(topic, changes, change, prepare)))
 
     async def _change(
         self,
@@ -179,6 +184,7 @@ class TopicStore:
     ) -> None:
         name = topic.name
         async with self.changing(name):
+            overtaken = self._db.changes.mark(FOLLOWED, ())
             before = self.of(name)
             settings = change(before)
             self._check_room(max(0, settings.size - before.size))
@@ -190,12 +196,23 @@ class TopicStore:
             data = settings.to_bytes()
 
             def also(connection: Connection) -> None:
+                overtaken(connection)
                 connection.execute(_STORE, (name, data))
 
             if self._catalog.topics.get(name) is not topic:
                 raise TopicNotFound(f"topic {name!r} was deleted")
-            await self._catalog.set_config(name, changes, also)
-            if self._catalog.topics.get(name) is topic:
-                self._keep(name, settings)
-                for callback in tuple(self.on_change):
-                    self._barrier.call("change of a YDB topic", callback, topic)
+
+            def changed() -> None:
+                if self._catalog.topics.get(name) is topic:
+                    self._keep(name, settings)
+                    self._tell(topic)
+
+            await self._catalog.set_config(name, changes, also, changed)
+
+    def _tell(self, topic: Topic) -> None:
+        for callback in tuple(self.on_change):
+            self._barrier.call("change of a YDB topic", callback, topic)
+
+
+def _read(connection: Connection, names: Collection[str] | None) -> list[tuple[str, bytes]]:
+    return rows_named(connection, "SELECT topic, settings FROM front_ydb_topics", "topic", names)

@@ -484,3 +484,34 @@ async def test_positions_behind_the_end_of_a_log_are_taken_back_to_it_also_those
     assert position is not None
     assert position.offset == 10
     await db.close()
+
+
+async def test_who_becomes_the_owner_of_groups_knows_what_the_one_before_has_left(tmp_path: Path) -> None:
+    """Two that have the same database, as nodes on one machine's or cluster's have; what is not asked for stays."""
+    db, before = await started(tmp_path)
+    behind = Progress(db)
+    for group in ("mine", "theirs"):
+        await before.front("kafka").commit(group, [("t", 0, Committed(1)), ("t", 1, Committed(2))])
+    await behind.load()
+    mine = before.front("kafka")
+    await mine.commit("mine", [("t", 0, Committed(5)), ("u", 0, Committed(1))])
+    await mine.delete("mine", [("t", 1)])
+    await mine.save_group("mine", b"state")
+    await mine.commit_with("txn", "mine", [("u", 1, Committed(3))])
+    await mine.commit("theirs", [("t", 0, Committed(9))])
+    await mine.commit("new", [("t", 0, Committed(1))])
+    await behind.reload(lambda name: name[1] != "theirs")
+    after = behind.front("kafka")
+    assert after.of_group("mine") == mine.of_group("mine") == {("t", 0): Committed(5), ("u", 0): Committed(1)}
+    assert after.committed("new", "t", 0) == Committed(1)
+    assert after.committed("theirs", "t", 0) == Committed(1)
+    assert after.transactions() == ["txn"]
+    assert after.is_pending("mine", "u", 1)
+    assert list(behind.holders((CONSUMERS, "mine"))) == ["kafka"]
+    await mine.end_transaction("txn", commit=True)
+    await mine.save_group("mine", None)
+    await mine.delete("new")
+    await behind.reload(lambda name: True)
+    assert (behind._groups, behind._holders, behind._readers) == (before._groups, before._holders, before._readers)
+    assert (behind._pending.all(), behind._only_pending) == ([], set())
+    await db.close()

@@ -242,6 +242,14 @@ async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None
     await skips.add(1, (20, 30), "damaged")
     await skips.add(2, (1, 2), "of another stream")
 
+    elsewhere = Skips(db)
+    await elsewhere.reload([1, 2])
+    assert elsewhere.of(1) == ((5, 9), (20, 30))
+    await db.run(lambda c: c.execute("UPDATE skipped_offsets SET end_offset = 8 WHERE first_offset = 5"))
+    await elsewhere.reload([1])
+    assert elsewhere.of(1) == ((5, 8), (20, 30))
+    await db.run(lambda c: c.execute("UPDATE skipped_offsets SET end_offset = 9 WHERE first_offset = 5"))
+
     async def stored() -> tuple[tuple[int, int], ...]:
         again = Skips(db)
         await again.load()
