@@ -28,6 +28,7 @@ from sbp_back.range_server.store.log import Log
 from sbp_back.range_server.store.maintenance import Upkeep
 from sbp_back.range_server.store.options import OBJECTS, StoreOptions
 from sbp_back.range_server.store.recovery import Recovered
+from sbp_back.range_server.store.replacing import Replacement
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.store import Store
 from sbp_back.range_server.store.wal_items import Adopt, Control, Done
@@ -270,6 +271,10 @@ class _CacheKeeper:
             held -= source_of(segment).held
             log.opened.close(segment)
             source_of(segment).drop()
+
+    def replace(self, change: Replacement) -> None:
+        """Not yet: objects are never deleted, so nothing would be gained."""
+        change.done(StoreError("a log in objects replaces nothing yet"))
 
     def save_everything(self) -> None:
         """All of it is in the objects."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -18,6 +18,8 @@ from msgspec import Struct
 from sbp_back.range_server.store.segment import Segment
 
 Column: TypeAlias = "array[int] | memoryview"
+CopiedRow: TypeAlias = tuple[int, int, int, int, int]
+"""Of an entry that was written again: base, end, position in the segment, length, CRC-32."""
 
 _ROWS_AT_ONCE = 1024
 UNKNOWN = -1
@@ -57,17 +59,26 @@ class Run:
     def bytes_of(self, begin: int, end: int) -> int:
         return sum(self.meta[begin * META + 1 : end * META : META])
 
-    def slice(self, begin: int, end: int) -> Run:
-        """A run of the rows ``[begin, end)``, of which there must be at least one."""
+    def slice(self, begin: int, end: int, live: int = -1) -> Run:
+        """A run of the rows ``[begin, end)``, of which there must be at least one; ``live``: their bytes, if known.
+        Its columns are views: nothing is copied, and nothing is added to them."""
         return Run(
             self.owner,
             self.segment,
             int(self.bases[begin]),
             self.row_end(end - 1),
-            self.bases[begin:end],
-            self.meta[begin * META : end * META],
-            self.bytes_of(begin, end),
+            memoryview(self.bases)[begin:end],
+            memoryview(self.meta)[begin * META : end * META],
+            self.bytes_of(begin, end) if live < 0 else live,
         )
+
+    def without(self, begin: int, end: int) -> list[Run]:
+        """What is left of it without the rows ``[begin, end)``. Adds up no more rows than it must."""
+        rows = len(self.bases)
+        rest = self.live - self.bytes_of(begin, end)
+        head = self.bytes_of(0, begin) if begin <= rows - end else rest - self.bytes_of(end, rows)
+        parts = ((0, begin, head), (end, rows, rest - head))
+        return [self.slice(first, behind, live) for first, behind, live in parts if first < behind]
 
 
 class StoredRange:
@@ -228,24 +239,29 @@ class StoredRange:
         run.end = self.next_offset = end
         run.live += length
 
-    def relocate(self, segment: Segment, base: int, end: int, position: int, length: int, crc: int) -> bool:
-        """The entry has a newer copy here. False when nobody can read it any more, so that the copy is dead."""
-        if not self.holds(base, end):
-            return False
+    def relocate(self, segment: Segment, copies: Sequence[CopiedRow]) -> None:
+        """What lies at these offsets has newer entries here: ``copies`` follow one another without a gap, and take the
+        place of whole entries. Those that nobody can read any more are dead."""
+        copies = [copy for copy in copies if self.holds(copy[0], copy[1])]
+        if not copies:
+            return
+        base, end = copies[0][0], copies[-1][1]
         self.cut(base, end)
+        bases = array("q", [copy[0] for copy in copies])
+        meta = array("I", [number for copy in copies for number in copy[2:]])
+        live = sum([copy[3] for copy in copies])
         at = bisect_left(self.runs, base, key=_first)
         before = self.runs[at - 1] if at else None
         if before is not None and before.segment is segment and before.end == base and isinstance(before.bases, array):
-            before.bases.append(base)
-            before.meta.extend((position, length, crc))  # type: ignore[union-attr]
+            before.bases.extend(bases)
+            before.meta.extend(meta)  # type: ignore[union-attr]
             before.end = end
-            before.live += length
+            before.live += live
         else:
-            run = Run(self, segment, base, end, array("q", (base,)), array("I", (position, length, crc)), length)
+            run = Run(self, segment, base, end, bases, meta, live)
             self.runs.insert(at, run)
             segment.runs[run] = None
-        segment.live += length
-        return True
+        segment.live += live
 
     def place(self, run: Run) -> None:
         """Add a run from an ``.idx`` file; it is newer than everything it overlaps with."""
@@ -269,7 +285,7 @@ class StoredRange:
             if low >= high:
                 number += 1
                 continue
-            parts = [run.slice(a, b) for a, b in ((0, low), (high, len(run.bases))) if a < b]
+            parts = run.without(low, high)
             self._replace(number, parts)
             number += len(parts)
 
@@ -333,7 +349,8 @@ class StoredRange:
             part.segment.runs[part] = None
             part.segment.live += part.live
         if was_tail and parts and parts[-1].end == self.next_offset:
-            self.tail = parts[-1]
+            tail = self.tail = parts[-1]
+            tail.bases, tail.meta = array("q", tail.bases), array("I", tail.meta)
 
     def _detach(self, run: Run) -> None:
         run.segment.runs.pop(run, None)
@@ -368,6 +385,23 @@ class StoreState:
     def ranges_of(self, stream_id: int) -> Iterator[StoredRange]:
         for index in self.by_stream.get(stream_id, ()):
             yield self.ranges[stream_id, index]
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]:
+        """Bytes of the entries of a stream that begin from each of ``offsets``, ascending, up to the next one."""
+        found = [0] * max(0, len(offsets) - 1)
+        for stored in self.ranges_of(stream_id):
+            for run in stored.runs:
+                number = max(0, bisect_right(offsets, run.first) - 1)
+                row = bisect_left(run.bases, offsets[number]) if found else 0
+                while number < len(found) and row < len(run.bases):
+                    behind = bisect_left(run.bases, offsets[number + 1], row)
+                    if row == 0 and behind == len(run.bases):
+                        found[number] += run.live
+                    else:
+                        found[number] += run.bytes_of(row, behind)
+                    row = behind
+                    number += 1
+        return found
 
     def trim_stream(self, stream_id: int, min_offset: int) -> None:
         """Raise the smallest offset of a stream; ranges with nothing left go, except the stream's last one."""

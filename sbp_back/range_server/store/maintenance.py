@@ -8,7 +8,9 @@ an entry that was copied twice counts once, and a segment whose deletion was not
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from sbp_back.errors import StoreError
@@ -20,6 +22,7 @@ from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.log import Background, Log
 from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
+from sbp_back.range_server.store.replacing import Replacement
 from sbp_back.range_server.store.segment import Segment, flush_segment
 from sbp_back.range_server.store.wal_items import Control, Copies, Item
 from sbp_back.wire.model import Entry
@@ -39,6 +42,9 @@ class Upkeep(Protocol):
 
     def look(self) -> None:
         """Start whatever there is to be done about space."""
+
+    def replace(self, change: Replacement) -> None:
+        """Carry out ``change``, and answer it."""
 
     def save_everything(self) -> None:
         """The store ends: let the next start have nothing to do. Raises ``OSError``."""
@@ -66,12 +72,18 @@ class Maintenance:
         self._doomed: list[Segment] = []
         """Segments whose files are still to be removed."""
         self._evacuating: Segment | None = None
+        self._replacements: deque[Replacement] = deque()
+        self._moving = False
+        """Something is being written again. One thing at a time: a copy that was read before a replacement and written
+        behind it would bring back what was replaced."""
         self._trimming = False
         self._closed = False
 
     def close(self) -> None:
         """Start nothing any more."""
         self._closed = True
+        while self._replacements:
+            self._replacements.popleft().done(StoreError("the store is closed"))
 
     def save_everything(self) -> None:
         """See :func:`save_everything`."""
@@ -202,6 +214,40 @@ class Maintenance:
         self._deleting = True
         self._background(delete, deleted)
 
+    # --- replacement
+
+    def replace(self, change: Replacement) -> None:
+        """See :meth:`sbp_back.range_server.store.store.Store.replace`."""
+        if self._closed:
+            change.done(StoreError("the store is closed"))
+            return
+        self._replacements.append(change)
+        self._move()
+
+    def _move(self) -> None:
+        """Write something again, unless something is: what was asked for first, then what is to be evacuated."""
+        while not self._moving and self._replacements:
+            change = self._replacements.popleft()
+            try:
+                stored = change.range_of(self._log.state)
+            except StoreError as error:
+                change.done(error)
+                continue
+            self._moving = True
+            entries = list(change.new)
+            copies = Copies([stored] * len(entries), entries, partial(self._replaced, change), replaces=True)
+            copies.bytes = sum(entry.size for entry in entries)
+            self._submit(copies)
+        if not self._moving and self._evacuating is not None:
+            self._copy_some()
+
+    def _replaced(self, change: Replacement, error: StoreError | None) -> None:
+        self._moving = False
+        try:
+            change.done(error)
+        finally:
+            self._move()
+
     # --- evacuation
 
     def _evacuate(self) -> None:
@@ -220,7 +266,7 @@ class Maintenance:
         ]
         if candidates:
             self._evacuating = min(candidates, key=lambda segment: segment.live)
-            self._copy_some()
+            self._move()
 
     def _copy_some(self) -> None:
         """Read the next survivors and write them to the tail; when they are durable there, go on."""
@@ -233,6 +279,7 @@ class Maintenance:
                 self.look()
             return
         before = segment.live, len(segment.runs)
+        self._moving = True
         options = log.options
         room = min(options.evacuate_batch_bytes, options.segment_bytes // 8)
         plan = Gather(log.files, log.state.ranges, options.coalesce_gap_bytes)
@@ -270,19 +317,22 @@ class Maintenance:
             self._submit(copies)
 
         def copied(error: StoreError | None) -> None:
+            self._moving = False
             if error is not None:
                 self._evacuation_failed(segment, error)
             elif (segment.live, len(segment.runs)) == before:
                 segment.damaged = True  # again would be for ever
                 self._evacuation_failed(segment, StoreError(f"segment {segment.path.name} cannot be evacuated"))
             else:
-                self._copy_some()
+                self._move()
 
         self._background(lambda: plan.step(cached=False), got)
 
     def _evacuation_failed(self, segment: Segment, error: Exception) -> None:
         self._evacuating = None
+        self._moving = False
         self._note(error)
+        self._move()
 
     # --- retention by size
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sbp_back.errors import StoreError
 from sbp_back.range_server.store.format import Record, RecordType
-from sbp_back.range_server.store.index import StoredRange, StoreState
+from sbp_back.range_server.store.index import CopiedRow, StoredRange, StoreState
 from sbp_back.range_server.store.segment import Segment
 
 
@@ -58,6 +58,7 @@ def apply_records(
     append = int(RecordType.APPEND)  # looked up once: this loop is most of a start after a crash
     ranges = state.ranges
     stored: StoredRange | None = None
+    copies = CopiedRows(segment)
     position = group.body_at
     for number, (kind, crc, stream_id, epoch, base, _timestamp, index, offsets, length) in enumerate(group.records):
         if kind == append:
@@ -65,42 +66,78 @@ def apply_records(
                 stored = ranges.get((stream_id, index))
             if stored is None or stored.end >= 0 or stored.next_offset != base or offsets < 1:
                 raise StoreError(f"an entry at offset {base} does not continue range {index} of stream {stream_id}")
+            if copies:
+                copies.apply()
             stored.append(segment, base, base + offsets, position, length, crc)
             segment.live += length
         else:
             stored = None  # a control record may replace the range
             if kind == RecordType.RELOCATE:
-                _apply_copy(state, segment, group.records[number], position)
+                _note_copy(state, copies, group.records[number], position)
             elif kind == RecordType.ADOPT and adopt is not None:
+                copies.apply()
                 adopt(stream_id, base)
             else:
+                copies.apply()
                 lsn = segment.base + group.position + number
                 apply_control(state, kind, stream_id, index, epoch, base, lsn)
         position += length
+    copies.apply()
 
 
 def apply_rows(state: StoreState, segment: Segment, group: Replayed) -> None:
     """Index the entries of a group that the state already counts (it lies before the checkpoint)."""
+    copies = CopiedRows(segment)
     position = group.body_at
     for number, record in enumerate(group.records):
         kind, _crc, stream_id, _epoch, _base, _timestamp, index, _offsets, length = record
         if kind == RecordType.RELOCATE:
-            _apply_copy(state, segment, record, position)
+            _note_copy(state, copies, record, position)
         elif kind == RecordType.APPEND:
             stored = state.ranges.get((stream_id, index))
             if stored is not None and segment.base + group.position + number > stored.created_lsn:
-                _copy(stored, segment, record, position)
+                _copy(stored, copies, record, position)
         position += length
+    copies.apply()
 
 
-def _apply_copy(state: StoreState, segment: Segment, record: Record, position: int) -> None:
+class CopiedRows:
+    """Entries that were written again, applied together as far as they follow one another: to find its place costs
+    more than the row of an entry does."""
+
+    __slots__ = ("_rows", "_segment", "_stored")
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._stored: StoredRange | None = None
+        self._rows: list[CopiedRow] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, stored: StoredRange, base: int, end: int, position: int, length: int, crc: int) -> None:
+        rows = self._rows
+        if rows and (stored is not self._stored or rows[-1][1] != base):
+            self.apply()
+            rows = self._rows
+        self._stored = stored
+        rows.append((base, end, position, length, crc))
+
+    def apply(self) -> None:
+        """Have the state know of all that was added."""
+        if self._stored is not None and self._rows:
+            rows, self._rows = self._rows, []
+            self._stored.relocate(self._segment, rows)
+
+
+def _note_copy(state: StoreState, copies: CopiedRows, record: Record, position: int) -> None:
     """A copy counts only for the very range it was made for, not for a later one of the same name: the epoch of the
     record is the log position of that range's creation."""
     stored = state.ranges.get((record[2], record[6]))
     if stored is not None and stored.created_lsn == record[3]:
-        _copy(stored, segment, record, position)
+        _copy(stored, copies, record, position)
 
 
-def _copy(stored: StoredRange, segment: Segment, record: Record, position: int) -> None:
+def _copy(stored: StoredRange, copies: CopiedRows, record: Record, position: int) -> None:
     _kind, crc, _stream_id, _epoch, base, _timestamp, _index, offsets, length = record
-    stored.relocate(segment, base, base + offsets, position, length, crc)
+    copies.add(stored, base, base + offsets, position, length, crc)

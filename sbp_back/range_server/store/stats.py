@@ -36,6 +36,8 @@ class StoreStats(Struct):
     """Appends are being refused for want of space."""
     segments_deleted: int = 0
     evacuated_bytes: int = 0
+    replacing_bytes: int = 0
+    """Entries that were written in the place of others."""
     checkpoints: int = 0
     maintenance_errors: int = 0
     """Index files or checkpoints that could not be written, or segments not removed; they are tried again."""

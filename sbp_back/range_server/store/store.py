@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,8 @@ from sbp_back.range_server.store.maintenance import Maintenance, Upkeep, save_ch
 from sbp_back.range_server.store.options import OBJECTS, StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.recovery import Recovered, Recovery
-from sbp_back.range_server.store.replay import apply_control, restart_empty
+from sbp_back.range_server.store.replacing import Replacement
+from sbp_back.range_server.store.replay import CopiedRows, apply_control, restart_empty
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
 from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done, Flush, Group, Item, Roll
@@ -356,6 +357,26 @@ class Store:
         """Forget a stream and free its space; fine when there is none."""
         self._submit(Control(RecordType.DELETE_STREAM, stream_id, 0, 0, 0, done))
 
+    def replace(self, epoch: int, old: Sequence[Entry], new: Sequence[Entry], done: Done) -> None:
+        """Have ``new`` take the place of ``old``, entries as they were read that follow one another in one range, and
+        of nothing else: the offsets stay covered from the first to the last, as they were.
+
+        Until ``new`` is durable readers find ``old``, then ``new``; after a crash the one or the other, whole. In
+        ``epoch``, which no range of the stream may be ahead of. Errors: ``StoreError`` where any of ``old`` is not what
+        is stored there (any more), or a later epoch is; ``DiskFull``; ``StoreFailed``. ``done`` may be called before
+        this returns.
+        """
+        refusal = self._writer.refuse_appends
+        if refusal is not None:
+            done(refusal)
+            return
+        self._maintenance.replace(Replacement(epoch, old, new, done))
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]:
+        """Bytes of the entries that begin from each of ``offsets``, ascending, up to the next one; one fewer than
+        there are offsets."""
+        return self._log.state.bytes_between(stream_id, offsets)
+
     def write_gathered(self) -> None:
         """All that this cycle brings has been appended: what is little is written now, or else the thread told."""
         if self._small:
@@ -507,13 +528,20 @@ class Store:
                     self._apply_control(item)
                     freed = freed or item.kind in (RecordType.TRIM_STREAM, RecordType.DELETE_STREAM, RecordType.SEAL)
             elif isinstance(item, Copies) and item.error is None:
+                copies = CopiedRows(segment)
                 for stored, entry in zip(item.owners, item.entries, strict=True):
                     length = len(entry.prefix) + len(entry.payload)
                     if not stored.dropped:
                         base = entry.base_offset
-                        stored.relocate(segment, base, base + entry.count, position, length, entry.crc)
+                        stored.saw(len(entry.prefix))
+                        copies.add(stored, base, base + entry.count, position, length, entry.crc)
                     position += length
-                stats.evacuated_bytes += item.bytes
+                copies.apply()
+                if item.replaces:
+                    stats.replacing_bytes += item.bytes
+                    freed = True
+                else:
+                    stats.evacuated_bytes += item.bytes
         stats.pending_bytes -= finished
         if stored_entries:
             segment.live += stored_bytes

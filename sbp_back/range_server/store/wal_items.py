@@ -27,11 +27,13 @@ class Append(Struct, eq=False):
 
 
 class Copies:
-    """Entries of an old segment to be written again at the tail."""
+    """Entries of an old segment to be written again at the tail, or, where it ``replaces``, others in the place of
+    some."""
 
-    __slots__ = ("bytes", "done", "entries", "error", "owners")
+    __slots__ = ("bytes", "done", "entries", "error", "owners", "replaces")
 
-    def __init__(self, owners: list[StoredRange], entries: list[Entry], done: Done) -> None:
+    def __init__(self, owners: list[StoredRange], entries: list[Entry], done: Done, *, replaces: bool = False) -> None:
+        self.replaces = replaces
         self.entries = entries
         self.done = done
         self.bytes = 0
