@@ -198,6 +198,7 @@ async def start_embedded(
         client = Client(InProcessCarrier(pd.driver, barrier), connect_to_write, options.client, barrier)
         client.locator = store.locate
         client.gatherer = store
+        client.rewriter = store
         server.server.local.timeout = options.client.writer.retry.append_timeout
         client.local = lambda info: own[0].local if is_own(info) else None
         document: DocumentService | None = None

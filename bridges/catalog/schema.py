@@ -293,6 +293,14 @@ def _version_21(connection: Connection) -> None:
     connection.execute("ALTER TABLE stream_intents ADD COLUMN node INTEGER NOT NULL DEFAULT 0")
 
 
+def _version_22(connection: Connection) -> None:
+    # How far each partition's log is compacted (bridges/log/cleaned_logs.py).
+    connection.execute(
+        "CREATE TABLE compacted_logs (stream_id INTEGER PRIMARY KEY, clean_offset INTEGER NOT NULL, "
+        "due_ms INTEGER NOT NULL, passed_ms INTEGER NOT NULL, settled INTEGER NOT NULL) STRICT"
+    )
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -315,6 +323,7 @@ MIGRATIONS = (
     _version_19,
     _version_20,
     _version_21,
+    _version_22,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

@@ -59,8 +59,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = table(
         "cleanup.policy",
         ConfigType.LIST,
         "delete",
-        "How old records go away: delete drops them by age and size, compact keeps the last record of every key. "
-        "Nothing is compacted yet: compact alone keeps every record.",
+        "How old records go away: delete drops them by age and size, compact keeps the last record of every key.",
         some_of("delete", "compact"),
         (Synonym("log.cleanup.policy"),),
     ),

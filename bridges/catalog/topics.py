@@ -376,7 +376,6 @@ class Catalog:
                 if then is not None:
                     self._barrier.call("topic made", then)
                 self._index.add(topic)
-                self._tell_of_compaction(topic.name)
                 self._changed(Change(ChangeKind.CREATED, topic))
 
             await self._streams.make(wanted, commit, made)
@@ -705,10 +704,7 @@ class Catalog:
         if self._index.all.get(topic.name) is not topic:
             topic.config = config  # it is about to be deleted
             return
-        before = self.effective(topic.name, "cleanup.policy")
         topic.config = config
-        if self.effective(topic.name, "cleanup.policy") != before:
-            self._tell_of_compaction(topic.name)
         self._changed(Change(ChangeKind.CONFIG, topic))
 
     async def set_node_config(self, changes: Mapping[str, str | None]) -> None:
@@ -732,17 +728,6 @@ class Catalog:
             self._changed(Change(ChangeKind.NODE_CONFIG))
 
         await self._db.run(commit, then=changed)
-
-    def _tell_of_compaction(self, name: str) -> None:
-        policy = self.effective(name, "cleanup.policy")
-        if "compact" not in policy:
-            return
-        _log.warning(
-            "topics are not compacted yet: records that a later one of the same key replaces stay",
-            topic=name,
-            cleanup_policy=",".join(policy),
-            removed_by="time and size" if "delete" in policy else "nothing",
-        )
 
     # --- what other nodes change ------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from functools import partial
 from bridges.errors import BatchInvalid
 from bridges.formats.base import (
     APPEND_TIME,
+    COMPACTED,
     FIRST_OF_FRONTS,
     FORMAT_MASK,
     IMPORTED,
@@ -31,6 +32,7 @@ from bridges.sliced import Sliced, SlicedWorks, advance
 
 __all__ = [
     "APPEND_TIME",
+    "COMPACTED",
     "FORMATS",
     "FORMAT_MASK",
     "IMPORTED",
@@ -53,7 +55,8 @@ FORMATS: dict[int, StoredFormat] = {
 """The formats this process can read, by number; :func:`register` adds those that fronts bring."""
 
 
-_Key = tuple[int, int, int]
+_Key = tuple[int, int, int, int]
+"""Stream, base offset, target, and bytes: compaction changes what is at an offset."""
 _AT_ONCE = 100
 """Records that are translated in one turn of the event loop: each takes some ten microseconds."""
 _BYTES_AT_ONCE = 1024 * 1024
@@ -122,7 +125,7 @@ class Translator:
         source = format_of(batch.flags)
         if source.id == target:
             return batch.payload
-        key = (stream_id, batch.base_offset, int(target))
+        key = (stream_id, batch.base_offset, int(target), len(batch.payload))
         cached = self._cache.get(key)
         if cached is not None:
             self._cache.move_to_end(key)
@@ -144,7 +147,7 @@ class Translator:
         at_once = self.payload(stream_id, batch, target)
         if at_once is not None:
             return at_once
-        key = (stream_id, batch.base_offset, int(target))
+        key = (stream_id, batch.base_offset, int(target), len(batch.payload))
         task = self._under_way.get(key)
         if task is None:
             task = self._under_way[key] = asyncio.create_task(self._translated(batch, target))

@@ -21,6 +21,9 @@ APPEND_TIME = 0x20
 """The bit of an entry's flags that says: in its topic the timestamp of a record is the time of its append. Readers of
 the batch's own format get it as it is; others, and lookups by time, go by :func:`times_of` and :func:`records_of`."""
 
+COMPACTED = 0x40
+"""The bit of an entry's flags that says: compaction has put it in the place of what was written there."""
+
 EVENT_HEADER = 8
 """Bytes of an event's header in a Pravega segment: its type and its length, four each (reference/pravega.md, 1.3)."""
 

@@ -28,6 +28,8 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
+"""The base timestamp is the time (ms) from which on compaction takes what says that something is gone (KIP-534)."""
 
 _new = tuple.__new__
 """Makes a named tuple in half the time that its class takes; for what is made with every batch."""
@@ -440,7 +442,17 @@ class BatchBuilder:
     were written, and finds its log truncated when it was not (KIP-320).
     """
 
-    __slots__ = ("_base_offset", "_base_timestamp", "_count", "_layout", "_one", "_span", "_stamp", "max_timestamp")
+    __slots__ = (
+        "_base_offset",
+        "_base_timestamp",
+        "_count",
+        "_given",
+        "_layout",
+        "_one",
+        "_span",
+        "_stamp",
+        "max_timestamp",
+    )
 
     def __init__(
         self,
@@ -451,9 +463,11 @@ class BatchBuilder:
         producer_id: int = -1,
         producer_epoch: int = -1,
         base_sequence: int = -1,
+        base_timestamp: int | None = None,
     ) -> None:
         self._base_offset = base_offset
-        self._base_timestamp = 0
+        self._given = base_timestamp is not None
+        self._base_timestamp = base_timestamp or 0
         self._layout = Layout(bytes(HEADER_SIZE))
         self._count = 0
         self._one = Layout(b"")
@@ -468,7 +482,9 @@ class BatchBuilder:
         """A record whose ``offset`` is set keeps it relative to the batch's (gaps are legal when reading); others are
         numbered in order."""
         if not self._count:
-            self._base_timestamp = self.max_timestamp = record.timestamp
+            self.max_timestamp = record.timestamp
+            if not self._given:
+                self._base_timestamp = record.timestamp
         elif record.timestamp > self.max_timestamp:
             self.max_timestamp = record.timestamp
         one, layout = self._one, self._layout
@@ -591,9 +607,9 @@ class KafkaFormat:
             return BatchInfo(-1, header.leader_epoch, stamp, control=True, transaction=transaction)
         producer = None
         if header.producer_id >= 0 and header.base_sequence >= 0:
-            producer = ProducerStamp(
-                header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
-            )
+            # Compaction leaves fewer records than there were numbers.
+            records = header.last_offset_delta + 1
+            producer = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence, records)
         return BatchInfo(header.max_timestamp, header.leader_epoch, producer, transaction=transaction)
 
     stamp = staticmethod(stamp)

@@ -119,6 +119,23 @@ class Place(NamedTuple):
     batches: int
 
 
+class Promised(Protocol):
+    """An answer that will hold the batches of a span in the bytes that they had when it was made."""
+
+    __slots__ = ("__weakref__",)
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether batches in ``[start, end)`` are still to be read for it."""
+
+
+class Replacing(NamedTuple):
+    """Compaction is about to replace what lies from ``start`` to ``end``; ``ended`` is done when it has."""
+
+    start: int
+    end: int
+    ended: asyncio.Future[None]
+
+
 class Waiter(Protocol):
     """Something that waits for a partition to move; called on the event loop and free to remove itself."""
 

@@ -86,6 +86,17 @@ class Ledger:
         table = self.tables.get(kind)
         return None if table is None else table.last(key)
 
+    def rests_on(self, stamp: Stamp, base_offset: int, durable: Durable) -> bool:
+        """Whether the batch with ``stamp`` at ``base_offset`` is the last that is known of its writer; ``durable``:
+        rows of writers with batches in flight as they were before these."""
+        table = self.tables.get(stamp.kind)
+        if table is None:
+            return False
+        place = (stamp.kind, stamp.key)
+        row = durable[place] if place in durable else table.row(stamp.key)
+        last = None if row is None else table.last_of(row)
+        return last is not None and last.base_offset == base_offset
+
     def check_epoch(self, part: InTransaction) -> None:
         """Raises ProducerFenced if a later epoch of the producer is known than that of ``part``.
 

@@ -54,6 +54,10 @@ class LedgerTable:
         row = self.row(key)
         return None if row is None else self._rule.last(row)
 
+    def last_of(self, row: bytes) -> Last | None:
+        """The last number that a row tells."""
+        return self._rule.last(row)
+
     def writers(self) -> list[bytes]:
         """Everybody known, the longest idle first."""
         written = [key for key, row in self._rows.items() if row]

@@ -20,11 +20,13 @@ from msgspec import Struct, field
 from bridges.barrier import Barrier
 from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.finishing import Finishing
+from bridges.formats import COMPACTED
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
 from bridges.log.admission import Admission
 from bridges.log.byte_search import ByteSearch
 from bridges.log.byte_starts import ByteStarts
+from bridges.log.cleaned_logs import CleanedLogs
 from bridges.log.ledger import KindLimits, LedgerOptions
 from bridges.log.ledger_rules import RULES, Rule
 from bridges.log.log_starts import LogStarts, Trims, first_readable
@@ -96,6 +98,7 @@ _SLOW_MOST = 2_000
 _RETAINED_AT_ONCE = 8
 _RETRY_FIRST_S = 0.5
 _RETRY_LAST_S = 10.0
+_ROWS_AT_ONCE = 64
 _LOGS_AT_ONCE = 200
 """Logs looked at in one turn of the event loop by chores that look at all of them."""
 _REBUILT_SNAPSHOTS = 4
@@ -127,6 +130,7 @@ class Logs:
         byte_starts: ByteStarts | None = None,
         import_epochs: Callable[[str, int], int] | None = None,
         rules: Callable[[str], TopicRules] | None = None,
+        cleaned: CleanedLogs | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -177,6 +181,7 @@ class Logs:
         self.admission = Admission(rules, works, self.barrier, self.options.inflated_bytes)
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
         self._byte_starts = byte_starts or ByteStarts()
+        self._cleaned = cleaned or CleanedLogs()
         self.positions = ByteSearch(works, self.barrier, self.snapshot, self._byte_starts, self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
         self._cycle = cycle_of(self._loop)
@@ -244,7 +249,7 @@ class Logs:
                 if put_off is not None:
                     put_off.cancel()
                 log.delete()
-                for known in (self.skips, self._starts, self._byte_starts):
+                for known in (self.skips, self._starts, self._byte_starts, self._cleaned):
                     known.deleted(log.stream_id)
 
     def sealed(self, topic: str, partition: int, children: tuple[int, ...]) -> None:
@@ -525,7 +530,9 @@ class Logs:
                 raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
             for entry in unwrapped(entries):
                 if entry.end_offset > position:
-                    state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
+                    # Compaction may have put one batch in the place of several around the snapshot's offset.
+                    first = max(entry.base_offset, snapshot_offset) if entry.flags & COMPACTED else entry.base_offset
+                    state.observe(first, entry.payload, entry.flags, entry.timestamp)
                     position = entry.end_offset
                     cost += rebuild_cost(len(entry.payload))
                     taken_in += 1
@@ -550,6 +557,8 @@ class Logs:
                 read_from=max(start, snapshot_offset),
             )
         state.index.not_after(time.time_ns() // 1_000_000)
+        if self._cleaned.of(log.stream_id) is not None:
+            await self._measure(log.stream_id, state, lambda: end)
         return Rebuilt(state, snapshot_offset, cost, skipped)
 
     async def _restored(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int]:
@@ -595,11 +604,35 @@ class Logs:
             raise
         for entry in unwrapped(entries):
             if entry.base_offset < offset <= entry.end_offset:
+                if entry.flags & COMPACTED:
+                    return True  # it is of the history that the snapshot saw, or that would have been told before
                 found = (entry.base_offset, len(entry.payload), entry.timestamp)
                 return entry.end_offset == offset and found == state.last
         return False
 
     # --- upkeep -------------------------------------------------------------------------------------------------
+
+    async def measure(self, log: PartitionLog) -> None:
+        """Have the index of a log that was compacted tell the bytes that there are: it counts what was appended."""
+        if log.is_open:
+            await self._measure(log.stream_id, log.state, lambda: log.high_watermark)
+
+    async def _measure(self, stream_id: int, state: PartitionState, end: Callable[[], int]) -> None:
+        starts = state.index.starts
+        sizes: list[int] = []
+        for first in range(0, len(starts) - 1, _ROWS_AT_ONCE):
+            sizes += self._client.bytes_between(stream_id, starts[first : first + _ROWS_AT_ONCE + 1]) or ()
+            await asyncio.sleep(0)
+        if not starts or len(sizes) < len(starts) - 1 or state.index.starts[: len(starts)] != starts:
+            return
+        if state.index.rows == len(starts):
+            sizes += self._client.bytes_between(stream_id, (starts[-1], end())) or ()
+        state.index.resize(sizes)
+
+    async def fresh_snapshot(self, log: PartitionLog) -> LogError | None:
+        """Take a snapshot of what is known of a log now, not before; gives what went wrong."""
+        await self._snapshotter.settled(log)
+        return await self._snapshotter.want(log)
 
     async def enforce_retention(
         self,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ class OffsetIndex:
         "_claimed_before",
         "_confirmed",
         "_counted",
+        "_gone",
         "_offsets",
         "_total",
         "column",
@@ -69,6 +71,8 @@ class OffsetIndex:
         self._claimed_before = array("q")
         self._aged_before = array("q")
         self._total = 0
+        # Bytes that were taken in and do not count any more.
+        self._gone = 0
         #: Positions in bytes, of a partition for which they were asked.
         self.column: ByteColumn | None = None
         # Rows by offset, and the claim of theirs that somebody has seen in a record.
@@ -128,11 +132,27 @@ class OffsetIndex:
     @property
     def taken_in(self) -> int:
         """Bytes of all batches that were taken in, also of those that are gone: it only grows while a log is open."""
-        return self._total
+        return self._total + self._gone
 
     @property
     def rows(self) -> int:
         return len(self._offsets)
+
+    @property
+    def starts(self) -> list[int]:
+        """Where its rows begin."""
+        return list(self._offsets)
+
+    def resize(self, sizes: Sequence[int]) -> None:
+        """Its first rows are of so many bytes: compaction has taken some."""
+        rows = len(sizes)
+        if not rows:
+            return
+        starts = list(accumulate(sizes, initial=self._bytes[0]))
+        gone = (self._bytes[rows] if rows < len(self._bytes) else self._total) - starts.pop()
+        self._bytes = array("Q", [*starts, *(start - gone for start in self._bytes[rows:])])
+        self._gone += gone
+        self._total -= gone
 
     # --- by time ------------------------------------------------------------------------------------------------
 

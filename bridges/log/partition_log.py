@@ -7,10 +7,12 @@ with an error and the state is rebuilt from what is durable.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from bridges.awaited import awaited
 from bridges.errors import (
@@ -35,8 +37,10 @@ from bridges.log.interfaces import (
     Owner,
     Phase,
     Place,
+    Promised,
     ReadDone,
     Rebuilt,
+    Replacing,
     Waiter,
 )
 from bridges.log.partition_state import PartitionState, StateCapture
@@ -101,7 +105,10 @@ class PartitionLog:
         "measure",
         "partition",
         "phase",
+        "promised",
         "read",
+        "replacements",
+        "replacing",
         "skipped",
         "state",
         "stream_id",
@@ -130,6 +137,12 @@ class PartitionLog:
         """Where a sealed partition ends for good; None until that is certain. Who has read up to it has read all."""
         self.import_epoch = -1
         """While a migration fills the partition from elsewhere, the number of the run that may; others are refused."""
+        self.replacing: Replacing | None = None
+        """What compaction is putting in the place of something."""
+        self.promised: WeakSet[Promised] = WeakSet()
+        """Answers that hold where batches lie, and how many bytes they have: these must stay until they are read."""
+        self.replacements = 0
+        """How often compaction has replaced something since the log was made."""
         self.tail = tail
         self._owner = owner
         self._barrier = owner.barrier
@@ -405,6 +418,12 @@ class PartitionLog:
         self.tail.clear()  # from now on it holds only what comes behind
         self.moved()
 
+    def replaced(self, span: Replacing) -> None:
+        """Compaction has replaced what lies in ``span``, if nothing went wrong: what memory has of it is of before."""
+        self.replacements += 1
+        if self.tail.reaches(span.start, span.end):
+            self.tail.clear()
+
     def add_waiter(self, waiter: Waiter) -> None:
         """Have ``waiter`` called whenever the log moves, until it is removed."""
         self._waiters.waiting[waiter] = None
@@ -530,8 +549,11 @@ class PartitionLog:
         return await self._upkeep.trim(offset)
 
     async def trimmed(self) -> None:
-        """Return when no trim is under way."""
+        """Return when nothing is being taken away: no trim is under way, nor does compaction replace anything."""
         await self._upkeep.trimmed()
+        while self.replacing is not None:
+            await asyncio.wait({self.replacing.ended})
+            await self._upkeep.trimmed()
 
     async def saved_behind(self, offset: int) -> None:
         """Have a snapshot at ``offset`` or behind it, of an open log. Raises LogUnavailable."""

@@ -158,6 +158,11 @@ class Reading:
         for distrusted in self._distrusted:
             if offset < distrusted < limit:
                 limit = distrusted
+        changing = log.replacing
+        if changing is not None and offset < changing.end:
+            if offset >= changing.start:
+                return None  # what lies there is about to have another size
+            limit = min(limit, changing.start)
         place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
             log.stream_id, offset, max_bytes, limit
         )

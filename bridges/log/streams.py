@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bridges.errors import BatchInvalid
@@ -16,6 +16,7 @@ from sbp_back.wire.wrapped import unwrap
 if TYPE_CHECKING:
     from bridges.formats.records import Buffer
     from sbp_back.client.gathering import Gathering
+    from sbp_back.client.replacing import Substitute
     from sbp_back.errors import SbpError
     from sbp_back.wire.model import Entry, RangeInfo, StreamInfo
 
@@ -71,6 +72,16 @@ class Streams(Protocol):
         """Several fetches in one; None where that cannot be had."""
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]: ...
+
+    @property
+    def cannot_replace(self) -> str:
+        """Why entries cannot be replaced, in a sentence; empty if they can."""
+
+    async def replace(self, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
+        """Have ``new`` take the place of ``old``, neighbours as they were fetched, durably. Raises ``SbpError``."""
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
+        """Bytes of payload from each of ``offsets``, ascending, up to the next one; None where that is not known."""
 
     async def close(self) -> None: ...
 

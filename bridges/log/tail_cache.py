@@ -93,6 +93,11 @@ class Tail:
         self._batches.clear()
         self._head = 0
 
+    def reaches(self, start: int, end: int) -> bool:
+        """Whether a batch in ``[start, end)`` is cached."""
+        bases = self._bases
+        return self._head < len(bases) and bases[self._head] < end and start < self._batches[-1].end_offset
+
     def _position(self, offset: int) -> int:
         """Where the batch that contains ``offset`` is; -1 when it is not cached."""
         bases = self._bases

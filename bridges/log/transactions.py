@@ -10,7 +10,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 from bridges.errors import BatchInvalid
@@ -109,6 +110,22 @@ class Transactions:
                     return min(limit, stables[at])
         return limit
 
+    def forget(self, markers: Collection[int]) -> None:
+        """Forget the aborted ranges that end with ``markers``, whose batches are all gone: none of them is left to be
+        taken for committed. Who is told of a range looks for its marker."""
+        kept = bytearray(b"\1") * len(self._lasts)
+        for marker in markers:
+            at = bisect_left(self._lasts, marker)
+            if at < len(self._lasts) and self._lasts[at] == marker:
+                kept[at] = 0
+        for column in self._columns():
+            column[:] = array("q", compress(column, kept))
+
+    @property
+    def markers(self) -> array[int]:
+        """Where the markers of the aborted ones lie that are known, in order."""
+        return self._lasts[:]
+
     def drop_before(self, offset: int) -> None:
         """Forget the aborted ranges that end below ``offset``; open transactions stay open."""
         gone = bisect_left(self._lasts, offset)
@@ -169,23 +186,32 @@ def without_aborted(batches: Iterable[StoredBatch], aborted: Sequence[Aborted]) 
     """
     if not aborted:
         return list(batches)
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for one in aborted:
-        ranges.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+    ranges = by_producer(aborted)
     return [_gap(batch) if _is_aborted(batch, ranges) else batch for batch in batches]
 
 
-def _is_aborted(batch: StoredBatch, ranges: dict[int, list[tuple[int, int]]]) -> bool:
+def by_producer(aborted: Sequence[Aborted]) -> dict[int, list[tuple[int, int]]]:
+    """(first offset, offset of the marker) of the aborted transactions of each producer, in order."""
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for one in aborted:
+        ranges.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+    return ranges
+
+
+def _is_aborted(batch: StoredBatch, ranges: Mapping[int, list[tuple[int, int]]]) -> bool:
     try:
         part = format_of(batch.flags).describe(batch.payload).transaction
     except BatchInvalid:
         return False  # whoever reads it is told what is wrong with it
-    if part is None:
-        return False
-    of_producer = ranges.get(part.producer_id, [])
+    return part is not None and was_aborted(part.producer_id, batch.base_offset, ranges)
+
+
+def was_aborted(producer_id: int, base_offset: int, ranges: Mapping[int, list[tuple[int, int]]]) -> bool:
+    """Whether what a producer's transaction wrote at ``base_offset`` is part of one of ``ranges``."""
+    of_producer = ranges.get(producer_id, [])
     # One producer's transactions do not overlap: of those in order, the first that ends here or later is the one.
-    at = bisect_left(of_producer, batch.base_offset, key=lambda one: one[1])
-    return at < len(of_producer) and of_producer[at][0] <= batch.base_offset
+    at = bisect_left(of_producer, base_offset, key=lambda one: one[1])
+    return at < len(of_producer) and of_producer[at][0] <= base_offset
 
 
 def _gap(batch: StoredBatch) -> StoredBatch:

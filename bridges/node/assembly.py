@@ -37,6 +37,8 @@ from bridges.console.door import ConsoleDoor
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
 from bridges.log.byte_starts import ByteStarts
+from bridges.log.cleaned_logs import CleanedLogs
+from bridges.log.cleaner import Cleaner, CleanerOptions
 from bridges.log.ledger_rules import RULES
 from bridges.log.log_starts import LogStarts
 from bridges.log.logs import LogOptions, Logs
@@ -46,6 +48,7 @@ from bridges.metrics import Metrics
 from bridges.net.address import Address
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.node import backend, databases, promises
+from bridges.node.compaction_policies import Policies
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
@@ -111,6 +114,7 @@ class Node:
     catalog: Catalog
     progress: Progress
     logs: Logs
+    cleaner: Cleaner
     translator: Translator
 
     def __init__(
@@ -273,7 +277,7 @@ class Node:
             node=settings.node.id,
         )
         fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
-        of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips))
+        of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs))
         erasers = (erase_topic, *of_streams, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
@@ -285,6 +289,8 @@ class Node:
         await skips.load()
         byte_starts = ByteStarts(self.db)
         await byte_starts.load()
+        cleaned = CleanedLogs(self.db)
+        await cleaned.load()
         self.logs = Logs(
             self.client,
             self.catalog.stream_of,
@@ -300,7 +306,10 @@ class Node:
             byte_starts,
             self.catalog.import_epoch,
             RulesCache(self.catalog).of,
+            cleaned,
         )
+        cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
+        self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
         if not durable and settings.sbp.mode == "embedded":
             self.logs.before_opening = self._take_positions_back
         await self.logs.start()
@@ -332,6 +341,7 @@ class Node:
         self.started_ms = _now_ms()
         self.every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
+        self.every(settings.log.cleaner_interval_ms, self._compact, "compaction")
         spent = SpentPartitions(self.catalog, self.logs, self.rounds("sealed partitions that are given back"))
         self.every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
@@ -480,6 +490,8 @@ class Node:
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, *(one.close() for one in self._rounds), return_exceptions=True)
+        if hasattr(self, "cleaner"):
+            await self._step("ending compaction", self.cleaner.close())
         if drain and self.failure is None:
             await self._drain()
         for front in self.fronts:
@@ -584,6 +596,10 @@ class Node:
                 effective = self.catalog.effective
                 return effective(topic, "retention.ms"), effective(topic, "retention.bytes")
         return -1, -1
+
+    async def _compact(self, now_ms: int) -> None:
+        topics = self.catalog.topics.values()
+        await self.cleaner.look(((topic.name, n) for topic in topics for n in range(len(topic.partitions))), now_ms)
 
     async def _refresh_users(self, now_ms: int) -> None:
         assert self._directory is not None, "held while the node runs"

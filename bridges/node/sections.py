@@ -199,6 +199,19 @@ class LogSettings(Section):
     retention_check_interval_ms: Duration = setting(
         300_000, ge=10, description="How often partitions are looked at for data past their retention."
     )
+    cleaner_interval_ms: Duration = setting(
+        15_000, ge=10, description="How often partitions of compacted topics are looked at for what may be compacted."
+    )
+    cleaner_buffer_bytes: Size = setting(
+        64 * 1024**2,
+        ge=64 * 1024,
+        description="Memory for the keys of one pass of compaction, 30 bytes a key; with more new keys than that a "
+        "partition takes several passes.",
+    )
+    cleaner_bytes_per_second: Size = setting(
+        32 * 1024**2,
+        description="Most bytes that compaction reads and writes in a second, of all topics together; 0: no bound.",
+    )
 
 
 class LimitSettings(Section):

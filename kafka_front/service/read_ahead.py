@@ -30,6 +30,7 @@ class _Held(NamedTuple):
     offset: int
     epoch: int
     skipped: tuple[Span, ...]
+    replacements: int
     batches: list[StoredBatch]
     size: int
 
@@ -72,14 +73,15 @@ class ReadAhead:
         held = None if log is None else self._held.pop(log, None)
         if held is None or log is None:
             return None
-        _, epoch, skipped, batches, size = held
+        _, epoch, skipped, replacements, batches, size = held
         left = max_bytes
         for number, batch in enumerate(batches):
             left -= len(batch.payload)
             if batch.base_offset >= limit or (number and left < 0):
                 del batches[number:]
                 break
-        if held.offset != offset or epoch != log.epoch or skipped is not log.skipped or not batches:
+        same = epoch == log.epoch and skipped is log.skipped and replacements == log.replacements
+        if held.offset != offset or not same or not batches:
             self._account.give(Kind.READS, size)
             return None
         return batches, size
@@ -121,7 +123,7 @@ class ReadAhead:
                     size = sum([len(batch.payload) for batch in answer[0]])
                     total += size
                     log = wish.log
-                    self._held[log] = _Held(wish.offset, log.epoch, log.skipped, answer[0], size)
+                    self._held[log] = _Held(wish.offset, log.epoch, log.skipped, log.replacements, answer[0], size)
         if total > granted:
             self._account.take(Kind.READS, total - granted)
         elif total < granted:

@@ -26,7 +26,7 @@ _UNKNOWN_BATCH = 64 * 1024
 class Stretch:
     """Whole batches of one log, ``size`` bytes from ``start`` to ``end``; see :class:`bridges.net.outbox.Source`."""
 
-    __slots__ = ("_accept", "_log", "_offset", "_read", "_skip", "end", "left", "size")
+    __slots__ = ("__weakref__", "_accept", "_log", "_offset", "_read", "_skip", "end", "left", "size")
 
     def __init__(self, log: PartitionLog, start: int, end: int, size: int, accept: Accept) -> None:
         self.end = end
@@ -39,6 +39,12 @@ class Stretch:
         self._skip = 0
         # Of the last read: base offset and size of each batch.
         self._read: list[tuple[int, int]] = []
+        log.promised.add(self)
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether batches in ``[start, end)`` are still to be read, as they were when this was made."""
+        first = self._read[0][0] if self._read else self._offset  # what was read last may be wanted again
+        return first < end and start < self.end
 
     def __len__(self) -> int:
         return self.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import ClassVar
 
 from msgspec import Struct, field
@@ -15,6 +15,7 @@ from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ra
 from sbp_back.client.fetch import Fetch, FetchDone
 from sbp_back.client.gathering import Gatherer, Gathering, place_of
 from sbp_back.client.local_channel import LocalChannel, LocalServer
+from sbp_back.client.replacing import Rewriter, Substitute, replaced
 from sbp_back.client.replica import Channel, Way
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
@@ -72,6 +73,8 @@ class Client:
         """Which range servers are in this process, to be set before anything is written."""
         self.gatherer: Gatherer | None = None
         """Reads from the store of a range server in this process."""
+        self.rewriter: Rewriter | None = None
+        """Replaces entries in it."""
 
     @property
     def pd(self) -> Carrier:
@@ -312,6 +315,28 @@ class Client:
                 offset = entry.end_offset
             if not entries:
                 await self.describe_stream(stream_id)
+
+    # --- replacing --------------------------------------------------------------------------------------------------
+
+    @property
+    def cannot_replace(self) -> str:
+        """Why :meth:`replace` is of no use, in a sentence; empty if it is."""
+        return "the range servers are in other processes" if self.rewriter is None else self.rewriter.cannot_replace
+
+    async def replace(self, epoch: int, old: Sequence[m.Entry], new: Sequence[Substitute | m.Entry]) -> None:
+        """Have ``new`` take the place of ``old``, entries that were fetched, follow one another and are of one range;
+        see :meth:`sbp_back.range_server.store.store.Store.replace`. Whoever is cancelled here has it done all the same.
+
+        Raises ``SbpError``: 1498 where that cannot be done, ``NoSpace`` on a full disk.
+        """
+        if self.rewriter is None or self.cannot_replace:
+            raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, self.cannot_replace)
+        await replaced(self.rewriter, epoch, old, new)
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
+        """Bytes of payload of what begins from each of ``offsets``, ascending, up to the next one; None where only
+        range servers elsewhere know."""
+        return None if self.rewriter is None else self.rewriter.bytes_between(stream_id, offsets)
 
     # --- for writers and fetches ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ are no epochs, so opening a stream keeps nobody else from appending to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -16,6 +16,7 @@ from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
 from sbp_back.client.control import ControlOptions, opening, repeatedly
 from sbp_back.client.gathering import Gathering, place_of
+from sbp_back.client.replacing import Substitute
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
 from sbp_back.document.document_writer import DocumentWriter
@@ -221,6 +222,17 @@ class DocumentStreams:
         return None
 
     def gathering(self) -> Gathering | None:
+        """The servers are elsewhere."""
+        return None
+
+    @property
+    def cannot_replace(self) -> str:
+        return "the document's dialect (sbp.dialect = v0.1) knows no replacement of what is stored"
+
+    async def replace(self, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
+        raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, self.cannot_replace)
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
         """The servers are elsewhere."""
         return None
 

@@ -46,6 +46,8 @@ _NO_BOUND = 1 << 50
 class ObjectStore(Store):
     """See :class:`Store`, whose promises it keeps; a store that does not answer delays what is submitted."""
 
+    cannot_replace = "a log in objects (sbp.durability = object) replaces nothing yet"
+
     def __init__(self, log: Log, lock: DirectoryLock, opened: _Opened) -> None:
         """Use :meth:`open`."""
         self._opened = opened
@@ -274,7 +276,7 @@ class _CacheKeeper:
 
     def replace(self, change: Replacement) -> None:
         """Not yet: objects are never deleted, so nothing would be gained."""
-        change.done(StoreError("a log in objects replaces nothing yet"))
+        change.done(StoreError(ObjectStore.cannot_replace))
 
     def save_everything(self) -> None:
         """All of it is in the objects."""

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sbp_back.range_server.store.segment import Segment
+from sbp_back.wire.entry import TELLING_PREFIX_BYTES
 
 Column: TypeAlias = "array[int] | memoryview"
 CopiedRow: TypeAlias = tuple[int, int, int, int, int]
@@ -57,6 +58,13 @@ class Run:
         return int(self.bases[row + 1]) if row + 1 < len(self.bases) else self.end
 
     def bytes_of(self, begin: int, end: int) -> int:
+        """Of the rows ``[begin, end)``. Adds up half of all rows at most."""
+        rows = len(self.bases)
+        if 2 * (end - begin) > rows:
+            return self.live - self._sum(0, begin) - self._sum(end, rows)
+        return self._sum(begin, end)
+
+    def _sum(self, begin: int, end: int) -> int:
         return sum(self.meta[begin * META + 1 : end * META : META])
 
     def slice(self, begin: int, end: int, live: int = -1) -> Run:
@@ -387,18 +395,19 @@ class StoreState:
             yield self.ranges[stream_id, index]
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]:
-        """Bytes of the entries of a stream that begin from each of ``offsets``, ascending, up to the next one."""
+        """Bytes of payload of the entries of a stream that begin from each of ``offsets``, ascending, up to the next
+        one."""
         found = [0] * max(0, len(offsets) - 1)
         for stored in self.ranges_of(stream_id):
-            for run in stored.runs:
+            overhead = stored.overhead if stored.overhead >= 0 else TELLING_PREFIX_BYTES
+            for run in stored.runs[bisect_right(stored.runs, offsets[0], key=_end) :] if found else ():
+                if run.first >= offsets[-1]:
+                    break
                 number = max(0, bisect_right(offsets, run.first) - 1)
-                row = bisect_left(run.bases, offsets[number]) if found else 0
+                row = bisect_left(run.bases, offsets[number])
                 while number < len(found) and row < len(run.bases):
                     behind = bisect_left(run.bases, offsets[number + 1], row)
-                    if row == 0 and behind == len(run.bases):
-                        found[number] += run.live
-                    else:
-                        found[number] += run.bytes_of(row, behind)
+                    found[number] += run.bytes_of(row, behind) - overhead * (behind - row)
                     row = behind
                     number += 1
         return found

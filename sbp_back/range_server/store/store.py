@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from sbp_back.cycle import cycle_of
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
@@ -53,6 +53,9 @@ class Store:
     store met an error of the program that leaves it in doubt: nothing is accepted afterwards and the process should
     end. ``messages`` tell what recovery had to do.
     """
+
+    cannot_replace: ClassVar[str] = ""
+    """Why :meth:`replace` is of no use, in a sentence; empty if it is."""
 
     def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
         """Use :meth:`open`."""
@@ -373,8 +376,8 @@ class Store:
         self._maintenance.replace(Replacement(epoch, old, new, done))
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]:
-        """Bytes of the entries that begin from each of ``offsets``, ascending, up to the next one; one fewer than
-        there are offsets."""
+        """Bytes of payload of the entries that begin from each of ``offsets``, ascending, up to the next one; one fewer
+        than there are offsets."""
         return self._log.state.bytes_between(stream_id, offsets)
 
     def write_gathered(self) -> None:

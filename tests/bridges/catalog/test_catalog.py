@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -618,15 +617,3 @@ async def test_killed_in_the_middle_of_creations_and_deletions(tmp_path: Path) -
             wrong = [name for name in names if last[name] != (name in catalog.topics)]
             assert len(wrong) <= 1
         await home.stop()
-
-
-async def test_a_topic_that_asks_for_compaction_is_told_that_there_is_none_yet(home: Home) -> None:
-    with structlog.testing.capture_logs() as lines:
-        await home.catalog.create_topic("plain", 1)
-        await home.catalog.create_topic("kept", 1, {"cleanup.policy": "compact"})
-        await home.catalog.create_topic("both", 1, {"cleanup.policy": "compact,delete"})
-        await home.catalog.set_config("plain", {"cleanup.policy": "compact"})
-        await home.catalog.set_config("plain", {"retention.ms": "1000"})
-    told = [(line["topic"], line["removed_by"]) for line in lines if "not compacted" in line["event"]]
-    assert told == [("kept", "nothing"), ("both", "time and size"), ("plain", "nothing")]
-    assert {line["log_level"] for line in lines if "not compacted" in line["event"]} == {"warning"}

@@ -1,0 +1,83 @@
+"""Replacing entries by others, in the store of a range server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from sbp_back.awaited import Settle, awaited
+from sbp_back.errors import DiskFull, ErrorCode, NoSpace, SbpError, StoreError
+from sbp_back.wire.entry import entry_crc, pack_entry
+from sbp_back.wire.model import Buffer, Entry
+
+_LONG_BYTES = 1024 * 1024
+"""The checksum of an entry that is longer is made in a thread."""
+
+
+class Substitute(NamedTuple):
+    """What is to be at the offsets ``[base_offset, end_offset)``; ``timestamp`` in ms, as an entry's."""
+
+    base_offset: int
+    end_offset: int
+    flags: int
+    timestamp: int
+    payload: Buffer
+
+
+class Rewriter(Protocol):
+    """A store that replaces entries (:class:`sbp_back.range_server.store.store.Store`)."""
+
+    @property
+    def cannot_replace(self) -> str: ...
+
+    def replace(
+        self, epoch: int, old: Sequence[Entry], new: Sequence[Entry], done: Callable[[StoreError | None], None]
+    ) -> None: ...
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]: ...
+
+
+async def replaced(rewriter: Rewriter, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
+    """Have ``new`` take the place of ``old``; entries among them stay as they are. Once begun it is carried out; it
+    returns when that is decided, also to somebody who is cancelled. Raises ``SbpError``."""
+    entries = substituted(old, new)
+    for entry in entries:
+        if entry.crc < 0 and entry.size > _LONG_BYTES:
+            await asyncio.to_thread(entry_crc, entry)
+
+    def ask(settle: Settle[None]) -> None:
+        rewriter.replace(epoch, old, entries, lambda error: settle(error))
+
+    decided = awaited(ask)
+    try:
+        await asyncio.shield(decided)
+    except asyncio.CancelledError:
+        await asyncio.wait((decided,))
+        if not decided.cancelled():
+            decided.exception()
+        raise
+    except DiskFull as error:
+        raise NoSpace(str(error)) from error
+    except StoreError as error:
+        raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error)) from error
+
+
+def substituted(old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> list[Entry]:
+    """Entries of ``new``, which say of the range what those of ``old`` said: how far it was confirmed."""
+    entries: list[Entry] = []
+    confirmed = -1
+    at = 0
+    for one in new:
+        if isinstance(one, Entry):
+            entries.append(one)
+            continue
+        base, end, flags, timestamp, payload = one
+        while at < len(old) and old[at].base_offset < end:
+            confirmed = max(confirmed, old[at].confirmed)
+            at += 1
+        first = old[0]
+        entries.append(
+            pack_entry(first.stream_id, first.range_index, flags, base, end - base, timestamp, payload, confirmed)
+        )
+    return entries
