@@ -268,6 +268,7 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "group.consumer.heartbeat.interval.ms": group.consumer_heartbeat_interval_ms,
         "group.consumer.session.timeout.ms": group.consumer_session_timeout_ms,
         "offsets.retention.minutes": max(1, group.offsets_retention_ms // _MINUTE),
+        "log.cleaner.backoff.ms": log.cleaner_interval_ms,
         "log.retention.check.interval.ms": log.retention_check_interval_ms,
         "producer.id.expiration.ms": log.producer_idle_ms,
         "transaction.state.log.replication.factor": 1,

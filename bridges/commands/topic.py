@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -87,8 +89,20 @@ def describe(topic: str, everything: bool, node: str, as_json: bool) -> None:
         ),
     )
     for one in found["partitions"]:
+        if one["compaction"] is not None:
+            click.echo(f"compaction of partition {one['partition']}: {_compaction(one['compaction'])}")
+    for one in found["partitions"]:
         for span in one["skipped"]:
             click.echo(f"skipped in partition {one['partition']}: offsets {span['first']} to {span['end'] - 1}")
+
+
+def _compaction(view: Mapping[str, Any]) -> str:
+    """How far a partition is compacted, in a line."""
+    told = f"{view['state']}, up to offset {view['clean_offset']}, {view['dirty_bytes']} bytes are new"
+    if view["passed_ms"]:
+        passed = datetime.fromtimestamp(view["passed_ms"] / 1000, UTC)
+        told += f", last pass {passed.isoformat(timespec='seconds')}"
+    return f"{told}: {view['why']}" if view["why"] else told
 
 
 @command.command("alter")

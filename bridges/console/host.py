@@ -14,6 +14,7 @@ from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
 from bridges.catalog.topics import Catalog
 from bridges.catalog.transaction_view import TransactionDirectory
+from bridges.log.cleaner import Cleaner
 from bridges.log.logs import Logs
 from bridges.metrics import Metrics
 from bridges.net.budget import MemoryBudget
@@ -39,6 +40,8 @@ class Host(Protocol):
     def catalog(self) -> Catalog: ...
     @property
     def logs(self) -> Logs: ...
+    @property
+    def cleaner(self) -> Cleaner: ...
     @property
     def progress(self) -> Progress: ...
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 from aiohttp import web
 
@@ -23,6 +24,7 @@ from bridges.log.skipping import skip
 from bridges.turns import in_turns, sorting
 
 if TYPE_CHECKING:
+    from bridges.log.cleaner import CleanerView
     from bridges.log.partition_log import Appended, PartitionLog
 
 _log = structlog.get_logger("anabranch.console")
@@ -254,10 +256,15 @@ class TopicHandlers:
                 "epoch": log.epoch,
                 "stream_id": info.stream_id,
                 "skipped": [{"first": first, "end": end} for first, end in log.skipped],
+                "compaction": _compaction(node.cleaner.views.get((topic.name, info.index))),
             }
             for info, log in logs
         )
         return await rows.answer(request, "partitions", partitions, head=head, status=status)
+
+
+def _compaction(view: CleanerView | None) -> dict[str, object] | None:
+    return None if view is None else msgspec.structs.asdict(view)
 
 
 def _importing(topic: Topic) -> str | None:

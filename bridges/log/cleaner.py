@@ -38,6 +38,8 @@ _PLACES_AT_ONCE = 200
 _LOOKS_PATIENCE_S = 1.0
 
 Place = tuple[str, int]
+STATES = ("waiting", "cleaning", "refused")
+"""Of a partition that is to be compacted."""
 
 
 class CompactionPolicy(Struct, frozen=True):
@@ -57,8 +59,8 @@ class CleanerOptions(Struct, frozen=True):
 
 
 class CleanerView(Struct):
-    """What people are told of a partition's compaction. ``state``: waiting, cleaning, or refused, with the reason in
-    ``why``; bytes are of payload."""
+    """What people are told of a partition's compaction. ``state``: one of :data:`STATES`, with the reason in ``why``;
+    bytes are of payload."""
 
     state: str = "waiting"
     why: str = ""
@@ -89,7 +91,8 @@ class _Due(Struct):
 
 
 class Cleaner:
-    """Compacts a node's logs. ``policy`` gives that of a topic, None for one that is not compacted (now)."""
+    """Compacts a node's logs. ``policy`` gives that of a topic, None for one that is not compacted (now); ``clock`` the
+    time in ms."""
 
     def __init__(
         self,
@@ -97,7 +100,9 @@ class Cleaner:
         cleaned: CleanedLogs,
         policy: Callable[[str], CompactionPolicy | None],
         options: CleanerOptions | None = None,
+        clock: Callable[[], int] | None = None,
     ) -> None:
+        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._logs = logs
         self._cleaned = cleaned
         self._policy = policy
@@ -229,7 +234,7 @@ class Cleaner:
                 view.took_ms = int((time.monotonic() - began) * 1000)
 
     async def _run(self, log: PartitionLog, policy: CompactionPolicy, due: _Due, view: CleanerView) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._clock()
         cleaned = self._cleaned.of(log.stream_id) or Cleaned()
         options = self._options
         work = CompactionPass(
@@ -278,5 +283,5 @@ class Cleaner:
             settled = False
         if not settled:
             settled = await self._logs.fresh_snapshot(log) is None
-        passed_ms = time.time_ns() // 1_000_000
+        passed_ms = self._clock()
         await self._cleaned.save(log.stream_id, Cleaned(done.end, done.horizon_ms, passed_ms, settled))

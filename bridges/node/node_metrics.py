@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
 from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
+from bridges.log.cleaner import STATES
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
 from bridges.net import heap
 from bridges.net.budget import Kind, MemoryBudget
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
     from bridges.catalog.sql import Database
     from bridges.catalog.topics import Catalog
+    from bridges.log.cleaner import Cleaner
     from bridges.log.logs import Logs
     from bridges.node.sections import LimitSettings
     from bridges.node.stalls import LoopStalls
@@ -48,6 +50,7 @@ class Scraped(Protocol):
     node_id: int
     catalog: Catalog
     logs: Logs
+    cleaner: Cleaner
     progress: Progress
     db: Database
     budget: MemoryBudget
@@ -72,6 +75,7 @@ def of_node(node: Scraped) -> Iterator[Metric]:
     yield from _about(node)
     yield from stall_metrics(node.stalls)
     yield from _partitions(node)
+    yield from _compaction(node.cleaner)
     yield from _lag(node)
     yield from _jobs(node)
     yield from transaction_metrics(node.transaction_directories, time.time_ns() // 1_000_000)
@@ -105,6 +109,22 @@ def _about(node: Scraped) -> Iterator[Metric]:
     yield denials
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+
+
+def _compaction(cleaner: Cleaner) -> Iterator[Metric]:
+    counts = cleaner.counts
+    yield total("anabranch_compaction_passes", "Passes of compaction over a partition.", counts.passes)
+    yield total("anabranch_compaction_failures", "Passes that did not get to their end.", counts.failures)
+    yield total("anabranch_compaction_read_bytes", "Bytes that compaction has read.", counts.read_bytes)
+    yield total("anabranch_compaction_written_bytes", "Bytes that compaction has written.", counts.written_bytes)
+    yield total("anabranch_compaction_removed_bytes", "Bytes that compaction has taken.", counts.removed_bytes)
+    states = Counter(view.state for view in cleaner.views.values())
+    family = gauge("anabranch_compaction_partitions", "Partitions that are to be compacted.", "state")
+    for state in STATES:
+        family.add_metric((state,), states[state])
+    yield family
+    dirty = sum(view.dirty_bytes for view in cleaner.views.values())
+    yield value("anabranch_compaction_dirty_bytes", "Bytes that came since the last pass, of all of these.", dirty)
 
 
 def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:

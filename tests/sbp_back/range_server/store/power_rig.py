@@ -16,13 +16,14 @@ from typing import Any
 from sbp_back.errors import DiskFull, StoreError
 from sbp_back.files import Files
 from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.wire.entry import parse_entry
 from sbp_back.wire.model import Entry
 from tests.sbp_back.range_server.store.power_loss import Disk, Image, RecordingCalls, Step, steps_of, write_image
 from tests.sbp_back.range_server.store.store_harness import KIB, entry_bytes, make_entry, small_options
 
 Operation = tuple[Any, ...]
 """``append entries``, ``create stream index epoch start``, ``seal stream index end epoch``, ``trim stream offset``,
-``delete stream``."""
+``delete stream``, ``replace epoch old new`` with entries."""
 State = tuple[Any, ...]
 """Everything a reader can see of a store; comparable."""
 
@@ -82,6 +83,10 @@ class World:
                 there = self.ranges[stream, index]
                 there.end, there.epoch = end, epoch
                 there.entries = [entry for entry in there.entries if entry[0] < end]
+            case ("replace", _epoch, old, new):
+                there = self.ranges[old[0].stream_id, old[0].range_index]
+                at = next(n for n, one in enumerate(there.entries) if one[0] == old[0].base_offset)
+                there.entries[at : at + len(old)] = [(e.base_offset, e.end_offset, entry_bytes(e)) for e in new]
             case ("trim", stream, offset):
                 self._trim(stream, offset)
             case ("delete", stream):
@@ -278,6 +283,8 @@ class Rig:
         while left or self.store._in_flight:
             self.queue.release()
             await asyncio.sleep(0.0002)
+            if left and operations[0][0] == "replace":
+                await self.work(1)  # an evacuation that is under way comes first
         assert not refused, refused
 
     async def do_without_room(self, append: Operation) -> None:
@@ -306,6 +313,8 @@ class Rig:
                 store.create_range(*arguments, done)
             case ("seal", stream, index, end, epoch):
                 store.seal_range(stream, index, epoch, end, done)
+            case ("replace", *arguments):
+                store.replace(*arguments, done)
             case ("trim", *arguments):
                 store.trim_stream(*arguments, done)
             case ("delete", stream):
@@ -373,10 +382,12 @@ class Workload:
         found: list[Operation] = []
         for _ in range(count):
             operation = self._operation(world)
+            if operation[0] == "replace" and found:
+                break  # what it replaces has to be there
             world.apply(operation)
             found.append(operation)
-            if operation[0] == "delete":
-                break  # what follows under this name has to wait for the answer
+            if operation[0] in ("delete", "replace"):
+                break  # what follows has to wait for the answer
         return found
 
     def _operation(self, world: World) -> Operation:
@@ -395,6 +406,10 @@ class Workload:
             return "seal", stream, index, rng.randint(max(last.start, last.next - 9), last.next), last.epoch + 1
         if kind < 0.16 and stream != 4:
             return "delete", stream
+        if 0.16 <= kind < 0.3:
+            replacement = self._replacement(world, stream)
+            if replacement is not None:
+                return replacement
         base = last.next
         entries = []
         size = 300 if stream == 4 or self.uniform else rng.choice((200, 3000, 3000, 9000))
@@ -403,6 +418,27 @@ class Workload:
             entries.append(make_entry(stream, base, rng.randint(1, 5), size, index, fill=self._fill))
             base = entries[-1].end_offset
         return "append", *entries
+
+    def _replacement(self, world: World, stream: int) -> Operation | None:
+        """Some neighbours by fewer, or by others."""
+        rng = self._rng
+        ranges = world.of_stream(stream)
+        index, there = rng.choice(ranges)
+        limit = there.next if there.end < 0 else there.end
+        seen = [body for base, end, body in there.entries if base >= there.low and end <= limit and body]
+        if not seen:
+            return None
+        first = rng.randrange(len(seen))
+        old = [parse_entry(memoryview(body)) for body in seen[first : first + rng.randint(1, 4)]]
+        new = []
+        at = 0
+        while at < len(old):
+            many = rng.randint(1, len(old) - at)
+            base, end = old[at].base_offset, old[at + many - 1].end_offset
+            self._fill += 1
+            new.append(make_entry(stream, base, end - base, rng.choice((60, 200, 3000)), index, fill=self._fill))
+            at += many
+        return "replace", max(one.epoch for _, one in ranges), old, new
 
 
 Life = tuple[str, str, int]

@@ -91,6 +91,9 @@ class Driver:
     def delete(self, stream: int) -> asyncio.Future[None]:
         return self.send(self.store.delete_stream, stream)
 
+    def replace(self, epoch: int, old: Sequence[Entry], new: Sequence[Entry]) -> asyncio.Future[None]:
+        return self.send(self.store.replace, epoch, old, new)
+
     async def read(
         self, stream: int, offset: int = 0, limit: int = -1, max_bytes: int = 1 << 20, index: int = 0
     ) -> list[Entry]:

@@ -107,6 +107,29 @@ class StoreMachine(RuleBasedStateMachine):
         if worked and there is not None:
             there.entries += entries
 
+    @rule(stream=STREAMS, data=st.data(), older=st.booleans())
+    def replace(self, stream: int, data: st.DataObject, older: bool) -> None:
+        there = self.model.get(stream)
+        limit = 0 if there is None else there.next if there.end < 0 else there.end
+        whole = [e for e in there.visible if e.base_offset >= there.low and e.end_offset <= limit] if there else []
+        if there is None or not whole:
+            return
+        first = data.draw(st.integers(0, len(whole) - 1))
+        old = whole[first : first + data.draw(st.integers(1, 5))]
+        self.fill += 1
+        new = []
+        at = 0
+        while at < len(old):
+            many = data.draw(st.integers(1, len(old) - at))
+            base, end = old[at].base_offset, old[at + many - 1].end_offset
+            new.append(make_entry(stream, base, end - base, data.draw(st.sampled_from([60, 3000])), fill=self.fill))
+            at += many
+        older = older and there.epoch > 0
+        assert self.attempt("replace", there.epoch - older, old, new) != older
+        if not older:
+            at = there.entries.index(old[0])
+            there.entries[at : at + len(old)] = new
+
     @rule(stream=STREAMS, data=st.data(), higher=st.booleans())
     def seal(self, stream: int, data: st.DataObject, higher: bool) -> None:
         there = self.model.get(stream)
