@@ -1,0 +1,534 @@
+"""Compaction of logs in a real node: what stays, where, and for whom; against a model of any history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct, field
+
+from bridges.awaited import awaited
+from bridges.formats import FORMAT_MASK, FormatId, decode
+from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
+from bridges.formats.kafka_compaction import horizon_of, is_gap
+from bridges.formats.producer import InTransaction, LedgerKind, ProducerStamp, SeqNoStamp
+from bridges.formats.records import Record, StoredBatch
+from bridges.formats.ydb import YdbBuilder
+from bridges.log.cleaner import CleanerOptions
+from bridges.log.compaction import POSITIONS_TOLD
+from bridges.log.ledger_rules import Repeated
+from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.node.assembly import Node
+from tests.bridges.node.test_node import settings_of
+from tests.depth import examples
+
+DAY = 86_400_000
+Pair = tuple[bytes | None, bytes | None]
+NEVER = "1000000000"
+
+
+class Lab:
+    """A node without fronts whose cleaner runs when it is told to, by a clock of the test's."""
+
+    def __init__(self, path: Path, **more: str) -> None:
+        self.path = path
+        self.more = {"log__cleaner_interval_ms": NEVER, "log__cleaner_bytes_per_second": "0", **more}
+        self.now = 0
+        self.ahead_ms = 0
+
+    async def __aenter__(self) -> Lab:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.node.stop()
+
+    async def start(self) -> None:
+        self.node = Node(settings_of(self.path, **self.more), fronts=[])
+        await self.node.start()
+        clock = self.node.cleaner._clock
+        self.node.cleaner._clock = lambda: clock() + self.ahead_ms
+
+    async def restart(self, *, forget: bool = False) -> None:
+        """``forget``: what is known of the logs has to be told from them."""
+        if forget:
+            await self.node.stop()
+            await self.start()
+            await self.node.db.run(lambda connection: connection.execute("DELETE FROM partition_snapshots"))
+            for log in self.node.logs:
+                assert not log.has_moved
+        await self.node.stop()
+        await self.start()
+
+    async def topic(self, name: str = "t", **config: str) -> PartitionLog:
+        given = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        given.update({key.replace("_", "."): value for key, value in config.items()})
+        await self.node.catalog.create_topic(name, 1, given)
+        return await self.log(name)
+
+    async def log(self, name: str = "t") -> PartitionLog:
+        log = self.node.logs.get(name, 0)
+        assert log is not None
+        await log.ready()
+        return log
+
+    async def compact(self, name: str = "t", ahead_ms: int = 0) -> None:
+        """Have the cleaner look once, ``ahead_ms`` later than the last time."""
+        self.ahead_ms += ahead_ms
+        cleaner = self.node.cleaner
+        await cleaner.look([(name, 0)], cleaner._clock())
+        while (view := cleaner.views.get((name, 0))) is not None and view.state == "cleaning":
+            await asyncio.sleep(0.002)
+
+
+async def put(log: PartitionLog, batch: Batch) -> Appended:
+    def call(settle: Any) -> None:
+        log.append(batch, lambda appended, error: settle(appended, error))
+
+    found: Appended = await awaited(call)
+    return found
+
+
+def records(*pairs: Pair) -> list[Record]:
+    return [Record(key, value, [("h", b"x")], 1000 + n) for n, (key, value) in enumerate(pairs)]
+
+
+def plain(*pairs: Pair, codec: int = 0) -> Batch:
+    return Batch(encode(records(*pairs), codec=codec), len(pairs), int(FormatId.KAFKA), 1000 + len(pairs) - 1)
+
+
+def stamped(producer: int, sequence: int, *pairs: Pair, transactional: bool = False) -> Batch:
+    attributes = TRANSACTIONAL if transactional else 0
+    stamp = ProducerStamp(producer, 0, sequence, len(pairs))
+    payload = encode(
+        records(*pairs), attributes=attributes, producer_id=producer, producer_epoch=0, base_sequence=sequence
+    )
+    part = InTransaction(producer, 0) if transactional else None
+    return Batch(payload, len(pairs), int(FormatId.KAFKA), 1000, stamp, transaction=part)
+
+
+async def end(log: PartitionLog, producer: int, commit: bool) -> int:
+    found: Appended = await awaited(
+        lambda settle: log.append_marker(producer, 0, commit, lambda appended, error: settle(appended, error))
+    )
+    return found.base
+
+
+async def stored(log: PartitionLog) -> list[StoredBatch]:
+    """All batches, one behind the other without a gap."""
+    found: list[StoredBatch] = []
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        for batch in await log.read_batches(offset, 1 << 20):
+            assert found == [] or batch.base_offset == found[-1].end_offset
+            found.append(batch)
+        offset = found[-1].end_offset
+    return found
+
+
+async def visible(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of what readers of committed data get."""
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        batches = await log.read_committed(offset, 1 << 20)
+        for batch in batches:
+            for record in decode(batch):
+                if log.log_start_offset <= record.offset < log.last_stable_offset:
+                    assert record.headers == [("h", b"x")] or batch.flags & FORMAT_MASK != FormatId.KAFKA
+                    found.append((record.offset, record.key, record.value))
+        offset = batches[-1].end_offset
+    return found
+
+
+# --- single rules ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", range(5))
+async def test_of_each_key_the_latest_record_stays_at_its_offset(tmp_path: Path, codec: int) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        await put(log, plain((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), codec=codec))
+        await put(log, plain((b"a", b"3"), (b"c", b"1"), codec=codec))
+        await put(log, plain((b"b", b"2"), codec=codec))
+        await lab.compact()
+        for _ in range(2):
+            log = await lab.log()
+            assert await visible(log) == [(3, b"a", b"3"), (4, b"c", b"1"), (5, b"b", b"2")]
+            assert [(b.base_offset, b.end_offset) for b in await stored(log)] == [(0, 3), (3, 5), (5, 6)]
+            assert log.state.index.size_bytes == sum(len(batch.payload) for batch in await stored(log))
+            assert log.high_watermark == 6
+            await lab.restart()
+        assert lab.node.cleaner.counts.failures == 0
+
+
+async def test_a_read_at_what_is_gone_gets_what_comes_next(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        for value in range(50):
+            await put(log, plain((b"k", b"%d" % value)))
+        await lab.compact()
+        batches = await log.read_batches(17, 1)
+        assert (batches[0].base_offset, batches[0].end_offset) == (0, 49)
+        assert is_gap(parse_header(batches[0].payload))
+        assert await visible(log) == [(49, b"k", b"49")]
+
+
+async def test_neither_records_above_the_last_stable_offset_nor_those_that_are_too_young_replace_others(
+    tmp_path: Path,
+) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic(min_compaction_lag_ms="60000")
+        await put(log, plain((b"a", b"1"), (b"a", b"2")))
+        await lab.compact()
+        assert len(await visible(log)) == 2
+        await put(log, stamped(7, 0, (b"a", b"open"), transactional=True))
+        await put(log, plain((b"a", b"3")))
+        await lab.compact(ahead_ms=61_000)
+        assert await visible(log) == [(1, b"a", b"2")]
+        await end(log, 7, False)
+        await lab.compact(ahead_ms=61_000)
+        assert await visible(log) == [(3, b"a", b"3")]
+
+
+async def test_a_partition_is_due_by_its_share_of_new_bytes_or_by_the_age_of_the_first_new_record(
+    tmp_path: Path,
+) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic(min_cleanable_dirty_ratio="0.5", max_compaction_lag_ms="3600000")
+        for n in range(10):
+            await put(log, plain((b"%d" % n, b"1")))
+        await lab.compact()
+        assert lab.node.cleaner.counts.passes == 1
+        for _ in range(5):
+            await put(log, plain((b"1", b"2")))
+        await lab.compact()
+        assert lab.node.cleaner.counts.passes == 1
+        assert lab.node.cleaner.views["t", 0].dirty_bytes > 0
+        await lab.compact(ahead_ms=3_700_000)
+        assert lab.node.cleaner.counts.passes == 2
+        assert len(await visible(log)) == 10
+
+
+async def test_tombstones_stay_for_their_time_counted_from_when_the_cleaner_came(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic(delete_retention_ms="3600000")
+        await put(log, plain((b"a", b"1"), (b"a", None), (b"b", b"1")))
+        await lab.compact()
+        assert await visible(log) == [(1, b"a", None), (2, b"b", b"1")]
+        assert horizon_of(parse_header((await stored(log))[0].payload)) > 0
+        assert decode((await stored(log))[0])[0].timestamp == 1001, "the record's own time is what it was"
+        await lab.restart()
+        await lab.compact(ahead_ms=3_000_000)
+        assert len(await visible(await lab.log())) == 2
+        await lab.compact(ahead_ms=700_000)
+        assert await visible(await lab.log()) == [(2, b"b", b"1")]
+
+
+async def test_the_last_batch_of_a_producer_is_kept_for_the_ledger(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        await put(log, stamped(5, 0, (b"a", b"1"), (b"b", b"1")))
+        last = await put(log, stamped(5, 2, (b"a", b"2"), (b"b", b"2"), (b"a", b"2")))
+        await put(log, plain((b"a", b"3"), (b"b", b"3")))
+        await lab.compact()
+        assert await visible(log) == [(5, b"a", b"3"), (6, b"b", b"3")]
+        await lab.restart(forget=True)
+        log = await lab.log()
+        again = await put(log, stamped(5, 2, (b"a", b"2"), (b"b", b"2"), (b"a", b"2")))
+        assert (again.base, again.end, again.duplicate) == (last.base, last.end, True)
+        await put(log, stamped(5, 5, (b"a", b"4")))
+        await lab.compact()
+        assert len([one for one in await stored(log) if not is_gap(parse_header(one.payload))]) == 2
+
+
+async def test_aborted_data_and_then_their_markers_go(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic(delete_retention_ms="1000")
+        await put(log, plain((b"a", b"1")))
+        await put(log, stamped(7, 0, (b"a", b"aborted"), (b"z", b"aborted"), transactional=True))
+        marker = await end(log, 7, False)
+        await put(log, stamped(7, 2, (b"c", b"committed"), transactional=True))
+        await end(log, 7, True)
+        await put(log, plain((b"d", b"1")))
+        wanted = [(0, b"a", b"1"), (4, b"c", b"committed"), (6, b"d", b"1")]
+        assert await visible(log) == wanted
+        await lab.compact()
+        assert await visible(log) == wanted
+        assert b"aborted" not in b"".join(bytes(one.payload) for one in await stored(log))
+        assert [one.last_offset for one in log.aborted(0, log.high_watermark)] == [marker]
+        for passed in range(6):
+            await lab.compact(ahead_ms=70_000)
+            controls = [one.base_offset for one in await stored(log) if parse_header(one.payload).attributes & 0x20]
+            if marker not in controls:
+                assert not log.aborted(0, log.high_watermark), "who is told of it would look for its marker"
+            if passed % 2:
+                await lab.restart(forget=passed == 3)
+                log = await lab.log()
+            assert await visible(log) == wanted
+        assert marker not in controls
+        assert 5 in controls, "of a committed transaction something is left"
+        assert len(log.state.transactions) == 0
+
+
+async def test_a_topic_of_which_positions_in_bytes_were_told_is_not_compacted(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        await put(log, plain((b"a", b"1"), (b"a", b"2")))
+        length = (await log.byte_end()).position
+        await lab.compact()
+        view = lab.node.cleaner.views["t", 0]
+        assert (view.state, view.why) == ("refused", POSITIONS_TOLD)
+        assert len(await visible(log)) == 2
+        assert (await log.byte_end()).position == length
+
+
+async def test_what_is_promised_is_waited_for_and_what_is_about_to_change_is_not_promised(tmp_path: Path) -> None:
+    class Answer:
+        __slots__ = ("__weakref__", "left")
+
+        def __init__(self) -> None:
+            self.left = True
+
+        def holds(self, start: int, end: int) -> bool:
+            return self.left
+
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        await put(log, plain((b"a", b"1"), (b"a", b"2")))
+        await put(log, plain((b"a", b"3")))
+        answer = Answer()
+        log.promised.add(answer)
+        before = log.locate(0, 1 << 20)
+        assert before is not None
+        task = asyncio.create_task(lab.compact())
+        while log.replacing is None:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        assert len(await visible(log)) == 3, "not while an answer holds where it lies"
+        assert log.locate(0, 1 << 20) is None
+        answer.left = False
+        await task
+        after = log.locate(0, 1 << 20)
+        assert after is not None
+        assert after.size < before.size
+        assert sum(len(one.payload) for one in await log.read_batches(0, 1 << 20)) == after.size
+
+
+async def test_batches_of_another_format_go_whole_and_their_producer_is_known_all_the_same(tmp_path: Path) -> None:
+    def message(*pairs: tuple[int, bytes, bytes]) -> Batch:
+        builder = YdbBuilder(0, len(pairs))
+        for number, key, value in pairs:
+            builder.add(Record(key, value, [], 1000, producer="who", sequence=number))
+        stamp = SeqNoStamp(b"who", [number for number, _, _ in pairs])
+        return Batch(builder.finish(), len(pairs), int(FormatId.YDB), 1000, stamp)
+
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        await put(log, message((1, b"a", b"1"), (2, b"b", b"1")))
+        await put(log, message((3, b"a", b"2"), (4, b"c", b"1")))
+        await put(log, plain((b"b", b"3")))
+        await lab.compact()
+        assert await visible(log) == [(2, b"a", b"2"), (3, b"c", b"1"), (4, b"b", b"3")]
+        await put(log, plain((b"a", b"4"), (b"c", b"4")))
+        await lab.compact()
+        assert await visible(log) == [(4, b"b", b"3"), (5, b"a", b"4"), (6, b"c", b"4")]
+        await lab.restart(forget=True)
+        log = await lab.log()
+        last = log.last(LedgerKind.SEQ_NO, SeqNoStamp(b"who", [1]).key)
+        assert last is not None
+        assert last.number == 4
+
+
+async def test_more_keys_than_there_is_memory_for_take_several_passes(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        cleaner = lab.node.cleaner
+        cleaner._options = CleanerOptions(table_bytes=24 * 100, bytes_per_second=0)
+        log = await lab.topic()
+        for turn in range(2):
+            for n in range(30):
+                await put(log, plain(*((b"%d" % (10 * n + m), b"%d" % turn) for m in range(10))))
+        for _ in range(12):
+            await lab.compact()
+        assert cleaner.counts.passes >= 7
+        found = await visible(log)
+        assert {(key, value) for _, key, value in found} == {(b"%d" % n, b"1") for n in range(300)}
+        assert len(found) == 300
+
+
+async def test_policies_change_and_retention_goes_by_what_is_left(tmp_path: Path) -> None:
+    async with Lab(tmp_path, log__retention_check_interval_ms="20") as lab:
+        log = await lab.topic(cleanup_policy="delete", retention_bytes="100000", retention_ms="-1")
+        for n in range(1000):
+            await put(log, plain((b"%d" % (n % 5), bytes(1000))))
+        while log.log_start_offset == 0:
+            await asyncio.sleep(0.01)
+        await lab.compact()
+        assert lab.node.cleaner.counts.passes == 0
+        await lab.node.catalog.set_config("t", {"cleanup.policy": "compact"})
+        await lab.compact()
+        assert [offset for offset, _, _ in await visible(log)] == [995, 996, 997, 998, 999]
+        assert log.size_bytes < 10_000
+        start = log.log_start_offset
+        await lab.node.catalog.set_config("t", {"cleanup.policy": "compact,delete"})
+        await asyncio.sleep(0.2)
+        assert log.log_start_offset == start, "what is left is less than is to be kept"
+        await lab.restart()
+        log = await lab.log()
+        assert log.size_bytes < 10_000
+        await lab.node.catalog.set_config("t", {"cleanup.policy": "delete"})
+        await put(log, plain((b"1", b"x")))
+        await lab.compact()
+        assert len(await visible(log)) == 6
+
+
+async def test_damage_ends_a_pass_and_is_told(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        for n in range(3):
+            await put(log, plain((b"a", b"%d" % n)))
+        await lab.node.stop()
+        (segment,) = [p for p in (tmp_path / "data").rglob("*.seg") if b"anbr" not in p.name.encode()][:1]
+        data = bytearray(segment.read_bytes())
+        at = data.index(b"h\x02x", data.index(b"h\x02x") + 1)
+        data[at + 2] ^= 1
+        segment.write_bytes(data)
+        await lab.start()
+        log = await lab.log()
+        await lab.compact()
+        view = lab.node.cleaner.views["t", 0]
+        assert view.state == "refused"
+        assert "damaged" in view.why
+
+
+# --- any history ----------------------------------------------------------------------------------------------------
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
+PAIRS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=3))), min_size=1, max_size=4)
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from([0, 1, 2]), PAIRS),
+        st.tuples(st.just("in transaction"), st.sampled_from([11, 12]), PAIRS),
+        st.tuples(st.just("end"), st.sampled_from([11, 12]), st.booleans()),
+        st.tuples(st.just("compact"), st.sampled_from([0, 5_000, 70_000, 2 * DAY]), st.none()),
+        st.tuples(st.just("compact"), st.sampled_from([0, 5_000, 70_000, 2 * DAY]), st.none()),
+        st.tuples(st.just("trim"), st.integers(0, 20), st.none()),
+        st.tuples(st.just("restart"), st.booleans(), st.none()),
+    ),
+    min_size=4,
+    max_size=30,
+)
+
+
+Operation = tuple[str, Any, Any]
+
+
+class History(Struct):
+    """What was written. ``open``: of transactions, the offsets that are not decided."""
+
+    committed: dict[int, tuple[bytes, bytes | None]] = field(default_factory=dict)
+    open: dict[int, list[tuple[int, bytes, bytes | None]]] = field(default_factory=dict)
+    sequences: dict[int, int] = field(default_factory=dict)
+    last: dict[int, tuple[ProducerStamp, int]] = field(default_factory=dict)
+    end: int = 0
+
+    @property
+    def stable(self) -> int:
+        return min((written[0][0] for written in self.open.values()), default=self.end)
+
+    def latest(self, start: int) -> dict[bytes, tuple[int, bytes | None]]:
+        found: dict[bytes, tuple[int, bytes | None]] = {}
+        for offset in sorted(self.committed):
+            if start <= offset < self.stable:
+                key, value = self.committed[offset]
+                found[key] = (offset, value)
+        return found
+
+
+async def play(lab: Lab, name: str, operations: Sequence[Operation]) -> None:
+    log = await lab.topic(name, delete_retention_ms="1000")
+    history = History()
+    for what, who, more in operations:
+        if what in ("write", "in transaction"):
+            transactional = what == "in transaction"
+            sequence = history.sequences.get(who, 0)
+            batch = plain(*more) if not who else stamped(who, sequence, *more, transactional=transactional)
+            done = await put(log, batch)
+            assert done.base == history.end
+            history.end = done.end
+            if who:
+                history.sequences[who] = sequence + len(more)
+                history.last[who] = ProducerStamp(who, 0, sequence, len(more)), done.base
+            for offset, (key, value) in enumerate(more, done.base):
+                if transactional:
+                    history.open.setdefault(who, []).append((offset, key, value))
+                else:
+                    history.committed[offset] = key, value
+        elif what == "end":
+            if who in history.open:
+                history.end = await end(log, who, more) + 1
+                for offset, key, value in history.open.pop(who):
+                    if more:
+                        history.committed[offset] = key, value
+        elif what == "trim":
+            await log.trim(min(who, log.last_stable_offset), own=True)
+        elif what == "restart":
+            await lab.restart(forget=who)
+            log = await lab.log(name)
+            for stamp, base in history.last.values():
+                if base >= log.log_start_offset:
+                    table = log.state.ledger.table(LedgerKind.KAFKA)
+                    found = table.check(stamp.key, stamp)
+                    assert isinstance(found, Repeated)
+                    assert found.base_offset == base
+        else:
+            await lab.compact(name, ahead_ms=who)
+        await compare(log, history, compacted=what == "compact")
+
+
+async def compare(log: PartitionLog, history: History, *, compacted: bool) -> None:
+    assert log.high_watermark == history.end
+    assert log.last_stable_offset == max(history.stable, log.log_start_offset)
+    assert log.state.transactions.open.keys() == history.open.keys()
+    await stored(log)
+    found = await visible(log)
+    assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
+    for offset, key, value in found:
+        assert history.committed[offset] == (key, value), "nothing is there that was not written and committed"
+    told: dict[bytes, tuple[int, bytes | None]] = {}
+    for offset, key, value in found:
+        assert key is not None
+        told[key] = (offset, value)
+    for key, (offset, value) in history.latest(log.log_start_offset).items():
+        if value is not None:
+            assert told.get(key) == (offset, value)
+        else:
+            assert told.get(key, (offset, None)) == (offset, None), "what was deleted does not come back"
+    if compacted:
+        assert len(found) == len(told), "each key is there once"
+        sizes = sum(len(batch.payload) for batch in await stored(log))
+        if log.log_start_offset == 0:
+            assert log.state.index.size_bytes == sizes
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(25), deadline=None)
+@given(st.lists(OPERATIONS, min_size=2, max_size=2))
+def test_any_history_compacted_at_any_points_reads_as_the_model_says(
+    histories: list[list[tuple[str, Any, Any]]],
+) -> None:
+    async def run() -> None:
+        with TemporaryDirectory() as directory:
+            async with Lab(Path(directory)) as lab:
+                for number, operations in enumerate(histories):
+                    await play(lab, f"t{number}", operations)
+                assert lab.node.cleaner.counts.failures == 0
+                assert not lab.node.metrics.barrier.failures
+
+    asyncio.run(run())
