@@ -41,10 +41,19 @@ class CleanedLogs(KnownRows[Cleaned]):
         """Durable, with everything that was saved before, whatever the node's durability. Raises an error of the
         database."""
         row = (cleaned.offset, cleaned.due_ms, cleaned.passed_ms, int(cleaned.settled))
-        if self._db is not None:
-            await self._db.run(partial(_save, stream_id, row), flush=True)
-        self._known[stream_id] = cleaned
+
+        def saved(kept: bool) -> None:
+            if kept:
+                self._known[stream_id] = cleaned
+
+        if self._db is None:
+            saved(True)
+        else:
+            await self._db.run(partial(_save, stream_id, row), flush=True, then=saved)
 
 
-def _save(stream_id: int, row: Sequence[int], connection: Connection) -> None:
+def _save(stream_id: int, row: Sequence[int], connection: Connection) -> bool:
+    """Whether there is such a partition."""
     CleanedLogs.put(connection, stream_id, row)
+    query = f"SELECT 1 FROM {CleanedLogs.table} WHERE stream_id = ?"
+    return connection.execute(query, (stream_id,)).fetchone() is not None
