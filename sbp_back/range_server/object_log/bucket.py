@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT = timedelta(seconds=15)
 _CONNECT_TIMEOUT = timedelta(seconds=3)
+PATIENCE = 30.0
+"""Seconds for which somebody who opens a log waits for a store that does not answer."""
 _AGAIN_SECONDS = 0.1
 _MOST_AGAIN_SECONDS = 2.0
 
@@ -118,6 +120,16 @@ class Bucket:
         with self._answered(f"getting {key}"):
             return memoryview(self._obstore.get_range(self._store, self._prefix + key, start=begin, end=end))
 
+    def delete(self, keys: Sequence[str]) -> None:
+        """Objects, whether they are there or not. Raises ``OSError``: some may be gone."""
+        with self._answered(f"deleting {len(keys)} objects"):
+            try:
+                self._obstore.delete(self._store, [self._prefix + key for key in keys])
+            except FileNotFoundError:
+                for key in keys:  # a store of files stops at the first that is gone
+                    with suppress(FileNotFoundError):
+                        self._obstore.delete(self._store, [self._prefix + key])
+
     def list(self, prefix: str) -> dict[str, int]:
         """Bytes of all objects below ``prefix``, which ends with a slash. It may be old. Raises ``OSError``."""
         found: dict[str, int] = {}
@@ -145,7 +157,7 @@ class Bucket:
     def read_once(self, key: str) -> bytes | None:
         """What was written with :meth:`write_once`; None: nothing. Raises ``OSError``."""
         try:
-            return bytes(self.get(key))
+            return bytes(self.get_again(key, PATIENCE))
         except FileNotFoundError:
             return None
 
@@ -167,6 +179,33 @@ class Bucket:
         """Bytes of the objects of a log by their numbers, as listed. Raises ``OSError``."""
         prefix = f"log/{incarnation:016x}/"
         return {int(key.rpartition("/")[2], 16): size for key, size in self.list(prefix).items()}
+
+    def put_again(self, key: str, content: Buffer, seconds: float) -> None:
+        """Put an object whose name nobody else uses. Raises ``OSError`` when that is not done after ``seconds``."""
+        until = time.monotonic() + seconds
+        for pause in pauses():
+            try:
+                self.put_if_absent(key, content)
+                return
+            except OSError:
+                if time.monotonic() + pause > until:
+                    raise
+            time.sleep(pause)
+
+    def get_again(self, key: str, seconds: float) -> Buffer:
+        """A whole object. Raises ``FileNotFoundError``, and ``OSError`` when there is no answer for ``seconds``."""
+        until = time.monotonic() + seconds
+        waits = pauses()
+        while True:
+            try:
+                return self.get(key)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                pause = next(waits)
+                if time.monotonic() + pause > until:
+                    raise
+            time.sleep(pause)
 
     def end_log(self, incarnation: int, first: int, unique: bytes, seconds: float) -> int:
         """See :class:`~sbp_back.range_server.object_log.takeover.Takeover`: the number at which a log ends.

@@ -21,6 +21,7 @@ from sbp_back.errors import DecodeError
 from sbp_back.files import Files, ending, write_all
 from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.content import decode, key_of
+from sbp_back.range_server.store.idxfile import SegmentIndex, load_index
 from sbp_back.range_server.store.segment import Segment, segment_path
 from sbp_back.wire.model import Buffer
 
@@ -50,11 +51,17 @@ class CachedSegment:
     """Where the objects of a segment lie, and which are in its file. Called by any thread; see
     :class:`~sbp_back.range_server.store.segment.Source`."""
 
-    def __init__(self, cache: Cache, segment: Segment, bucket: Bucket) -> None:
+    def __init__(self, cache: Cache, segment: Segment, bucket: Bucket, log: str, space: int) -> None:
         self._cache = cache
-        self._bucket = bucket
+        self.bucket = bucket
+        self.log = log
+        """The log that the segment is of."""
+        self.base = segment.base - space
+        """Where it begins there."""
+        self.rows = ""
+        """The object that has its rows, once there is one."""
         self._segment = segment
-        self._places: list[_Place] = []
+        self.places: list[_Place] = []
         self._positions: list[int] = []
         self._lock = threading.Lock()
         self.held = 0
@@ -62,16 +69,16 @@ class CachedSegment:
 
     def add(self, position: int, incarnation: int, number: int, size: int) -> None:
         """An object lies behind all others, and is not in the file. By one thread."""
-        self._places.append(_Place(position, incarnation, number, size, False))
+        self.places.append(_Place(position, incarnation, number, size, False))
         self._positions.append(position)
 
     def place(self, position: int) -> str:
-        place = self._places[max(0, bisect_right(self._positions, position) - 1)]
+        place = self.places[max(0, bisect_right(self._positions, position) - 1)]
         return f"object {place.number} of incarnation {place.incarnation}"
 
     def store(self, position: int, parts: Sequence[Buffer]) -> None:
         """The bytes of the object at ``position``. A disk that does not take them costs a fetch later."""
-        place = self._places[bisect_right(self._positions, position) - 1]
+        place = self.places[bisect_right(self._positions, position) - 1]
         try:
             self._write(place, parts)
         except OSError as error:
@@ -95,7 +102,7 @@ class CachedSegment:
     def _wanted(self, begin: int, end: int) -> list[_Place]:
         first = max(0, bisect_right(self._positions, begin) - 1)
         last = bisect_right(self._positions, end - 1)
-        return self._places[first:last]
+        return self.places[first:last]
 
     def lacks(self, begin: int, end: int) -> bool:
         return any(not place.there for place in self._wanted(begin, end))
@@ -119,7 +126,7 @@ class CachedSegment:
         damaged = False
         while True:
             try:
-                data = self._bucket.get(key)
+                data = self.bucket.get(key)
                 if len(data) != place.size:
                     raise OSError(errno.EIO, f"{key} has {len(data)} bytes, not {place.size}")
                 decode(data, place.incarnation, place.number)
@@ -127,7 +134,7 @@ class CachedSegment:
             except DecodeError as error:
                 if damaged:
                     # Its entries have checksums of their own, which tell those that are damaged from the others.
-                    logger.error("%s: %s", self._bucket.url, error)
+                    logger.error("%s: %s", self.bucket.url, error)
                     return data
                 damaged = True  # by the way, perhaps
             except FileNotFoundError as error:
@@ -141,7 +148,7 @@ class CachedSegment:
     def drop(self) -> None:
         """Let go of all that is in the file, which nobody reads or writes. On the loop."""
         with self._lock:
-            for place in self._places:
+            for place in self.places:
                 place.there = False
             self.held = 0
         self._cache.remove(self._segment.path)
@@ -156,18 +163,19 @@ class Cache:
         self.closed = False
         self._spaces = count()
         self._pool = ThreadPoolExecutor(_FETCHES, "anabranch-fetch")
-        for path in ending(directory, ".seg"):
+        for path in (*ending(directory, ".seg"), *ending(directory, ".idx")):
             files.unlink(path)
 
     def space(self) -> int:
         """Where the positions of one more log begin: those of several would be the same."""
         return next(self._spaces) << _SPACE_BITS
 
-    def segment(self, base: int, size: int, bucket: Bucket) -> Segment:
-        """A segment without objects of the log in ``bucket``, and an empty file for it. Raises ``OSError``."""
+    def segment(self, base: int, size: int, bucket: Bucket, log: str, space: int) -> Segment:
+        """A segment without objects of ``log``, which is in ``bucket`` and whose positions begin at ``space``, and an
+        empty file for it. Raises ``OSError``."""
         segment = Segment(base, size, 0, segment_path(self.directory, base))
         segment.used = 0
-        segment.source = CachedSegment(self, segment, bucket)
+        segment.source = CachedSegment(self, segment, bucket, log, space)
         self.files.close(self.files.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
         return segment
 
@@ -180,6 +188,23 @@ class Cache:
         wait(fetches)
         for fetch in fetches[: len(wanted)]:
             fetch.result()
+
+    def rows(self, segment: Segment, data: Buffer) -> SegmentIndex:
+        """The rows of a segment, from the file that they are in from now on. Raises ``OSError`` and DecodeError."""
+        if segment.index_path.exists():
+            self.files.unlink(segment.index_path)  # it may be mapped
+        fd = self.files.open(segment.index_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            write_all(self.files, fd, data, 0)
+        finally:
+            self.files.close(fd)
+        return load_index(segment.index_path)
+
+    def forget(self, segment: Segment) -> None:
+        """A segment is no part of a log any more. What its files still hold goes at the next start at the latest."""
+        for path in (segment.path, segment.index_path):
+            if path.exists():
+                self.files.unlink(path)
 
     def remove(self, path: Path) -> None:
         """Empty a file."""

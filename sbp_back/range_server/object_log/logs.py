@@ -13,13 +13,12 @@ import os
 import re
 from collections.abc import Callable
 
-from sbp_back.errors import StoreError, StoreVersionError
-from sbp_back.range_server.object_log.bucket import Bucket
+from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
+from sbp_back.range_server.object_log.chain import Chain, Entry, decode_entry
 from sbp_back.range_server.object_log.claims import Claim, Closing
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES
 
-PATIENCE = 30.0
-"""Seconds for which somebody who opens a log waits for a store that does not answer."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SERVER_ID = "identity/server_id"
 
@@ -106,6 +105,39 @@ class Logs:
         while not last.looked(log.read_once(_claim(last.number))):
             pass
         return last
+
+    # --- chains of indexes
+
+    def chain(self, name: str, writer: int) -> Chain:
+        """The chain of a log, looked at to its end."""
+        chain = Chain(writer, [int(key.rpartition("/")[2], 16) for key in self.log(name).list("chain/")])
+        self.look(name, chain)
+        return chain
+
+    def look(self, name: str, chain: Chain) -> bool:
+        """Whether there was more. Raises ``StoreCorrupt``."""
+        before = chain.number
+        while not chain.looked(self._entry(name, chain.number)):
+            pass
+        return chain.number != before
+
+    def put(self, name: str, chain: Chain, entry: Entry) -> bool:
+        """Whether ``entry`` is the last one now."""
+        key = f"chain/{chain.number:016x}"
+        there = self.log(name).write_once(key, entry.encode(), PATIENCE)
+        return chain.put(entry, self._decoded(key, there))
+
+    def _entry(self, name: str, number: int) -> Entry | None:
+        key = f"chain/{number:016x}"
+        there = self.log(name).read_once(key)
+        return None if there is None else self._decoded(key, there)
+
+    @staticmethod
+    def _decoded(key: str, data: bytes) -> Entry:
+        try:
+            return decode_entry(data)
+        except DecodeError as error:
+            raise StoreCorrupt(f"{key}: {error}") from error
 
 
 def _claim(number: int) -> str:

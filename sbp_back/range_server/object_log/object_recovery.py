@@ -15,12 +15,22 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct, field
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
-from sbp_back.range_server.object_log.bucket import Bucket
+from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
 from sbp_back.range_server.object_log.cache import Cache, source_of
+from sbp_back.range_server.object_log.chain import Chain, Entry
 from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, decode_head, key_of
 from sbp_back.range_server.object_log.group import BEFORE_RECORDS, ObjectGroup, decode_group, records_end
-from sbp_back.range_server.object_log.logs import PATIENCE, Logs
+from sbp_back.range_server.object_log.index_object import (
+    Index,
+    check_whole,
+    decode_index_object,
+    place_rows,
+    restore_state,
+    unpack_places,
+)
+from sbp_back.range_server.object_log.logs import Logs
 from sbp_back.range_server.store.format import RecordType
+from sbp_back.range_server.store.idxfile import SegmentIndex
 from sbp_back.range_server.store.index import StoredRange, StoreState
 from sbp_back.range_server.store.replay import apply_records
 from sbp_back.range_server.store.segment import Segment
@@ -46,10 +56,15 @@ class ReadLog(Struct):
     """The names of adopted logs, by their range servers."""
     objects: int = 0
     scanned_bytes: int = 0
+    entry: Entry | None = None
+    """Of the chain: the index that was read."""
+    chain: Chain = field(default_factory=lambda: Chain(0, []))
 
     def adopt(self, server_id: int, other: ReadLog) -> list[StoredRange]:
         """Have what ``other`` says as one's own; gives its ranges."""
         taken = merge(self.state, other.state)
+        for segment in (*other.segments, *other.adopted_segments):
+            source_of(segment).rows = ""  # they are in the other log, which is given up
         self.adopted_segments += [*other.segments, *other.adopted_segments]
         self.adopted[server_id] = other.name
         self.adopted.update(other.adopted)
@@ -93,45 +108,167 @@ class LogReader:
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def read(self, name: str, upto: int) -> ReadLog:
-        """End all incarnations of a log below ``upto``, which the caller has claimed, and read them.
+    def read(self, name: str, writer: int) -> ReadLog:
+        """End all incarnations of a log below ``writer``, which the caller has claimed, and read them: the last index,
+        and what follows it.
 
         Raises ``StoreCorrupt`` and ``OSError``."""
-        bucket = self._logs.log(name)
-        log = ReadLog(name, self._cache.space())
-        for incarnation, number, group in self._groups(name, upto):
-            self._apply(log, bucket, incarnation, number, group)
-        for segment in log.segments:
-            segment.sealed = True
-        return log
+        chain = self._logs.chain(name, writer)
+        while True:
+            if chain.fenced:
+                raise StoreError(f"log {name} was taken over by a later start, or by another range server")
+            log = None
+            try:
+                log = self._indexed(name, chain)
+                for incarnation, number, group in self._groups(name, log.entry, writer):
+                    self._apply(log, incarnation, number, group)
+            except (StoreCorrupt, FileNotFoundError):
+                if log is not None:
+                    self._forget(log)
+                # What is missing may have been given up after another index was written.
+                if self._logs.look(name, chain):
+                    continue
+                raise
+            if not self._own(name, chain):
+                self._forget(log)
+                continue
+            check_whole(log.state, f"log {name}")
+            for segment in (*log.segments, *log.adopted_segments):
+                segment.sealed = True
+            log.chain = chain
+            return log
+
+    def finish(self, log: ReadLog) -> None:
+        """Write behind all that it has where it can be asked for: which logs a log that is closed has adopted."""
+        chain = log.chain
+        while True:
+            last = chain.last
+            assert last is not None
+            if last.adopted is not None:
+                return
+            entry = Entry(
+                chain.writer,
+                last.incarnation,
+                last.number,
+                last.index,
+                os.urandom(UNIQUE_BYTES),
+                sorted(log.adopted),
+            )
+            if self._logs.put(log.name, chain, entry):
+                return
+            if chain.fenced:
+                raise StoreError(f"log {log.name} was taken over by somebody else")
 
     def adopted_in(self, name: str, upto: int) -> set[int]:
         """The range servers that a log says it has adopted, which is closed by claim number ``upto`` or before."""
-        return {
-            record[2]
-            for _, _, group in self._groups(name, upto)
-            for record in group.records
-            if record[0] == RecordType.ADOPT
-        }
+        chain = self._logs.chain(name, upto)
+        while True:
+            last = chain.last
+            if last is not None and last.adopted is not None:
+                return set(last.adopted)
+            try:
+                found = set(self._index(name, last).adopted) if last is not None and last.index else set()
+                for _, _, group in self._groups(name, last, upto):
+                    found.update(record[2] for record in group.records if record[0] == RecordType.ADOPT)
+            except (StoreCorrupt, FileNotFoundError):
+                if self._logs.look(name, chain):
+                    continue
+                raise
+            if not self._logs.look(name, chain):
+                return found
 
-    def _groups(self, name: str, upto: int) -> Iterator[tuple[int, int, ObjectGroup]]:
-        """Those of all incarnations below ``upto``, which are ended, with their incarnations and numbers."""
+    def _own(self, name: str, chain: Chain) -> bool:
+        """Have the last entry of the chain as one's own. False: there is another one."""
+        number = chain.number
+        last = chain.last
+        if self._logs.look(name, chain):
+            return False
+        unique = os.urandom(UNIQUE_BYTES)
+        if last is None:
+            mine = Entry(chain.writer, 0, 0, "", unique)
+        else:
+            mine = Entry(chain.writer, last.incarnation, last.number, last.index, unique, last.adopted)
+        assert chain.number == number
+        return self._logs.put(name, chain, mine)
+
+    def _forget(self, log: ReadLog) -> None:
+        for segment in (*log.segments, *log.adopted_segments):
+            self._cache.forget(segment)
+
+    def _index(self, name: str, entry: Entry) -> Index:
+        try:
+            return decode_index_object(self._logs.log(name).get_again(entry.index, PATIENCE))
+        except DecodeError as error:
+            raise StoreCorrupt(f"log {name}, {entry.index}: {error}") from error
+
+    def _indexed(self, name: str, chain: Chain) -> ReadLog:
+        """What the last index of a log says."""
+        log = ReadLog(name, self._cache.space())
+        log.entry = entry = chain.last
+        if entry is None or not entry.index:
+            return log
         bucket = self._logs.log(name)
-        for incarnation in range(upto):
-            end = bucket.end_log(incarnation, 0, os.urandom(UNIQUE_BYTES), PATIENCE)
-            sizes = bucket.numbers(incarnation)
-            tasks = ((bucket, incarnation, number, sizes.get(number, 0)) for number in range(end))
-            for number, group in enumerate(_ahead(self._pool, tasks)):
+        try:
+            index = self._index(name, entry)
+        except StoreCorrupt as error:
+            before = chain.before
+            if before is None or before.index == entry.index or not before.index:
+                raise
+            logger.error("%s: the one before is read, and what was written behind it", error)
+            log.entry = entry = before
+            index = self._index(name, entry)
+        spaces = {name: log.space}
+        try:
+            log.state = restore_state(index)
+            log.adopted = dict(index.adopted)
+            fetches = [
+                self._pool.submit(bucket.get_again, facts.rows, PATIENCE) if facts.rows else None
+                for facts in index.segments
+            ]
+            for facts, fetch in zip(index.segments, fetches, strict=True):
+                space = spaces.get(facts.log)
+                if space is None:
+                    space = spaces[facts.log] = self._cache.space()
+                segment = self._cache.segment(
+                    space + facts.base, facts.size, self._logs.log(facts.log), facts.log, space
+                )
+                segment.used = facts.used
+                source = source_of(segment)
+                unpack_places(source, facts.places)
+                (log.segments if facts.log == name else log.adopted_segments).append(segment)
+                if fetch is None:
+                    rows = SegmentIndex(memoryview(facts.inline))
+                else:
+                    source.rows = facts.rows
+                    rows = self._cache.rows(segment, fetch.result())
+                    segment.indexed = True
+                place_rows(log.state, segment, rows)
+        except DecodeError as error:
+            raise StoreCorrupt(f"log {name}, {entry.index}: {error}") from error
+        return log
+
+    def _groups(self, name: str, entry: Entry | None, upto: int) -> Iterator[tuple[int, int, ObjectGroup]]:
+        """Those behind an index, of all incarnations below ``upto``, which are ended, with their incarnations and
+        numbers."""
+        bucket = self._logs.log(name)
+        start, first = (0, 0) if entry is None else (entry.incarnation, entry.number)
+        for incarnation in range(start, upto):
+            begin = first if incarnation == start else 0
+            end = bucket.end_log(incarnation, begin, os.urandom(UNIQUE_BYTES), PATIENCE)
+            sizes = bucket.numbers(incarnation) if end > begin else {}
+            tasks = ((bucket, incarnation, number, sizes.get(number, 0)) for number in range(begin, end))
+            for number, group in enumerate(_ahead(self._pool, tasks), begin):
                 yield incarnation, number, group
 
-    def _apply(self, log: ReadLog, bucket: Bucket, incarnation: int, number: int, group: ObjectGroup) -> None:
+    def _apply(self, log: ReadLog, incarnation: int, number: int, group: ObjectGroup) -> None:
         segments = log.segments
         segment = segments[-1] if segments else None
         base = log.space + group.base
         if segment is None or segment.base != base:
             if segment is not None and base < segment.end:
                 raise StoreCorrupt(f"object {number} of incarnation {incarnation} says that it lies in front of others")
-            segment = self._cache.segment(base, group.segment_bytes, bucket)
+            bucket = self._logs.log(log.name)
+            segment = self._cache.segment(base, group.segment_bytes, bucket, log.name, log.space)
             segments.append(segment)
         if group.position != segment.used:
             raise StoreCorrupt(f"object {number} of incarnation {incarnation} does not follow the one before")

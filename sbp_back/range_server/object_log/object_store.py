@@ -18,9 +18,10 @@ from sbp_back.awaited import Settle, awaited
 from sbp_back.errors import StoreError, StoreVersionError
 from sbp_back.files import ending, make_directories
 from sbp_back.range_server.object_log.bucket import Bucket
-from sbp_back.range_server.object_log.cache import Cache, source_of
+from sbp_back.range_server.object_log.cache import Cache
 from sbp_back.range_server.object_log.logs import SERVER_ID, AdoptedElsewhereError, Logs
 from sbp_back.range_server.object_log.object_recovery import LogReader, ReadLog, end_ranges
+from sbp_back.range_server.object_log.object_upkeep import CANNOT_REPLACE, ObjectUpkeep
 from sbp_back.range_server.object_log.object_writer import ObjectWriter
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.lock import DirectoryLock
@@ -28,7 +29,6 @@ from sbp_back.range_server.store.log import Log
 from sbp_back.range_server.store.maintenance import Upkeep
 from sbp_back.range_server.store.options import OBJECTS, StoreOptions
 from sbp_back.range_server.store.recovery import Recovered
-from sbp_back.range_server.store.replacing import Replacement
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.store import Store
 from sbp_back.range_server.store.wal_items import Adopt, Control, Done
@@ -46,7 +46,7 @@ _NO_BOUND = 1 << 50
 class ObjectStore(Store):
     """See :class:`Store`, whose promises it keeps; a store that does not answer delays what is submitted."""
 
-    cannot_replace = "a log in objects (sbp.durability = object) replaces nothing yet"
+    cannot_replace = CANNOT_REPLACE
 
     def __init__(self, log: Log, lock: DirectoryLock, opened: _Opened) -> None:
         """Use :meth:`open`."""
@@ -97,6 +97,7 @@ class ObjectStore(Store):
             self._bucket,
             self._opened.cache,
             self._incarnation,
+            self._opened.own.name,
             self._opened.own.space,
             log.active,
             ranges,
@@ -105,7 +106,10 @@ class ObjectStore(Store):
         )
 
     def _make_maintenance(self) -> Upkeep:
-        return _CacheKeeper(self._log)
+        opened = self._opened
+        return ObjectUpkeep(
+            self._log, opened.logs, opened.cache, opened.own, self._incarnation, self._background, self._disk_failing
+        )
 
     def _start_writing(self) -> None:
         self._writer.start()
@@ -183,6 +187,7 @@ class ObjectStore(Store):
 
         closed_at = opened.logs.close(name, opened.own.name, has)
         other = opened.reader.read(name, closed_at)
+        opened.reader.finish(other)
         end_ranges(other.state)
         return closed_at, other
 
@@ -233,7 +238,7 @@ def _open(logs: Logs, lock: DirectoryLock, options: StoreOptions, cache: Cache) 
     try:
         own = reader.read(name, incarnation)
         base = own.segments[-1].end if own.segments else own.space
-        active = cache.segment(base, options.segment_bytes, logs.log(name))
+        active = cache.segment(base, options.segment_bytes, logs.log(name), name, own.space)
     except BaseException:
         reader.close()
         cache.close()
@@ -245,38 +250,3 @@ def _write_down(bucket: Bucket, key: str, value: str) -> None:
     there = bucket.write_once(key, value.encode(), _PATIENCE).decode()
     if there != value:
         raise StoreVersionError(f"{bucket.url} has {there!r} as its {key}, not {value!r}")
-
-
-class _CacheKeeper:
-    """Keeps the cache within its bound: what was read the longest ago goes first."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def close(self) -> None:
-        """Nothing is under way."""
-
-    def rolled(self) -> None:
-        self.look()
-
-    def tick(self) -> None:
-        self.look()
-
-    def look(self) -> None:
-        log = self._log
-        # Groups of the segment behind the active one may be written already.
-        sealed = [segment for segment in log.segments[:-1] if not segment.pins]
-        held = sum(source_of(segment).held for segment in log.segments)
-        for segment in log.opened.oldest_first(sealed):
-            if held <= log.options.object_cache_bytes:
-                break
-            held -= source_of(segment).held
-            log.opened.close(segment)
-            source_of(segment).drop()
-
-    def replace(self, change: Replacement) -> None:
-        """Not yet: objects are never deleted, so nothing would be gained."""
-        change.done(StoreError(ObjectStore.cannot_replace))
-
-    def save_everything(self) -> None:
-        """All of it is in the objects."""

@@ -29,7 +29,7 @@ from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.tails import Tails
-from sbp_back.range_server.store.wal_items import Append, Control, Group, Item
+from sbp_back.range_server.store.wal_items import Append, Control, Group, Item, Roll
 from sbp_back.range_server.store.writing import STOP, Writing
 from sbp_back.wire.model import Buffer
 
@@ -84,6 +84,7 @@ class ObjectWriter(Writing):
         bucket: Bucket,
         cache: Cache,
         incarnation: int,
+        name: str,
         space: int,
         segment: Segment,
         ranges: list[StoredRange],
@@ -104,6 +105,7 @@ class ObjectWriter(Writing):
         self._ends = Tails()
         for stored in ranges:
             self._ends.add(stored)
+        self._name = name
         self._space = space
         """Where its positions begin among those of other logs in this process."""
         self._segment = segment
@@ -180,8 +182,10 @@ class ObjectWriter(Writing):
             self._add_append(item)
         elif isinstance(item, Control):
             self._add_control(item)
+        elif type(item) is Roll:
+            self._roll(item)
         else:
-            self._follow(cast("Item", item))  # what is asked for, a flush or another segment, is so already
+            self._follow(cast("Item", item))  # a flush: it is so already
 
     def _refuse_all(self, item: object) -> None:
         """The log is ended, or the program met something unexpected: everybody is told, who waits and who comes yet."""
@@ -209,8 +213,7 @@ class ObjectWriter(Writing):
         if last is not None and last.group.segment is self._segment:
             self._position = last.position + last.size
         if self._position + BEFORE_RECORDS + more > self._segment.size:
-            self._segment = self._cache.segment(self._segment.end, self._segment.size, self._bucket)
-            self._position = 0
+            self._next_segment()
         return _Building(self._segment, self._position)
 
     def _joined(self, building: _Building, item: Item, before: int) -> None:
@@ -247,6 +250,19 @@ class ObjectWriter(Writing):
             RECORD.pack(int(item.kind), 0, item.stream_id, item.epoch, item.base, 0, item.index, 0, 0)
         )
         self._joined(building, item, before)
+
+    def _roll(self, item: Roll) -> None:
+        if item.segment is self._segment:
+            self._log.close_group(time.monotonic())
+            self._next_segment()
+            if self._last is None:
+                self._shown = self._segment
+        self._follow(item)
+
+    def _next_segment(self) -> None:
+        base, size = self._segment.end, self._segment.size
+        self._segment = self._cache.segment(base, size, self._bucket, self._name, self._space)
+        self._position = 0
 
     def _follow(self, item: Item) -> None:
         """``item`` needs no record, and its answer its place behind the others."""

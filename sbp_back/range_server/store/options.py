@@ -34,6 +34,15 @@ class StoreOptions(Struct):
     """With ``object`` groups follow each other no faster, unless they are full."""
 
     objects_under_way: int = 4
+    object_index_every: int = 1000
+    """An index is written when there are so many objects behind the one before."""
+
+    object_index_seconds: float = 600.0
+    """Or so long after it, if there is anything to be said."""
+
+    object_grace_seconds: float = 600.0
+    """What no index names any more is deleted so much later."""
+
     object_cache_bytes: int = 4096 * MIB
     """Bound of what is kept on the local disk of objects; at least three segments."""
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbp_back.placement_driver import rules as pd_rules
+from sbp_back.range_server.object_log.chain import Chain, Entry
 from sbp_back.range_server.object_log.claims import Claim, Closing, adopter_in
-from sbp_back.range_server.object_log.content import ObjectKind, decode_head
+from sbp_back.range_server.object_log.content import decode_head
 from sbp_back.range_server.object_log.takeover import Takeover
 from sbp_back.range_server.object_log.writer import Group, LogWriter, Put
 from sbp_back.wire import model as m
@@ -41,10 +42,14 @@ class AdoptionRules:
     claim_before_reading: bool = True
     others_claims_count: bool = True
     """A log that somebody else has closed is left to that one."""
-    fence_before_judging: bool = True
-    """Whether a log says that it has adopted another is looked at when nothing can be added to it."""
     look_before_judging: bool = True
     """Who has closed a log and was closed as well may have adopted it before."""
+    chain: Callable[..., Chain] = Chain
+    entry_of_ones_own: bool = True
+    """Who opens a log writes into its chain of indexes that it is the one who writes it now."""
+    chain_is_looked_at_again: bool = True
+    """What was read behind an index counts only if that is still the last one."""
+    index_before_deleting: bool = True
     record_before_telling: bool = True
     """The placement driver hears of it when the adopter's own log has it."""
     record_when_read: bool = True
@@ -137,14 +142,17 @@ class Held:
 
 
 class State:
-    """What a log says."""
+    """What a log says. ``refs``: the objects that its data is in."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ranges: dict[Key, Held] = {}
         self.adopted: set[str] = set()
+        self.refs: set[str] = set()
+        self.chain: Chain = Chain(0, [])
 
     def merge(self, other: State) -> None:
+        self.refs |= other.refs
         for key, held in other.ranges.items():
             held.open = False
             held.confirmed = len(held.values)
@@ -283,47 +291,144 @@ class Server:
         rules = self.cluster.rules
         if not rules.look_before_judging:
             return False
-        if rules.fence_before_judging:
-            yield from self._read(log, upto)
-        for number in range(upto):
-            at = 0
-            while True:
-                key = f"{log}/{number}/{at}"
-                stored = yield from self.ask(lambda done, key=key: self.cluster.store.get(key, done))
-                if stored is None or decode_head(stored.head, number, at).kind is ObjectKind.FENCE:
-                    break
-                if any(record[:2] == ("adopt", other) for record in stored.entries):
-                    return True
-                at += 1
-        return False
+        chain = yield from self._chain(log, upto)
+        while True:
+            last = chain.last
+            if last is not None and last.adopted is not None:
+                return self.cluster.tables.register(other) in last.adopted
+            # Nothing can be added to it from here on.
+            state = yield from self._read_behind(log, last, upto)
+            seen = chain.number
+            yield from self._look_at(log, chain)
+            if state is not None and chain.number == seen:
+                return other in state.adopted
 
-    def _read(self, log: str, upto: int) -> Process:
+    def _read(self, log: str, writer: int) -> Process:
+        rules = self.cluster.rules
+        chain = yield from self._chain(log, writer)
+        while True:
+            if chain.fenced:
+                return None
+            state = yield from self._read_behind(log, chain.last, writer)
+            if state is None:
+                yield from self._look_at(log, chain)
+                continue
+            state.chain = chain
+            seen = chain.number
+            yield from self._look_at(log, chain)
+            if chain.number != seen and rules.chain_is_looked_at_again:
+                continue
+            if not rules.entry_of_ones_own:
+                return state
+            last = chain.last
+            mine = Entry(writer, 0, 0, "", self.unique())
+            if last is not None:
+                mine = Entry(writer, last.incarnation, last.number, last.index, self.unique(), last.adopted)
+            counts = yield from self._put_entry(log, chain, mine)
+            if counts or (not rules.chain_is_looked_at_again and not chain.fenced):
+                return state
+
+    def _read_behind(self, log: str, entry: Entry | None, upto: int) -> Process:
+        """None: something is not there any more."""
         store = self.cluster.store
         state = State(log)
-        for incarnation in range(upto):
+        if entry is not None and entry.index:
+            stored = yield from self.ask(lambda done: store.get(entry.index, done))
+            if stored is None:
+                return None
+            ranges, state.adopted, state.refs = stored.entries[0]
+            state.adopted, state.refs = set(state.adopted), set(state.refs)
+            for key, (start, values, is_open) in ranges.items():
+                held = state.ranges[key] = Held(start)
+                held.values, held.confirmed, held.open = list(values), len(values), is_open
+        first_incarnation, first = (0, 0) if entry is None else (entry.incarnation, entry.number)
+        for incarnation in range(first_incarnation, upto):
+            begin = first if incarnation == first_incarnation else 0
             prefix = f"{log}/{incarnation}/"
             keys = yield from self.ask(lambda done, prefix=prefix: store.listing(prefix, done))
             listed = {int(key.rpartition("/")[2]): size for key, size in keys.items()}
-            takeover = Takeover(incarnation, 0, self.unique(), listed)
+            takeover = Takeover(incarnation, begin, self.unique(), listed)
             while True:
                 there = yield from self._put_absent(f"{prefix}{takeover.number}", Stored(takeover.content(), []))
                 if takeover.put_ended(Put.TAKEN, decode_head(there.head, incarnation, takeover.number)):
                     break
-            for number in range(takeover.end):
+            for number in range(begin, takeover.end):
                 stored = yield from self.ask(lambda done, at=number, prefix=prefix: store.get(f"{prefix}{at}", done))
+                if stored is None:
+                    return None
+                state.refs.add(f"{prefix}{number}")
                 for record in stored.entries:
                     yield from self._apply(state, record)
         return state
+
+    # --- chains of indexes
+
+    def _chain(self, log: str, writer: int) -> Process:
+        keys = yield from self.ask(lambda done: self.cluster.store.listing(f"{log}/chain/", done))
+        chain = self.cluster.rules.chain(writer, [int(key.rpartition("/")[2]) for key in keys])
+        yield from self._look_at(log, chain)
+        return chain
+
+    def _look_at(self, log: str, chain: Chain) -> Process:
+        while True:
+            key = f"{log}/chain/{chain.number}"
+            there = yield from self.ask(lambda done, key=key: self.cluster.store.get(key, done))
+            if chain.looked(None if there is None else there.entries[0]):
+                return
+
+    def _put_entry(self, log: str, chain: Chain, entry: Entry) -> Process:
+        there = yield from self._put_absent(f"{log}/chain/{chain.number}", Stored(b"", [entry]))
+        return chain.put(entry, there.entries[0])
+
+    def _index(self) -> Process:
+        """Write an index now and then; some of what it names was rewritten, and is deleted when the next is there."""
+        rules, store, state = self.cluster.rules, self.cluster.store, self.state
+        assert state is not None
+        given_up: list[str] = []
+        before = ""
+        while True:
+            yield self.pause_for(self.world.random.uniform(0.2, 3.0))
+            number = self.writer.acknowledged
+            ranges = {
+                key: (held.start, tuple(held.values[: held.confirmed]), held.open) for key, held in state.ranges.items()
+            }
+            incarnation = self.writer.incarnation
+            prefix = f"{state.name}/{incarnation}/"
+            state.refs |= {f"{prefix}{at}" for at in range(self._covered, number)}
+            self._covered = number
+            rewritten = {ref for ref in state.refs if self.world.random.random() < 0.5}
+            copy = f"{state.name}/copies/{self.unique().decode()}"
+            yield from self._put_absent(copy, Stored(b"", []))
+            refs = (state.refs - rewritten) | {copy}
+            key = f"{state.name}/index/{self.unique().decode()}"
+            yield from self._put_absent(key, Stored(b"", [(ranges, frozenset(state.adopted), frozenset(refs))]))
+            if not rules.index_before_deleting:
+                store.delete(sorted(rewritten))
+            while True:
+                entry = Entry(state.chain.writer, incarnation, number, key, self.unique())
+                counts = yield from self._put_entry(state.name, state.chain, entry)
+                if state.chain.fenced:
+                    self._fenced()
+                    return
+                if counts:
+                    break
+            self.world.tell(f"s{self.number} has indexed {number} of {state.name}")
+            state.refs = (state.refs - rewritten) | {copy}
+            store.delete(given_up)
+            given_up = sorted(rewritten) + ([before] if before else [])
+            before = key
 
     def _apply(self, state: State, record: Record) -> Process:
         if record[0] == "adopt":
             if self.cluster.rules.record_when_read:
                 other = yield from self._read(record[1], record[2])
-                state.merge(other)
+                if other is not None:
+                    state.merge(other)
             return
         _, key, start, offset, value = record
         held = state.ranges.setdefault(key, Held(start))
-        assert held.start + len(held.values) == offset, "a log contradicts itself"
+        if held.start + len(held.values) != offset:
+            raise Broken(f"{state.name} goes on at {offset} behind {held.start + len(held.values)}")
         held.values.append(value)
         held.confirmed = len(held.values)
 
@@ -335,13 +440,18 @@ class Server:
             if not claim.closed:
                 break
             generation += 1
-        state: State = yield from self._read(name, claim.number)
+        state = yield from self._read(name, claim.number)
+        if state is None:
+            self._fenced()
+            return
+        self._covered = 0
         self.server_id = yield from self.ask(
             lambda done: self.cluster.database.ask(lambda: self.cluster.tables.register(name), done)
         )
         self.writer: LogWriter[Any] = LogWriter(claim.number, self.unique, linger=0.02, most_under_way=3)
         self.state = state
         self.world.tell(f"s{self.number} is {claim.number} of {name}")
+        self.run(self._index())
         for other in sorted(state.adopted):
             self.run(self._tell_adopted(other))
 
@@ -396,11 +506,14 @@ class Server:
         for acknowledged in told:
             acknowledged()
         if self.writer.fenced:
-            self.world.tell(f"s{self.number} is fenced")
-            self.kill()
-            self.world.after(0.3, lambda: self.alive or self.start())
+            self._fenced()
         else:
             self._put()
+
+    def _fenced(self) -> None:
+        self.world.tell(f"s{self.number} is fenced")
+        self.kill()
+        self.world.after(0.3, lambda: self.alive or self.start())
 
     # --- adopting
 
@@ -431,6 +544,17 @@ class Server:
                 listed = yield from self._claims(log)
                 number = len(listed)
             other = yield from self._read(log, number)
+            if other is None:
+                self._adopting = False
+                return
+            while other.chain.last is None or other.chain.last.adopted is None:
+                last = other.chain.last or Entry(number, 0, 0, "", b"")
+                said = [self.cluster.tables.register(one) for one in sorted(other.adopted)]
+                entry = Entry(number, last.incarnation, last.number, last.index, self.unique(), said)
+                yield from self._put_entry(log, other.chain, entry)
+                if other.chain.fenced:
+                    self._adopting = False
+                    return
             if not rules.record_before_telling:
                 state.merge(other)
                 yield from self._tell_adopted(log)
@@ -486,6 +610,20 @@ class Cluster:
         lost = self._lost()
         if lost:
             raise Broken(f"nobody serves {lost[0]}")
+        self.checker.judge(self._contents())
+        for server in self.servers:
+            state = server.state
+            if state is not None and not self._is_closed(state.name) and not state.chain.fenced:
+                missing = sorted(ref for ref in state.refs if ref not in self.store.objects)
+                if missing:
+                    raise Broken(f"{missing[0]} is gone, which {state.name} needs")
+        # What is on the disk of nobody is all there is after this.
+        for server in self.servers:
+            server.kill()
+            server.start()
+        world.run(world.now + PATIENCE, lambda: not self._lost())
+        if self._lost():
+            raise Broken(f"nobody serves {self._lost()[0]} after a new start")
         self.checker.judge(self._contents())
         if not all(self.after_calm):
             raise Broken(f"no progress: {self.after_calm} written in {PATIENCE} s of calm")

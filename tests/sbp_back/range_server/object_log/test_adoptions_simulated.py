@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sbp_back.range_server.object_log.chain import Chain, Entry
 from sbp_back.range_server.object_log.claims import Claim, Closing
 from tests.depth import factor, timeout
 from tests.sbp_back.range_server.object_log.adoptions import AdoptionRules, Cluster, first_broken
@@ -28,7 +29,7 @@ def test_schedules_do_what_they_are_for() -> None:
     """Faults that no schedule meets would prove nothing."""
     clusters = [Cluster(seed, AdoptionRules()).run() for seed in range(40)]
     stories = "\n".join("\n".join(cluster.world.story) for cluster in clusters)
-    for happening in ("kill", "pause", "is fenced", "has adopted"):
+    for happening in ("kill", "pause", "is fenced", "has adopted", "has indexed"):
         assert stories.count(happening) >= 10, happening
     again = Cluster(7, AdoptionRules()).run()
     assert again.world.story == clusters[7].world.story
@@ -62,14 +63,26 @@ class Hurried(Closing):
         return True
 
 
+class Unmoved(Chain):
+    """Goes on in a chain that a later one writes."""
+
+    def looked(self, there: Entry | None) -> bool:
+        ended = super().looked(there)
+        self.fenced = False
+        return ended
+
+
 WITHOUT: dict[str, Mapping[str, Any]] = {
     "the last claim that is known of is looked at": {"claim": Forgetful},
     "nobody goes on in a log that is closed": {"claim": Returning},
     "a claim is the one that was put": {"closing": Hurried},
     "a log is claimed before it is read": {"claim_before_reading": False},
     "what somebody else has closed is left to them": {"others_claims_count": False},
-    "a log is fenced before it is judged": {"fence_before_judging": False},
     "who was closed may have adopted before": {"look_before_judging": False},
+    "a later one fences the chain of indexes": {"chain": Unmoved},
+    "who opens a log says so in the chain": {"entry_of_ones_own": False},
+    "an index that was read is still the last one": {"chain_is_looked_at_again": False},
+    "an index is there before anything is deleted": {"index_before_deleting": False},
     "it is in the own log before anybody hears of it": {"record_before_telling": False},
     "what was adopted is read with the log": {"record_when_read": False},
 }

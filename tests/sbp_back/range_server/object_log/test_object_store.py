@@ -7,6 +7,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import obstore
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from sbp_back.awaited import awaited
 from sbp_back.errors import StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from sbp_back.range_server.object_log.content import HEAD_BYTES
 from sbp_back.range_server.object_log.logs import AdoptedElsewhereError
-from sbp_back.range_server.object_log.object_store import ObjectStore
+from sbp_back.range_server.object_log.object_store import ObjectStore, _Adoption
+from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.range_server.store.options import OBJECTS
 from tests.depth import examples, timeout
@@ -38,11 +41,18 @@ class ObjectMachine(StoreMachine):
         super().__init__()
 
     async def open(self) -> Driver:
-        self.options = object_options(self.directory / "bucket", object_cache_bytes=192 * KIB)
+        self.options = object_options(
+            self.directory / "bucket",
+            object_cache_bytes=192 * KIB,
+            object_index_every=5,
+            object_index_seconds=0.05,
+            object_grace_seconds=0.0,
+            maintenance_seconds=0.01,
+        )
         return Driver(self.directory / str(self.number), self.options)
 
     def settle(self) -> None:
-        """Nothing is freed yet."""
+        """What is freed is asked for by its own test."""
 
     def restart(self) -> None:
         async def again() -> None:
@@ -106,6 +116,12 @@ class Faults:
 
     def list(self, *arguments: Any, **options: Any) -> Any:
         return obstore.list(*arguments, **options)
+
+    def list_with_delimiter(self, *arguments: Any, **options: Any) -> Any:
+        return obstore.list_with_delimiter(*arguments, **options)
+
+    def delete(self, *arguments: Any, **options: Any) -> Any:
+        return self._call(obstore.delete, *arguments, **options)
 
     def get(self, store: Any, key: str) -> Any:
         data = self.damage(key, bytes(self._call(obstore.get, store, key).bytes()))
@@ -239,9 +255,9 @@ async def test_bytes_that_are_damaged_once_are_fetched_again(tmp_path: Path) -> 
 
 async def test_an_object_that_is_gone_or_cut_off_is_refused_by_name(tmp_path: Path) -> None:
     options = object_options(tmp_path / "bucket")
-    async with Driver(tmp_path / "one", options) as driver:
-        await driver.create(1)
-        await driver.append(make_entry(1, 0))
+    driver = Driver(tmp_path / "one", options)
+    await driver.create(1)
+    await driver.append(make_entry(1, 0))  # and no index is written at the end
     path = tmp_path / "bucket/logs/0/00000000/log" / f"{0:016x}" / f"{1:016x}"
     whole = path.read_bytes()
     assert len(whole) > HEAD_BYTES
@@ -398,6 +414,200 @@ async def test_who_is_asked_for_what_a_dead_server_had_adopted_adopts_that_one(t
     three.store._take_over(2)
     assert [stored.key for stored in await three.store.adopt(1)] == [(1, 0)]
     assert sorted(three.store.adopted) == [1, 2]
+
+
+def groups(bucket: Path, log: str = "0/00000000") -> list[str]:
+    """Objects of a log that are no fences, by incarnation and number."""
+    found = []
+    for path in (bucket / "logs" / log / "log").glob("*/*"):
+        with suppress(FileNotFoundError):  # it was deleted just now
+            if path.stat().st_size > HEAD_BYTES:
+                found.append(f"{int(path.parent.name)}/{int(path.name, 16)}")
+    return sorted(found)
+
+
+def indexed(bucket: Path, **changes: object) -> StoreOptions:
+    values: dict[str, object] = {"object_index_seconds": 0.02, "object_grace_seconds": 0.0, "maintenance_seconds": 0.01}
+    return object_options(bucket, **{**values, **changes})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def fill(driver: Driver, stream: int, count: int, first: int = 0) -> None:
+    for base in range(first, first + count):
+        await driver.append(make_entry(stream, base, size=16 * KIB))
+
+
+async def test_a_start_reads_the_last_index_and_what_follows(tmp_path: Path) -> None:
+    options = object_options(tmp_path / "bucket", object_index_every=10, maintenance_seconds=0.01)
+    former = Driver(tmp_path / "one", options)
+    await former.create(1)
+    await former.create(2)
+    await fill(former, 1, 30)
+    await fill(former, 2, 5)
+    await former.trim(1, 7)
+    await former.seal(2, end=4)
+    await until(lambda: former.store.stats.checkpoints > 0)
+    await fill(former, 1, 3, 30)
+    facts = {key: (s.start, s.min_offset, s.next_offset, s.end) for key, s in former.store.ranges.items()}
+    driver = Driver(tmp_path / "two", options)
+    assert isinstance(driver.store, ObjectStore)
+    assert driver.store._opened.own.objects < 15
+    assert {key: (s.start, s.min_offset, s.next_offset, s.end) for key, s in driver.store.ranges.items()} == facts
+    got = await driver.read_all(1, 7)
+    assert [entry_bytes(e) for e in got] == [entry_bytes(make_entry(1, b, size=16 * KIB)) for b in range(7, 33)]
+    assert [e.base_offset for e in await driver.read_all(2)] == [0, 1, 2, 3]
+    await driver.append(make_entry(1, 33))
+    driver.reopen()
+    assert isinstance(driver.store, ObjectStore)
+    assert driver.store._opened.own.objects == 0, "an orderly end leaves an index"
+    assert len(await driver.read_all(1, 7)) == 27
+    driver.close()
+
+
+async def test_objects_of_which_nothing_can_be_read_are_deleted_and_the_rest_stays(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", indexed(bucket))
+    await driver.create(1)
+    await driver.create(2)
+    await fill(driver, 1, 40)
+    before = groups(bucket)
+    await driver.trim(1, 36)
+    await until(lambda: len(groups(bucket)) < len(before) / 2)
+    assert [e.base_offset for e in await driver.read_all(1, 36)] == [36, 37, 38, 39]
+    await fill(driver, 2, 10)
+    await driver.delete(2)
+    await driver.trim(1, 40)
+    await until(lambda: len(groups(bucket)) < 6)
+    # Old indexes go as well.
+    await until(lambda: len(list((bucket / "logs/0/00000000/index").iterdir())) <= 3)
+    await driver.append(make_entry(1, 40))
+    # Whoever comes next finds what is left, the dead one's deletions notwithstanding.
+    other = Driver(tmp_path / "two", indexed(bucket))
+    assert [e.base_offset for e in await other.read_all(1, 40)] == [40]
+    assert (2, 0) not in other.store.ranges
+    other.close()
+    chain = len(list((bucket / "logs/0/00000000/chain").iterdir()))
+    assert chain >= 4
+
+
+async def test_nothing_is_deleted_before_its_time(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", indexed(bucket, object_grace_seconds=1000.0))
+    await driver.create(1)
+    await fill(driver, 1, 40)
+    before = groups(bucket)
+    await driver.trim(1, 40)
+    await until(lambda: driver.store.stats.checkpoints > 5)
+    assert set(groups(bucket)) >= set(before)
+    driver.close()
+
+
+async def test_what_a_dead_server_had_not_deleted_is_found_by_who_comes_next(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    former = Driver(tmp_path / "one", indexed(bucket, object_grace_seconds=1000.0))
+    await former.create(1)
+    await fill(former, 1, 40)
+    await former.trim(1, 36)
+    await until(lambda: former.store.stats.segments_deleted > 5)
+    await fill(former, 1, 2, 40)
+    stray = bucket / "logs/0/00000000/log" / f"{0:016x}" / f"{5000:016x}"
+    shutil.copy(stray.with_name(f"{1:016x}"), stray)  # put behind a gap by whom nobody acknowledged it
+    driver = Driver(tmp_path / "two", indexed(bucket))
+    await until(lambda: len(groups(bucket)) < 12 and not stray.exists())
+    assert [e.base_offset for e in await driver.read_all(1, 36)] == list(range(36, 42))
+    driver.close()
+
+
+async def test_a_former_self_gives_up_nothing_that_its_successor_needs(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    former = Driver(tmp_path / "one", indexed(bucket, object_index_seconds=1000.0))
+    await former.create(1)
+    await fill(former, 1, 40)
+    await former.trim(1, 30)
+    driver = Driver(tmp_path / "two", indexed(bucket))
+    assert isinstance(former.store, ObjectStore)
+    upkeep = former.store._maintenance
+    assert isinstance(upkeep, ObjectUpkeep)
+    upkeep._next_at = 0.0
+    await until(lambda: bool(former.failures))
+    assert "taken over" in str(former.failures[0])
+    assert [e.base_offset for e in await driver.read_all(1, 30)] == list(range(30, 40))
+    driver.close()
+
+
+async def test_what_was_adopted_is_indexed_and_deleted_with_the_rest(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    former = await server(tmp_path, bucket, "a", 1)
+    await former.create(1)
+    await fill(former, 1, 40)
+    driver = Driver(tmp_path / "b", indexed(bucket, object_log="b"))
+    driver.store.assign_server_id(2)
+    await driver.store.adopt(1)
+    await until(lambda: driver.store.stats.checkpoints > 0)
+    driver.reopen()
+    assert isinstance(driver.store, ObjectStore)
+    assert driver.store._opened.own.objects == 0, "its log is not read again"
+    assert [e.base_offset for e in await driver.read_all(1)] == list(range(40))
+    await driver.trim(1, 36)
+    await until(lambda: len(groups(bucket, "a/00000000")) < 12)
+    assert [e.base_offset for e in await driver.read_all(1, 36)] == [36, 37, 38, 39]
+    third = await server(tmp_path, bucket, "c", 3)
+    with pytest.raises(AdoptedElsewhereError):
+        await third.store.adopt(1)
+    await third.store.adopt(2)
+    assert sorted(third.store.adopted) == [1, 2]
+    assert [e.base_offset for e in await third.read_all(1, 36)] == [36, 37, 38, 39]
+
+
+async def test_what_a_log_had_adopted_is_known_when_its_objects_are_gone(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    one, two = [await server(tmp_path, bucket, name, number) for number, name in enumerate("ab", 1)]
+    await one.create(1)
+    await two.store.adopt(1)
+    third = Driver(tmp_path / "c", indexed(bucket, object_log="c"))
+    third.store.assign_server_id(3)
+    await third.store.adopt(2)
+    await third.delete(1)
+    await until(lambda: not groups(bucket, "b/00000000"))
+    fourth = await server(tmp_path, bucket, "d", 4)
+    with pytest.raises(AdoptedElsewhereError) as refused:
+        await fourth.store.adopt(1)
+    assert refused.value.server_id == 3
+
+
+async def test_a_log_is_fenced_before_it_is_judged(tmp_path: Path) -> None:
+    """Who has closed another log, and was closed by somebody who died then, adopts nothing any more."""
+    bucket = tmp_path / "bucket"
+    one, two, three, four = [await server(tmp_path, bucket, name, number) for number, name in enumerate("abcd", 1)]
+    await one.create(1)
+    for driver in (two, three):
+        assert isinstance(driver.store, ObjectStore)
+    closed_at, other = two.store._take_over(1)  # type: ignore[attr-defined]
+    three.store._opened.logs.close("b/00000000", "c/00000000", lambda *_: False)  # type: ignore[attr-defined]
+    assert len(await four.store.adopt(1)) == 1
+    with pytest.raises(StoreFailed, match="taken over"):
+        await awaited(lambda settle: two.store._submit(_Adoption(1, closed_at, other, [], settle)))
+
+
+async def test_a_damaged_index_is_replaced_by_the_one_before(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    former = Driver(tmp_path / "one", indexed(bucket, object_index_every=3))
+    await former.create(1)
+    await fill(former, 1, 20)
+    await former.trim(1, 10)
+    await until(lambda: former.store.stats.checkpoints > 3)
+    await fill(former, 1, 5, 20)
+    former.close()
+    for path in sorted((bucket / "logs/0/00000000/index").iterdir(), key=lambda path: path.stat().st_mtime_ns)[-1:]:
+        path.write_bytes(path.read_bytes()[:-1])
+    driver = Driver(tmp_path / "two", indexed(bucket))
+    assert [e.base_offset for e in await driver.read_all(1, 10)] == list(range(10, 25))
+    driver.close()
 
 
 async def test_a_server_without_a_log_cannot_be_adopted(tmp_path: Path) -> None:

@@ -1,0 +1,122 @@
+"""An index as an object: all that a log has, so that a start reads the last one and what was written behind it.
+
+The rows of a segment that is written to no more are an object of their own (``rows/…``), the bytes of an index file
+(docs/storage.md); those of the others are in the index. Positions are those of the logs they lie in, whichever they
+have in this process.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from struct import Struct as Packing
+
+import msgspec
+from msgspec import Struct
+
+from sbp_back.errors import DecodeError, StoreCorrupt
+from sbp_back.range_server.object_log.cache import CachedSegment
+from sbp_back.range_server.store import checkpoint as checkpoints
+from sbp_back.range_server.store.idxfile import SegmentIndex
+from sbp_back.range_server.store.index import Column, Run, StoreState
+from sbp_back.range_server.store.segment import Segment
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Buffer
+
+_VERSION = 1
+_PLACE = Packing("<IQQI")
+
+
+class SegmentFacts(Struct, array_like=True):
+    """``places``: of each object its position, incarnation, number and bytes. ``rows``: the object that has them;
+    empty: they are ``inline``."""
+
+    log: str
+    base: int
+    size: int
+    used: int
+    places: bytes
+    rows: str
+    inline: bytes
+
+
+class Index(Struct, array_like=True):
+    """``state``: ranges and streams, as in a checkpoint (docs/storage.md). ``adopted``: the logs of range servers."""
+
+    state: bytes
+    adopted: dict[int, str]
+    segments: list[SegmentFacts]
+
+
+_decoder = msgspec.msgpack.Decoder(tuple[int, Index])
+
+
+def encode_index_object(index: Index) -> bytes:
+    """The bytes of the object."""
+    body = msgspec.msgpack.encode((_VERSION, index))
+    return crc32(body).to_bytes(4, "big") + body
+
+
+def decode_index_object(data: Buffer) -> Index:
+    """Raises DecodeError."""
+    view = memoryview(data)
+    if len(view) < 4 or crc32(view[4:]) != int.from_bytes(view[:4], "big"):
+        raise DecodeError("the index is damaged")
+    try:
+        version, index = _decoder.decode(view[4:])
+    except msgspec.MsgspecError as error:
+        raise DecodeError(f"the index makes no sense: {error}") from error
+    if version != _VERSION:
+        raise DecodeError(f"the index is of version {version}, this release reads {_VERSION}")
+    return index
+
+
+def pack_places(source: CachedSegment, used: int) -> bytes:
+    """Where the objects of a segment lie, as far as it is ``used``."""
+    return b"".join(
+        [_PLACE.pack(p.position, p.incarnation, p.number, p.size) for p in source.places if p.position < used]
+    )
+
+
+def unpack_places(source: CachedSegment, packed: bytes) -> None:
+    """Raises DecodeError."""
+    if len(packed) % _PLACE.size:
+        raise DecodeError("the places of objects are cut short")
+    for place in _PLACE.iter_unpack(packed):
+        source.add(*place)
+
+
+def place_rows(state: StoreState, segment: Segment, rows: SegmentIndex) -> None:
+    """Let the ranges of ``state`` have the rows of a segment, as far as they can still be read."""
+    for entry in rows.runs:
+        stored = state.ranges.get((entry.stream_id, entry.range_index))
+        if stored is None or not stored.holds(entry.first, entry.end):
+            continue
+        bases, meta = rows.columns(entry)
+        run = Run(stored, segment, entry.first, entry.end, bases, meta, entry.live)
+        first = run.row_of(stored.min_offset) if run.first < stored.min_offset else 0
+        limit = stored.visible_end
+        last = len(run.bases) if run.end <= limit else bisect_left(run.bases, limit)
+        if (first, last) != (0, len(run.bases)):
+            run = run.slice(first, last)
+        stored.place(run)
+
+
+def restore_state(index: Index) -> StoreState:
+    """Ranges and streams, without rows. Raises DecodeError."""
+    return checkpoints.restore(checkpoints.decode(index.state))
+
+
+def check_whole(state: StoreState, where: str) -> None:
+    """Raises ``StoreCorrupt`` when a range has offsets that no row covers."""
+    for stored in state.ranges.values():
+        for first, end in stored.gaps():
+            raise StoreCorrupt(
+                f"acknowledged data is missing: offsets {first} to {end - 1} of range {stored.index} of stream"
+                f" {stored.stream_id} are in no object that {where} knows"
+            )
+
+
+def copied(column: Column) -> Column:
+    """A column that may still grow, as it is now."""
+    return column[:] if isinstance(column, array) else column

@@ -1,0 +1,320 @@
+"""What a store of objects does beside its work: it keeps the cache within its bound, writes indexes, and deletes what
+nobody can read any more.
+
+A segment of which nothing can be read is left out of the next index. Its objects are deleted when one more index is
+there, which does not name it either, and after ``object_grace_seconds``. What a process that died had not deleted yet,
+or had put without an index naming it, is found by listing when the store is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from sbp_back.errors import StoreError, StoreFailed
+from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
+from sbp_back.range_server.object_log.cache import Cache, source_of
+from sbp_back.range_server.object_log.chain import Chain, Entry
+from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, key_of
+from sbp_back.range_server.object_log.index_object import (
+    Index,
+    SegmentFacts,
+    copied,
+    encode_index_object,
+    pack_places,
+)
+from sbp_back.range_server.object_log.logs import Logs
+from sbp_back.range_server.object_log.object_recovery import ReadLog
+from sbp_back.range_server.store import checkpoint as checkpoints
+from sbp_back.range_server.store.idxfile import SegmentIndex, encode_index
+from sbp_back.range_server.store.log import Background, Log
+from sbp_back.range_server.store.recovery import columns_of, rebind
+from sbp_back.range_server.store.replacing import Replacement
+from sbp_back.range_server.store.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+CANNOT_REPLACE = "a log in objects (sbp.durability = object) replaces nothing yet"
+_DELETED_AT_ONCE = 500
+_FENCED = "somebody else has taken over this range server's log: its indexes count no more, and it ends"
+
+
+class _Doomed(Struct):
+    """Objects that no index names from number ``index`` on; ``since``: when that was written."""
+
+    bucket: Bucket
+    keys: list[str]
+    index: int
+    since: float
+
+
+class ObjectUpkeep:
+    """All methods belong to the event loop but :meth:`save_everything`; see
+    :class:`~sbp_back.range_server.store.maintenance.Upkeep`."""
+
+    def __init__(
+        self,
+        log: Log,
+        logs: Logs,
+        cache: Cache,
+        own: ReadLog,
+        incarnation: int,
+        background: Background,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._logs = logs
+        self._cache = cache
+        self._own = own
+        self._incarnation = incarnation
+        self._background = background
+        self._failed = failed
+        self._chain: Chain = own.chain
+        self._bucket = logs.log(own.name)
+        self._indexed = 1
+        """``next_seq`` of the newest index."""
+        self._indexes = 0
+        """How many were written; in the queue of what is to be deleted they are numbered by that."""
+        self._keys: list[str] = []
+        """The objects of the newest indexes."""
+        self._doomed: list[_Doomed] = []
+        self._busy = False
+        self._closed = False
+        self._again_at = 0.0
+        self._tidied = False
+        self._next_at = time.monotonic() + log.options.object_index_seconds
+
+    def close(self) -> None:
+        """Nothing new is begun."""
+        self._closed = True
+
+    def rolled(self) -> None:
+        self.look()
+
+    def tick(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Do whatever is to be done."""
+        self._shrink()
+        if self._busy or self._closed or time.monotonic() < self._again_at:
+            return
+        if not self._tidied:
+            self._tidy()
+        elif self._is_due():
+            self._write_index()
+        else:
+            self._delete()
+
+    def _shrink(self) -> None:
+        """What was read the longest ago leaves the cache first."""
+        log = self._log
+        # Groups of the segment behind the active one may be written already.
+        sealed = [segment for segment in log.segments[:-1] if not segment.pins]
+        held = sum(source_of(segment).held for segment in log.segments)
+        for segment in log.opened.oldest_first(sealed):
+            if held <= log.options.object_cache_bytes:
+                break
+            held -= source_of(segment).held
+            log.opened.close(segment)
+            source_of(segment).drop()
+
+    # --- indexes
+
+    def _is_due(self) -> bool:
+        new = self._log.next_seq - self._indexed
+        if not new and not self._dead():
+            # What waits to be deleted waits for one more index.
+            return any(one.index >= self._indexes for one in self._doomed) and time.monotonic() >= self._next_at
+        return new >= self._log.options.object_index_every or time.monotonic() >= self._next_at
+
+    def _dead(self) -> list[Segment]:
+        return [s for s in self._log.segments[:-1] if s.sealed and not s.runs and not s.pins]
+
+    def _write_index(self) -> None:
+        log = self._log
+        dead = self._dead()
+        for segment in dead:
+            log.segments.remove(segment)
+            log.opened.forget(segment)
+        work = self._snapshot()
+        next_seq = log.next_seq
+        self._busy = True
+
+        def written(result: tuple[str, list[tuple[Segment, SegmentIndex]]] | OSError) -> None:
+            self._busy = False
+            if isinstance(result, OSError):
+                log.segments[:0] = dead
+                for segment in dead:
+                    segment.deleted = False
+                self._note("writing an index", result)
+                return
+            key, indexes = result
+            for segment, rows in indexes:
+                rebind(segment, rows)
+            self._indexed = next_seq
+            self._indexes += 1
+            self._next_at = time.monotonic() + log.options.object_index_seconds
+            log.stats.checkpoints += 1
+            log.stats.segments_deleted += len(dead)
+            self._keys.append(key)
+            if len(self._keys) > 2:
+                self._doom(self._bucket, [self._keys.pop(0)])
+            for segment in dead:
+                source = source_of(segment)
+                rows_key = [source.rows] if source.rows else []
+                self._doom(source.bucket, [key_of("", p.incarnation, p.number) for p in source.places])
+                self._doom(self._bucket, rows_key)
+                self._cache.forget(segment)
+
+        self._background(work, written)
+
+    def _doom(self, bucket: Bucket, keys: list[str]) -> None:
+        if keys:
+            self._doomed.append(_Doomed(bucket, keys, self._indexes, time.monotonic()))
+
+    def _snapshot(self) -> Callable[[], tuple[str, list[tuple[Segment, SegmentIndex]]]]:
+        """What puts an index of all that is applied now; gives its key, and the rows of segments as files."""
+        log = self._log
+        state = checkpoints.snapshot(log.state, 0, 0, [])
+        number = log.next_seq - 1
+        adopted = dict(self._own.adopted)
+        parts = []
+        for segment in log.segments:
+            columns = None
+            if not source_of(segment).rows:
+                columns = columns_of(segment)
+                if not segment.sealed or segment is log.active:
+                    columns = [(*run[:5], copied(run[5]), copied(run[6])) for run in columns]
+            parts.append((segment, segment.used, segment.sealed and segment is not log.active, columns))
+
+        def put() -> tuple[str, list[tuple[Segment, SegmentIndex]]]:
+            indexes: list[tuple[Segment, SegmentIndex]] = []
+            facts = []
+            for segment, used, sealed, columns in parts:
+                source = source_of(segment)
+                inline = b""
+                if columns is not None:
+                    (rows,) = encode_index(source.base, 0, used, columns)
+                    if sealed:
+                        key = f"rows/{os.urandom(UNIQUE_BYTES).hex()}"
+                        self._bucket.put_again(key, rows, PATIENCE)
+                        indexes.append((segment, self._cache.rows(segment, rows)))
+                        source.rows = key
+                    else:
+                        inline = bytes(rows)
+                places = pack_places(source, used)
+                facts.append(SegmentFacts(source.log, source.base, segment.size, used, places, source.rows, inline))
+            key = f"index/{os.urandom(UNIQUE_BYTES).hex()}"
+            content = encode_index_object(Index(checkpoints.encode(state), adopted, facts))
+            self._bucket.put_again(key, content, PATIENCE)
+            self._tell(key, number)
+            return key, indexes
+
+        return put
+
+    def _tell(self, key: str, number: int) -> None:
+        """Have an index count. Raises ``OSError``; ``StoreFailed``: somebody else writes this log."""
+        chain = self._chain
+        while True:
+            entry = Entry(chain.writer, self._incarnation, number, key, os.urandom(UNIQUE_BYTES))
+            counts = self._logs.put(self._own.name, chain, entry)
+            if chain.fenced:
+                raise StoreFailed(_FENCED)
+            if counts:
+                return
+
+    # --- deleting
+
+    def _delete(self) -> None:
+        now = time.monotonic()
+        grace = self._log.options.object_grace_seconds
+        ripe = [one for one in self._doomed if one.index < self._indexes and one.since + grace <= now]
+        if not ripe:
+            return
+        self._busy = True
+
+        def delete() -> int:
+            count = 0
+            for one in ripe:
+                while one.keys:
+                    some = one.keys[-_DELETED_AT_ONCE:]
+                    one.bucket.delete(some)
+                    del one.keys[-len(some) :]
+                    count += len(some)
+            return count
+
+        def deleted(result: int | OSError) -> None:
+            self._busy = False
+            self._doomed = [one for one in self._doomed if one.keys]
+            if isinstance(result, OSError):
+                self._note("deleting objects", result)
+            else:
+                logger.info("%d objects of log %s are deleted, nothing of them can be read", result, self._own.name)
+
+        self._background(delete, deleted)
+
+    def _tidy(self) -> None:
+        """Find what earlier incarnations have left: by listing, once."""
+        known: dict[tuple[str, int], set[int]] = {}
+        names = set()
+        for segment in self._log.segments:
+            source = source_of(segment)
+            names.add(source.rows)
+            for place in source.places:
+                known.setdefault((source.log, place.incarnation), set()).add(place.number)
+        names |= {entry.index for entry in (self._chain.last, self._chain.before) if entry is not None}
+        adopted = list(self._own.adopted.values())
+        self._busy = True
+
+        def find() -> list[tuple[Bucket, list[str]]]:
+            found = []
+            for name in (self._own.name, *adopted):
+                bucket = self._logs.log(name)
+                keys = [key for prefix in ("index/", "rows/") for key in bucket.list(prefix) if key not in names]
+                for incarnation in (int(one, 16) for one in bucket.directories("log/")):
+                    if (name, incarnation) == (self._own.name, self._incarnation):
+                        continue
+                    there = known.get((name, incarnation), set())
+                    # A fence is what a log ends with, and stays.
+                    keys += [
+                        key_of("", incarnation, number)
+                        for number, size in bucket.numbers(incarnation).items()
+                        if size > HEAD_BYTES and number not in there
+                    ]
+                found.append((bucket, keys))
+            return found
+
+        def tidied(result: list[tuple[Bucket, list[str]]] | OSError) -> None:
+            self._busy = False
+            if isinstance(result, OSError):
+                self._note("looking for objects that nobody needs", result)
+                return
+            self._tidied = True
+            for bucket, keys in result:
+                self._doom(bucket, keys)
+
+        self._background(find, tidied)
+
+    def _note(self, what: str, error: OSError) -> None:
+        stats = self._log.stats
+        stats.maintenance_errors += 1
+        stats.last_maintenance_error = f"{what}: {error}"
+        logger.warning("%s: %s", what, error)
+        self._again_at = time.monotonic() + 1.0
+
+    def replace(self, change: Replacement) -> None:
+        """Not yet."""
+        change.done(StoreError(CANNOT_REPLACE))
+
+    def save_everything(self) -> None:
+        """An orderly end: the next start reads an index only. Blocks."""
+        if self._log.next_seq != self._indexed:
+            try:
+                self._snapshot()()
+            except StoreError as error:
+                logger.warning("no index at the end: %s", error)
