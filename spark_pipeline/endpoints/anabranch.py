@@ -16,7 +16,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from bridges.catalog.config_types import to_text
-from bridges.formats import FORMAT_MASK
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from spark_pipeline.core.decode_batches import Aborted, decode
 from spark_pipeline.core.errors import (
@@ -30,7 +29,7 @@ from spark_pipeline.core.node_answers import AbortedTransaction, NodeTopics, Par
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.options import Options
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
+from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
 from spark_pipeline.endpoints.node_errors import as_pipeline_errors, pipeline_error
 from spark_pipeline.endpoints.node_reader import OUT_OF_RANGE, NodeReader
 from spark_pipeline.endpoints.sbp_reader import FETCH_BYTES, Backend, DamagedThere, NothingThere, SbpReader
@@ -123,16 +122,9 @@ class AnabranchEndpoint:
             self._known.pop(range.of, None)  # whoever tries again is told of what was declared lost meanwhile
             raise
 
-    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
-        """As they are stored."""
-        for batch in self._batches(range):
-            yield RawBatch(
-                batch.base_offset,
-                batch.end_offset - batch.base_offset,
-                batch.flags & FORMAT_MASK,
-                bytes(batch.payload),
-                batch.written_ms,
-            )
+    def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
+        """As they are stored, in views on what was received."""
+        return self._batches(range)
 
     def _aborted(self, range: OffsetRange) -> list[AbortedTransaction]:
         with as_pipeline_errors():

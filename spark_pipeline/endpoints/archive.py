@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from bridges.formats.records import StoredBatch
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import TYPES, Columns, constant
-from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
+from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
 from spark_pipeline.lake.archive import Archive
 from spark_pipeline.lake.layout import RAW, DataFile
 from spark_pipeline.lake.reading import read_files
@@ -107,7 +108,7 @@ class ArchiveEndpoint:
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
 
-    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+    def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
         """See Endpoint: there are no batches here."""
         raise OptionError("an archive has records, and none of the batches that they came in")
 

@@ -19,6 +19,7 @@ from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from bridges.formats.records import StoredBatch
     from spark_pipeline.core.rows import Columns
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "Endpoint",
     "OffsetRange",
     "Positions",
-    "RawBatch",
     "TopicInfo",
     "TopicPartition",
     "endpoint",
@@ -70,25 +70,6 @@ class TopicInfo:
     effective: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RawBatch:
-    """A batch as it is stored: offsets ``[base_offset, base_offset + count)`` and its bytes, unchanged.
-
-    ``format`` is a :class:`bridges.formats.FormatId`; ``written_ms`` when the log took it, -1 unknown.
-    """
-
-    base_offset: int
-    count: int
-    format: int
-    payload: bytes
-    written_ms: int = -1
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind its last."""
-        return self.base_offset + self.count
-
-
 class Endpoint(Protocol):
     """One system. All methods raise EndpointUnavailable when it does not answer, and UnknownTopic."""
 
@@ -109,9 +90,9 @@ class Endpoint(Protocol):
         UnreadableBatch for a damaged one.
         """
 
-    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+    def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
         """The batches that hold offsets of a range, verbatim and whole: all of them, control batches and those of
-        aborted transactions too. Raises OffsetsGone."""
+        aborted transactions too; ``written_ms`` is -1 where nobody tells when the log took one. Raises OffsetsGone."""
 
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
         """Groups of consumers and what each has committed."""

@@ -17,7 +17,7 @@ from spark_pipeline.core.decode_batches import decode
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError, UnreadableBatch
 from spark_pipeline.core.kafka_batches import BatchHead, NoBatch, heads
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
+from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
 from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Corrupt, Fetched, KafkaClient, OutOfRange
 from spark_pipeline.endpoints.migration import GroupPosition, RecordSet, offsets_of
 
@@ -194,18 +194,13 @@ class KafkaEndpoint:
                     if part is None or part.commit is not None or part.producer_id in aborted:
                         continue
                 if not head.is_control:
-                    yield StoredBatch(head.base_offset, head.end_offset, int(FormatId.KAFKA), batch, -1)
+                    yield StoredBatch(head.base_offset, head.end_offset, self.form, batch)
 
-    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+    def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
         for found in self.read_sets(range):
-            payload = found.payload
-            for head in heads(payload, str(range.of)):
-                yield RawBatch(
-                    head.base_offset,
-                    head.end_offset - head.base_offset,
-                    int(FormatId.KAFKA),
-                    bytes(payload[head.at : head.until]),
-                )
+            for head in heads(found.payload, str(range.of)):
+                batch = found.payload[head.at : head.until]
+                yield StoredBatch(head.base_offset, head.end_offset, self.form, batch)
 
     def read_sets(self, range: OffsetRange, fetch_bytes: int = FETCH_BYTES) -> Iterator[RecordSet]:
         """The batches that hold offsets of a range, several together as a fetch brings them.

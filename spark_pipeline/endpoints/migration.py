@@ -10,7 +10,7 @@ from spark_pipeline.core import import_frames
 from spark_pipeline.core.decode_batches import decode
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.endpoints.base import BATCH_BYTES, Endpoint, RawBatch, endpoint
+from spark_pipeline.endpoints.base import BATCH_BYTES, Endpoint, endpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,11 +60,9 @@ class FramedRecords:
         """Values are decoded, and keys and headers told, as for readers of other protocols. Raises UnreadableBatch."""
         yield from decode(self.batches(range, READ_BYTES), range, columns, batch_bytes)
 
-    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+    def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
         """In the stored format. Where batches begin and end may be another place each time."""
-        for batch in self.batches(range, READ_BYTES):
-            count = batch.end_offset - batch.base_offset
-            yield RawBatch(batch.base_offset, count, self.form, bytes(batch.payload), batch.written_ms)
+        return self.batches(range, READ_BYTES)
 
     def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
         """See :class:`MigrationSource`."""

@@ -14,7 +14,6 @@ from spark_pipeline.jobs.command_options import (
     Moment,
     job,
     job_options,
-    keep_standard_output,
     tell,
     topics_option,
 )
@@ -145,7 +144,7 @@ def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: boo
 @click.option("--topic", required=True, metavar="NAME", help="The topic.")
 @click.option("--kafka", default="", metavar="HOST:PORT", help="The node's Kafka listener.")
 @click.option("--ydb", default="", metavar="HOST:PORT", help="The node's YDB listener; needs the package ydb.")
-@click.option("--pravega", default="", metavar="HOST:PORT", help="Its Pravega controller; needs the package pravega.")
+@click.option("--pravega", default="", metavar="HOST:PORT", help="Its Pravega controller.")
 @job_options
 def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any) -> None:
     """Read a topic through every protocol of a node (level 4), and compare with what its range servers give.
@@ -160,7 +159,5 @@ def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any
 
         if not (kafka or ydb or pravega):
             raise OptionError("give at least one of --kafka, --ydb, --pravega")
-        if pravega:
-            keep_standard_output()
         report = compare(audit, side_of(url, sides.source), topic, Listeners(kafka, ydb, pravega))
     _end(report, given["report"])

@@ -1,15 +1,13 @@
 """Level 4: the same topic read through every protocol that a node serves, and what consumers have committed.
 
 Kafka's and YDB's readers see offsets, keys, headers and times: digests of all of it are compared with those of what the
-range servers give. Pravega's events have values alone, in no order over segments: of these the number, the sum and the
-xor of hashes are compared. Nothing is committed, but a reader group of Pravega's is made and left behind.
+range servers give. Pravega's events have values alone: these are compared segment by segment. Nothing is committed, and
+no reader group is made.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,20 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_pipeline.core.digest import BlockDigest, hashes
+from spark_pipeline.core.digest import BlockDigest, Digester, hashes
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError
 from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import Positions
+from spark_pipeline.endpoints.base import Endpoint, Positions
 from spark_pipeline.endpoints.node_errors import as_pipeline_errors
 from spark_pipeline.jobs.audit import Audit, PartitionSeen, Side, damaged_in, differing, positions_of
 from spark_pipeline.jobs.audit_pieces import beyond
-
-SILENCE_S = 30.0
-"""How long Pravega's client may read nothing before it is taken to have nothing."""
-_EMPTY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,9 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
     if listeners.ydb:
         told["ydb"] = _compared(audit, side, Side(f"ydb://{listeners.ydb}/local", side.options), ranges, positions)
     if listeners.pravega:
-        told["pravega"] = _values(side, ranges.values(), listeners.pravega, _names(side, topic))
+        scope = _pravega_scope(side, topic)
+        there = Side(f"pravega://{listeners.pravega}/{scope}", side.options)
+        told["pravega"] = values(side, there, ranges.values())
     return {
         "url": side.url,
         "topic": topic,
@@ -71,17 +67,13 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
     }
 
 
-def _names(side: Side, topic: str) -> Mapping[str, str]:
-    """What other protocols call the topic."""
+def _pravega_scope(side: Side, topic: str) -> str:
+    """Raises OptionError for a topic that has no name in Pravega's protocol."""
     with closing(NodeClient(NodeOptions.of(side.url, side.options))) as client, as_pipeline_errors():
-        return NodeTopics(client).topics([topic])[topic].names
-
-
-def _name(names: Mapping[str, str], protocol: str) -> str:
-    """Raises OptionError for a topic that cannot be reached by the protocol."""
-    if protocol not in names:
-        raise OptionError(f"the topic has no name in the protocol {protocol}")
-    return names[protocol]
+        names = NodeTopics(client).topics([topic])[topic].names
+    if "pravega" not in names:
+        raise OptionError("the topic has no name in the protocol pravega")
+    return names["pravega"].partition("/")[0]
 
 
 def _compared(
@@ -131,72 +123,45 @@ def _positions(side: Side, kafka: Side, topic: str) -> dict[str, Any]:
     return {"compared": True, "equal": told[0] == told[1], "groups": told[0], "through_kafka": told[1]}
 
 
-def _values(side: Side, ranges: Iterable[OffsetRange], address: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Values alone, in any order. A record without a value, or with an empty one, is an event without bytes, which
-    Pravega's client passes over: it cannot be compared, and is counted."""
-    kept = BlockDigest()
-    empty = 0
-    with closing(side.open()) as source:
-        for one in ranges:
-            for batch in beyond(one, lambda rest: source.read(rest, Columns(("value",))), lambda damaged: None):
-                values = batch.column("value")
-                some = values.filter(pc.greater(pc.fill_null(pc.binary_length(values), 0), 0))
-                empty += len(values) - len(some)
-                kept = _summed(kept, some)
-    got = _summed(BlockDigest(), pa.array(_read_pravega(address, names, kept.count), pa.binary()))
-    return {
-        "equal": kept == got,
-        "compared": ["value"],
-        "records": got.count,
-        "not_comparable": empty,
-        "differences": []
-        if kept == got
-        else [{"what": "values", "reason": f"{kept.count} records, {got.count} events; sums or xors of hashes differ"}],
-    }
-
-
-def _read_pravega(address: str, names: Mapping[str, str], count: int) -> list[bytes]:
-    """Events of all segments through Pravega's client, those without bytes left out, until there are ``count``, or none
-    has come for ``SILENCE_S``."""
-    try:
-        from pravega_client import StreamManager
-    except ModuleNotFoundError as error:
-        raise OptionError("to read through Pravega's protocol needs the Python package pravega") from error
-    streams = StreamManager(f"tcp://{address}")
-    scope, _, stream = _name(names, "pravega").partition("/")
-    reader = streams.create_reader_group(f"audit-{uuid.uuid4().hex[:12]}", scope, stream).create_reader("audit")
-
-    async def events() -> list[bytes]:
-        found: list[bytes] = []
-        heard = time.monotonic()
-        while len(found) < count and (left := heard + SILENCE_S - time.monotonic()) > 0:
+def values(side: Side, there: Side, ranges: Iterable[OffsetRange]) -> dict[str, Any]:
+    """Of each partition the values alone, in their order. A record without a value, or with an empty one, is an event
+    without bytes, which Pravega's clients pass over: it cannot be compared, and is counted."""
+    records = empty = 0
+    found: list[dict[str, Any]] = []
+    with closing(side.open()) as ours, closing(there.open()) as theirs:
+        wanted = list(ranges)
+        positions = theirs.positions([one.of for one in wanted])
+        for one in wanted:
+            kept, without = _digest(ours, one)
+            empty += without
+            at = positions[one.of]
+            said = {"what": "values", "topic": one.topic, "partition": one.partition}
             try:
-                part = await asyncio.wait_for(reader.get_segment_slice_async(), left)
-            except TimeoutError:
-                break
-            more = [data for event in part if (data := bytes(event.data()))]
-            reader.release_segment(part)
-            if more:
-                found += more
-                heard = time.monotonic()
-            else:
-                await asyncio.sleep(_EMPTY_S)  # the client hands out slices without events one after the other
-        return found
-
-    try:
-        return asyncio.run(events())
-    except RuntimeError as error:
-        raise EndpointUnavailable(f"Pravega's client: {error}") from error
-    finally:
-        reader.reader_offline()
+                got, _ = _digest(theirs, one.within(at.start, at.stable), kept.count)
+            except PipelineError as error:  # it gives less than it says it has
+                found.append(said | {"reason": str(error)})
+                continue
+            records += got.count
+            if got != kept:
+                found.append(said | {"reason": f"{kept.count} records, {got.count} events; they are not the same"})
+    told = {"equal": not found, "compared": ["value"], "records": records, "not_comparable": empty}
+    return told | {"differences": found}
 
 
-def _summed(before: BlockDigest, values: pa.Array) -> BlockDigest:
-    if not len(values):
-        return before
-    of = hashes(pa.RecordBatch.from_arrays([values], names=["value"]), ("value",))
-    return BlockDigest(
-        before.count + len(values),
-        total=(before.total + int(np.add.reduce(of))) & ((1 << 64) - 1),
-        xor=before.xor ^ int(np.bitwise_xor.reduce(of)),
-    )
+def _digest(source: Endpoint, wanted: OffsetRange, most: int = 1 << 62) -> tuple[BlockDigest, int]:
+    """Of the first values in a range that have bytes, at most so many; and how many records in front have none."""
+    digester = Digester(("value",))
+    count = empty = 0
+    for batch in beyond(wanted, lambda rest: source.read(rest, Columns(("value",))), lambda damaged: None):
+        every = batch.column("value")
+        some = every.filter(pc.greater(pc.fill_null(pc.binary_length(every), 0), 0))
+        empty += len(every) - len(some)
+        some = some[: most - count]  # what was written since is not looked at
+        count += len(some)
+        if len(some):
+            rows = pa.RecordBatch.from_arrays([some], names=["value"])
+            # All in one block: offsets are not the same on both sides.
+            digester.add_hashes(np.zeros(len(some), np.int64), hashes(rows, ("value",)))
+        if count == most:
+            break
+    return digester.blocks.get(0, BlockDigest()), empty

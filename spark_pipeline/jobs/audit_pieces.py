@@ -24,7 +24,7 @@ from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, Digester,
 from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import RawBatch, endpoint
+from spark_pipeline.endpoints.base import endpoint
 
 T = TypeVar("T")
 
@@ -274,7 +274,7 @@ def check(piece: Piece) -> Checked:
         for batch in beyond(piece.range, source.read_raw, checked.damaged.append):
             checked.batches += 1
             checked.size += len(batch.payload)
-            if batch.format in (FormatId.RAW, FormatId.LEDGER_NOTE):
+            if batch.flags & FORMAT_MASK in (FormatId.RAW, FormatId.LEDGER_NOTE):
                 checked.unchecked += 1
             reason = damage(batch)
             if reason is not None:
@@ -283,10 +283,11 @@ def check(piece: Piece) -> Checked:
     return checked
 
 
-def damage(batch: RawBatch) -> str | None:
+def damage(batch: StoredBatch) -> str | None:
     """What is wrong with a stored batch; None for one that is sound."""
     try:
-        if batch.format == FormatId.KAFKA:
+        form = batch.flags & FORMAT_MASK
+        if form == FormatId.KAFKA:
             header = parse_header(batch.payload)
             if header.length + LOG_OVERHEAD != len(batch.payload):
                 return f"its header tells {header.length + LOG_OVERHEAD} bytes, it has {len(batch.payload)}"
@@ -294,12 +295,11 @@ def damage(batch: RawBatch) -> str | None:
                 return "its checksum does not match its bytes"
             if header.base_offset != batch.base_offset:
                 return f"its header tells the offset {header.base_offset}"
-        plug = FORMATS.get(batch.format & FORMAT_MASK)
+        plug = FORMATS.get(form)
         if plug is None:
-            return f"its format {batch.format} is not known"
+            return f"its format {form} is not known"
         if not plug.describe(batch.payload).control:
-            stored = StoredBatch(batch.base_offset, batch.end_offset, batch.format, batch.payload, batch.written_ms)
-            for _ in plug.records(stored, DEFAULT_LIMIT):
+            for _ in plug.records(batch, DEFAULT_LIMIT):
                 pass
     except BatchInvalid as error:
         return str(error)

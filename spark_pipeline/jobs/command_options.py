@@ -6,7 +6,6 @@ Exit codes: 0 done and nothing is different; 2 done, and there are differences; 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import sys
@@ -182,18 +181,6 @@ def interruptible(over: Event | None = None) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def keep_standard_output() -> None:
-    """From now on only reports go to standard output, and what a library writes there by its number goes to standard
-    error: Pravega's client logs there. For as long as the process lives, since such libraries have threads."""
-    out = sys.__stdout__
-    if out is None or sys.stdout is not out:
-        return  # there is none, or somebody else has taken its place
-    out.flush()
-    alone = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = os.fdopen(alone, "w", encoding="utf-8")
 
 
 def printed_submit(given: Mapping[str, Any]) -> None:

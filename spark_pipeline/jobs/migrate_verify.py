@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridges.formats import FormatId
+from bridges.formats.records import StoredBatch
 from spark_pipeline.core.bisect import FEW, BadOffset, first_bad, first_bad_in
 from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, WRITERS, digest, hashes
 from spark_pipeline.core.digest import differences as block_differences
@@ -32,7 +33,7 @@ from spark_pipeline.core.kafka_batches import heads, is_whole, same
 from spark_pipeline.core.plan import Plan, PlannedPartition
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns, empty, joined
-from spark_pipeline.endpoints.base import Endpoint, Positions, RawBatch, endpoint, may_cut, some_topics
+from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut, some_topics
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.audit_pieces import damage
 from spark_pipeline.jobs.migrate_copy import Route
@@ -181,7 +182,7 @@ class Verifier:
                 reason = f"the batch at the target is damaged: {reason}"
                 done.damaged.append(Difference(wanted.topic, wanted.partition, 1, batch.base_offset, reason))
 
-    def _counted(self, batches: Iterator[RawBatch], done: Compared) -> Iterator[RawBatch]:
+    def _counted(self, batches: Iterator[StoredBatch], done: Compared) -> Iterator[StoredBatch]:
         for batch in batches:
             done.batches += 1
             done.bytes += len(batch.payload)
@@ -189,7 +190,7 @@ class Verifier:
                 self._progress.copied(done.part, batch.end_offset, len(batch.payload))
             yield batch
 
-    def _in_detail(self, within: OffsetRange, theirs: RawBatch, mine: RawBatch | None, reason: str) -> Difference:
+    def _in_detail(self, within: OffsetRange, theirs: StoredBatch, mine: StoredBatch | None, reason: str) -> Difference:
         """The record of two batches that differs first, if it is a record that does."""
         part = within.of
         start = max(theirs.base_offset, within.start)
@@ -288,7 +289,7 @@ def _differs(part: TopicPartition, level: int, offset: int, reason: str, bad: Ba
     return Difference(part.topic, part.partition, level, bad.offset, bad.reason, bad.left, bad.right)
 
 
-def _why_different(theirs: RawBatch, mine: RawBatch | None) -> str | None:
+def _why_different(theirs: StoredBatch, mine: StoredBatch | None) -> str | None:
     view = memoryview(theirs.payload)
     if not all(is_whole(view, head) for head in heads(view, "the source")):
         return "the batch does not match its checksum at the source"
@@ -300,7 +301,7 @@ def _why_different(theirs: RawBatch, mine: RawBatch | None) -> str | None:
     return None if mine.end_offset == theirs.end_offset and same(view, own) else _OTHER
 
 
-def _has_records(batch: RawBatch) -> bool:
+def _has_records(batch: StoredBatch) -> bool:
     return int.from_bytes(batch.payload[57:61], "big", signed=True) > 0
 
 

@@ -160,12 +160,12 @@ async def test_aborted_transactions_and_markers_are_gaps_but_not_of_what_is_raw(
     assert (told.stable, told.high_watermark) == (6, 7)
     assert await read(lab, reader, 0, told.stable) == {2: b"plain", 4: b"committed"}
     raw = await lab.ask(lambda: list(reader.read_raw(OffsetRange("t", 0, 1, 7))))
-    assert [(one.base_offset, one.end_offset, one.format) for one in raw] == [
+    assert [(one.base_offset, one.end_offset, one.flags) for one in raw] == [
         (0, 2, FormatId.KAFKA),
         *((base, base + 1, FormatId.KAFKA) for base in range(2, 7)),
     ]
     stored = await lab.ask(lambda: list(reader.read_raw(OffsetRange("t", 0, 4, 5))))
-    assert b"committed" in stored[0].payload
+    assert b"committed" in bytes(stored[0].payload)
 
 
 async def test_what_is_trimmed_is_told_with_where_the_partition_begins(lab: Lab, reader: AnabranchEndpoint) -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.endpoints.base import RawBatch, endpoint
+from spark_pipeline.endpoints.base import endpoint
 
 
 @pytest.mark.parametrize("url", ["localhost:8090", "http://host", "", "pulsar://host:1"])
 def test_an_address_of_no_endpoint(url: str) -> None:
     with pytest.raises(OptionError, match="begins with one of anabranch://, kafka://"):
         endpoint(url)
-
-
-def test_a_raw_batch_knows_its_end() -> None:
-    assert RawBatch(5, 3, 1, b"").end_offset == 8

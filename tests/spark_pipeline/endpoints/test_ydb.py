@@ -145,7 +145,7 @@ def test_ranges_and_batches(source: YdbEndpoint, topic: str) -> None:
     some = [row["offset"] for batch in source.read(OffsetRange(topic, 1, 17, 61), ALL) for row in batch.to_pylist()]
     assert some == list(range(17, 61))
     raw = list(source.read_raw(OffsetRange(topic, 1, 17, 61)))
-    assert (raw[0].base_offset, raw[-1].end_offset, {one.format for one in raw}) == (17, 61, {int(FormatId.YDB)})
+    assert (raw[0].base_offset, raw[-1].end_offset, {one.flags for one in raw}) == (17, 61, {int(FormatId.YDB)})
     assert list(source.read_raw(OffsetRange(topic, 1, 5, 5))) == []
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from bridges.formats import FORMATS, FormatId
-from bridges.formats.records import Record
+from bridges.formats.records import Record, StoredBatch
 from spark_pipeline.core.digest import BLOCK
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.endpoints.base import RawBatch
-from spark_pipeline.jobs.audit import Audit, Side, against_digests
+from spark_pipeline.jobs.audit import Audit, Side, against_digests, positions_of
+from spark_pipeline.jobs.audit_cross import values
 from spark_pipeline.jobs.audit_pieces import PIECE, damage, pieces
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake.archive import Archive, Description
@@ -219,13 +219,41 @@ def test_damage_of_a_stored_batch_is_found(format_: FormatId) -> None:
     for number in range(3):
         builder.add(Record(offset=100 + number, key=None, value=b"value %d" % number, headers=[], timestamp=1_000))
     payload = bytes(builder.finish())
-    assert damage(RawBatch(100, 3, format_, payload)) is None
-    assert damage(RawBatch(100, 3, format_, payload[:-1])) is not None
+    assert damage(StoredBatch(100, 103, format_, payload)) is None
+    assert damage(StoredBatch(100, 103, format_, payload[:-1])) is not None
     if format_ is not FormatId.SBP_V01:  # whose batches have no checksum
         broken = bytearray(payload)
         broken[-3] ^= 1
-        assert damage(RawBatch(100, 3, format_, bytes(broken))) is not None
+        assert damage(StoredBatch(100, 103, format_, bytes(broken))) is not None
 
 
 def test_a_batch_of_an_unknown_format_is_told() -> None:
-    assert damage(RawBatch(0, 1, 15, b"")) == "its format 15 is not known"
+    assert damage(StoredBatch(0, 1, 15, b"")) == "its format 15 is not known"
+
+
+def swap_values(offset: int) -> Change:
+    def change(rows: list[dict[str, Any]]) -> None:
+        one, other = rows[row_at(rows, offset)], rows[row_at(rows, offset + 1)]
+        one["value"], other["value"] = other["value"], one["value"]
+
+    return change
+
+
+@pytest.mark.parametrize("change", [set_value(5555, value=b"other"), swap_values(5555), remove(5555)])
+def test_values_that_differ_or_changed_places_are_told_of_their_partition(
+    make: Callable[..., Side], change: Change
+) -> None:
+    left, right = make("left"), make("right", 5555, change)
+    ranges = [part.range(one.start, one.stable) for part, one in positions_of(left, ["flights"]).items()]
+    told = values(left, right, ranges)
+    assert not told["equal"]
+    assert [(one["topic"], one["partition"]) for one in told["differences"]] == [("flights", 2)]
+
+
+def test_values_that_came_since_and_those_without_bytes_are_no_difference(make: Callable[..., Side]) -> None:
+    left = make("left", 5555, set_value(5555, value=None))
+    right = make("right", 5555, set_value(5555, value=b""))
+    told = values(left, right, [PART.range(5, BLOCK)])
+    assert told["equal"]
+    assert told["not_comparable"] > 0
+    assert told["records"] + told["not_comparable"] == sum(1 for offset in range(5, BLOCK) if offset % 1000)
