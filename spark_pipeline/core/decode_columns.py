@@ -8,14 +8,14 @@ taken out of that, which copies them once (reference/spark.md, section 2, design
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from spark_pipeline.core.decode_varints import Bools, Int64s, Unusual
-from spark_pipeline.core.rows import HEADER_TYPE, TYPES, Columns, constant
+from spark_pipeline.core.rows import CREATE_TIME, HEADER_TYPE, TYPES, Columns, constant
 
 _US_PER_MS = 1000
 _LATEST_MS = ((1 << 63) - 1) // _US_PER_MS
@@ -76,6 +76,47 @@ def times_or_null(milliseconds: Int64s) -> pa.Array:
 Make = Callable[[], pa.Array]
 
 
+class Wanted:
+    """Of the records of several batches those at offsets in ``[start, end)``: ``chosen`` are their places, None for all
+    records. ``counts``: how many records each batch has."""
+
+    __slots__ = ("_counts", "_offsets", "chosen", "count")
+
+    def __init__(self, offsets: Int64s, counts: Int64s, start: int, end: int) -> None:
+        self._offsets = offsets
+        self._counts = counts
+        chosen: Int64s = np.flatnonzero((offsets >= start) & (offsets < end))
+        self.count = len(chosen)
+        self.chosen = None if len(chosen) == len(offsets) else chosen
+
+    def some(self, values: Int64s) -> Int64s:
+        """Those of the wanted records, of numbers of all."""
+        return values if self.chosen is None else values[self.chosen]
+
+    def of_batches(self, values: Sequence[int]) -> Int64s:
+        """Numbers that hold for all records of a batch, one for each."""
+        return self.some(np.repeat(np.array(values, np.int64), self._counts))
+
+    def repeated(self, values: Sequence[str | None]) -> pa.Array:
+        """The same for strings."""
+        index = self.some(np.repeat(np.arange(len(values)), self._counts)).astype(np.int32)
+        return pa.array(values, pa.string()).take(pa.array(index))
+
+    def constant(self, value: str | int, name: str) -> pa.Array:
+        """A column that says the same in each record."""
+        return constant(value, TYPES[name], self.count)
+
+    def columns(self, writer: str, written: Sequence[int], producers: Sequence[str | None]) -> dict[str, Make]:
+        """What formats have alike: ``writer`` is their name, ``written`` and ``producers`` are of batches."""
+        return {
+            "offset": lambda: pa.array(self.some(self._offsets)),
+            "timestampType": lambda: self.constant(CREATE_TIME, "timestampType"),
+            "producer": lambda: self.repeated(producers),
+            "writer": lambda: self.constant(writer, "writer"),
+            "written": lambda: times_or_null(self.of_batches(written)),
+        }
+
+
 @dataclass(slots=True)
 class Assembly:
     """Makes a batch of ``count`` records out of columns that are made only if they are asked for.
@@ -87,7 +128,7 @@ class Assembly:
     partition: int
     columns: Columns
     count: int
-    made: Mapping[str, Make] = field(default_factory=dict)
+    made: Mapping[str, Make]
 
     def batch(self) -> pa.RecordBatch:
         """The rows."""
@@ -103,14 +144,6 @@ class Assembly:
             else:
                 arrays.append(pa.nulls(self.count, TYPES[name]))
         return pa.RecordBatch.from_arrays(arrays, schema=self.columns.schema)
-
-
-def repeated(values: Sequence[str | None], counts: Int64s, chosen: Int64s | None) -> pa.Array:
-    """Strings that hold for ``counts`` records each."""
-    index = np.repeat(np.arange(len(values), dtype=np.int32), counts)
-    if chosen is not None:
-        index = index[chosen]
-    return pa.array(values, pa.string()).take(pa.array(index))
 
 
 def list_of(first: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:

@@ -28,9 +28,9 @@ from bridges.formats.kafka import (
 from bridges.formats.producer import SEQUENCES
 from bridges.formats.records import Buffer, StoredBatch
 from spark_pipeline.core import rows
-from spark_pipeline.core.decode_columns import Assembly, Fields, list_of, repeated, strings, times, times_or_null
+from spark_pipeline.core.decode_columns import Assembly, Fields, Make, Wanted, list_of, strings, times
 from spark_pipeline.core.decode_varints import Int64s, Numbers, Unusual, chain
-from spark_pipeline.core.rows import TYPES, Columns
+from spark_pipeline.core.rows import Columns
 
 _CRC_START = 21
 _MOST_HEADERS = 10_000
@@ -86,10 +86,9 @@ def decode(
     except IndexError:
         raise Unusual from None
     offsets = np.repeat(np.array([body.batch.base_offset for body in bodies], np.int64), counts) + places.offset_delta
-    chosen: Int64s | None = np.flatnonzero((offsets >= start) & (offsets < end))
-    if chosen is not None and len(chosen) == len(offsets):
-        chosen = None
-    return _assemble(numbers, places, bodies, counts, offsets, chosen, Assembly(topic, partition, columns, 0))
+    wanted = Wanted(offsets, counts, start, end)
+    made = _columns(numbers, places, bodies, wanted)
+    return Assembly(topic, partition, columns, wanted.count, made).batch()
 
 
 def _starts(bodies: Sequence[Body], numbers: Numbers) -> Int64s:
@@ -204,21 +203,8 @@ def _field(numbers: Numbers, at: Int64s, limit: Int64s) -> tuple[Fields, Int64s]
     return Fields(numbers.data, begin, end, missing if missing.any() else None), end
 
 
-def _assemble(
-    numbers: Numbers,
-    places: _Places,
-    bodies: Sequence[Body],
-    counts: Int64s,
-    offsets: Int64s,
-    chosen: Int64s | None,
-    assembly: Assembly,
-) -> pa.RecordBatch:
-    def some(values: Int64s) -> Int64s:
-        return values if chosen is None else values[chosen]
-
-    def of_batches(values: Sequence[int]) -> Int64s:
-        return some(np.repeat(np.array(values, np.int64), counts))
-
+def _columns(numbers: Numbers, places: _Places, bodies: Sequence[Body], wanted: Wanted) -> dict[str, Make]:
+    of_batches, some = wanted.of_batches, wanted.some
     append_time = [body.header.attributes & LOG_APPEND_TIME != 0 for body in bodies]
 
     def timestamp() -> pa.Array:
@@ -234,45 +220,32 @@ def _assemble(
     def kind() -> pa.Array:
         kinds = {rows.LOG_APPEND_TIME if late else rows.CREATE_TIME for late in append_time}
         if len(kinds) == 1:
-            return rows.constant(kinds.pop(), TYPES["timestampType"], assembly.count)
+            return wanted.constant(kinds.pop(), "timestampType")
         return pa.array(of_batches([int(late) for late in append_time]).astype(np.int32))
-
-    def written() -> pa.Array:
-        told = [
-            body.header.max_timestamp if late else body.batch.written_ms
-            for body, late in zip(bodies, append_time, strict=True)
-        ]
-        return times_or_null(of_batches(told))
 
     def sequence() -> pa.Array:
         first = of_batches([body.header.base_sequence if body.header.producer_id >= 0 else -1 for body in bodies])
         return pa.array((first + some(places.offset_delta)) % SEQUENCES, mask=first < 0)
 
-    def producer() -> pa.Array:
-        ids = [body.header.producer_id for body in bodies]
-        return repeated([str(one) if one >= 0 else None for one in ids], counts, chosen)
-
-    assembly.count = len(offsets) if chosen is None else len(chosen)
-    assembly.made = {
-        "key": lambda: places.key.array(chosen),
-        "value": lambda: places.value.array(chosen),
-        "offset": lambda: pa.array(some(offsets)),
+    written = [
+        body.header.max_timestamp if late else body.batch.written_ms
+        for body, late in zip(bodies, append_time, strict=True)
+    ]
+    ids = [body.header.producer_id for body in bodies]
+    return {
+        **wanted.columns("kafka", written, [str(one) if one >= 0 else None for one in ids]),
+        "key": lambda: places.key.array(wanted.chosen),
+        "value": lambda: places.value.array(wanted.chosen),
         "timestamp": timestamp,
         "timestampType": kind,
-        "headers": lambda: _headers(numbers, places, chosen),
-        "producer": producer,
+        "headers": lambda: _headers(numbers, places, wanted),
         "seq": sequence,
-        "writer": lambda: rows.constant("kafka", TYPES["writer"], assembly.count),
-        "written": written,
     }
-    return assembly.batch()
 
 
-def _headers(numbers: Numbers, places: _Places, chosen: Int64s | None) -> pa.Array:
+def _headers(numbers: Numbers, places: _Places, wanted: Wanted) -> pa.Array:
     """The list of each record's headers, null for none: all first headers at once, then all second ones, ..."""
-    count = places.header_count if chosen is None else places.header_count[chosen]
-    at = places.header_at if chosen is None else places.header_at[chosen]
-    limit = places.end if chosen is None else places.end[chosen]
+    count, at, limit = map(wanted.some, (places.header_count, places.header_at, places.end))
     first = np.concatenate(([0], np.cumsum(count)))
     total = int(first[-1])
     bounds = np.zeros((4, total), np.int64)

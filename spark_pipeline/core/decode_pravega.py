@@ -14,10 +14,9 @@ import pyarrow as pa
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.pravega import EVENT_HEAD, HEADER_SIZE, NO_WRITER, Header, Shape, check, claims_of
 from bridges.formats.records import StoredBatch
-from spark_pipeline.core import rows
-from spark_pipeline.core.decode_columns import Assembly, Fields, repeated, times, times_or_null
+from spark_pipeline.core.decode_columns import Assembly, Fields, Wanted, times
 from spark_pipeline.core.decode_varints import Int64s, Numbers, Unusual, chain, steps_by
-from spark_pipeline.core.rows import TYPES, Columns
+from spark_pipeline.core.rows import Columns
 
 _EVENT = struct.Struct(">iI")
 _PLACE = 4
@@ -66,38 +65,26 @@ def decode(
         at = stop
     events = np.concatenate(starts)
     offsets = np.concatenate(places)
-    chosen: Int64s | None = np.flatnonzero((offsets >= start) & (offsets < end))
-    if chosen is not None and len(chosen) == len(offsets):
-        chosen = None
-
-    def of_batches(values: Sequence[int]) -> Int64s:
-        every = np.repeat(np.array(values, np.int64), counts)
-        return every if chosen is None else every[chosen]
+    wanted = Wanted(offsets, counts, start, end)
 
     def value() -> pa.Array:
         size = numbers.big_endian(events + 4)
-        return Fields(numbers.data, events + EVENT_HEAD, events + EVENT_HEAD + size).array(chosen)
+        return Fields(numbers.data, events + EVENT_HEAD, events + EVENT_HEAD + size).array(wanted.chosen)
 
     def sequence() -> pa.Array:
-        first = of_batches([_first_number(body.header) for body in bodies])
         numbered = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-        given = first + (numbered if chosen is None else numbered[chosen])
-        known = of_batches([_is_numbered(body.header) for body in bodies])
+        given = wanted.of_batches([_first_number(body.header) for body in bodies]) + wanted.some(numbered)
+        known = wanted.of_batches([_is_numbered(body.header) for body in bodies])
         return pa.array(given, mask=(known == 0) | (given < 0))
 
-    count = len(offsets) if chosen is None else len(chosen)
-    writers = [_writer(body.header) for body in bodies]
+    sent = [body.batch.written_ms for body in bodies]
     made = {
+        **wanted.columns("pravega", sent, [_writer(body.header) for body in bodies]),
         "value": value,
-        "offset": lambda: pa.array(offsets if chosen is None else offsets[chosen]),
-        "timestamp": lambda: times(of_batches([body.header.time_ms for body in bodies])),
-        "timestampType": lambda: rows.constant(rows.CREATE_TIME, TYPES["timestampType"], count),
-        "producer": lambda: repeated(writers, counts, chosen),
+        "timestamp": lambda: times(wanted.of_batches([body.header.time_ms for body in bodies])),
         "seq": sequence,
-        "writer": lambda: rows.constant("pravega", TYPES["writer"], count),
-        "written": lambda: times_or_null(of_batches([body.batch.written_ms for body in bodies])),
     }
-    return Assembly(topic, partition, columns, count, made).batch()
+    return Assembly(topic, partition, columns, wanted.count, made).batch()
 
 
 def _head(data: bytes, position: int) -> tuple[int, int]:

@@ -17,10 +17,9 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, Head, check_crc, next_message, parse_head
 from bridges.formats.ydb_codecs import Codec
-from spark_pipeline.core import rows
-from spark_pipeline.core.decode_columns import Assembly, Fields, list_of, repeated, strings, times, times_or_null
+from spark_pipeline.core.decode_columns import Assembly, Fields, Wanted, list_of, strings, times
 from spark_pipeline.core.decode_varints import Bools, Int64s, Numbers, Unusual, chain, steps_by, walk
-from spark_pipeline.core.rows import TYPES, Columns
+from spark_pipeline.core.rows import Columns
 
 _MESSAGE_TAG = 0x0A
 _SEQ_NO, _CREATED, _DATA, _UNCOMPRESSED_SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A
@@ -91,13 +90,8 @@ def decode(
     messages = _fields(numbers, begins, ends)
     offsets = _offsets(bodies, counts, messages.delta)
     items = _items(numbers, messages)
-    chosen: Int64s | None = np.flatnonzero((offsets >= start) & (offsets < end))
-    if chosen is not None and len(chosen) == len(offsets):
-        chosen = None
-
-    def some(values: Int64s) -> Int64s:
-        return values if chosen is None else values[chosen]
-
+    wanted = Wanted(offsets, counts, start, end)
+    chosen = wanted.chosen
     is_key, is_tombstone = _is(numbers, items, KEY_ITEM), _is(numbers, items, TOMBSTONE_ITEM)
     empty = messages.data_start == messages.data_end
     tombstone = np.zeros(len(offsets), np.bool_)
@@ -120,22 +114,17 @@ def decode(
         missing = tombstone if tombstone.any() else None
         return Fields(numbers.data, messages.data_start, messages.data_end, missing).array(chosen)
 
-    count = len(offsets) if chosen is None else len(chosen)
     names = [body.head.producer_id.decode(errors="replace") or None for body in bodies]
     sent = [body.batch.written_ms for body in bodies]
     made = {
+        **wanted.columns("ydb", sent, names),
         "key": key,
         "value": value,
-        "offset": lambda: pa.array(some(offsets)),
-        "timestamp": lambda: times(some(messages.created)),
-        "timestampType": lambda: rows.constant(rows.CREATE_TIME, TYPES["timestampType"], count),
+        "timestamp": lambda: times(wanted.some(messages.created)),
         "headers": lambda: _headers(numbers, headers, len(offsets), chosen),
-        "producer": lambda: repeated(names, counts, chosen),
-        "seq": lambda: pa.array(some(messages.seq_no)),
-        "writer": lambda: rows.constant("ydb", TYPES["writer"], count),
-        "written": lambda: times_or_null(some(np.repeat(np.array(sent, np.int64), counts))),
+        "seq": lambda: pa.array(wanted.some(messages.seq_no)),
     }
-    return Assembly(topic, partition, columns, count, made).batch()
+    return Assembly(topic, partition, columns, wanted.count, made).batch()
 
 
 def _head(data: bytes, position: int) -> tuple[int, int]:
