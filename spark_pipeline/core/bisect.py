@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_pipeline.core.digest import ALL_FIELDS, BlockDigest, Digester, hashes
+from spark_pipeline.core.digest import ALL_FIELDS, BlockDigest, digest, hashes
 from spark_pipeline.core.rows import joined
 
+_WHOLE = 1 << 62
+"""Offsets of a block that has all of them."""
 FEW = 512
 """Offsets that are compared record by record instead of being halved again."""
 
@@ -38,26 +40,7 @@ class BadOffset:
 
 def range_digest(batches: list[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIELDS) -> BlockDigest:
     """One digest of all records in ``batches``."""
-    digester = Digester(fields)
-    for batch in batches:
-        if batch.num_rows:
-            # Numbered from 0 within one block, so that the range's digest is one, wherever blocks end.
-            digester.add_hashes(np.zeros(batch.num_rows, np.int64), hashes(batch, fields))
-    found = digester.blocks.get(0, BlockDigest())
-    offsets = [np.asarray(batch.column("offset")) for batch in batches if batch.num_rows]
-    if not offsets:
-        return found
-    places = Digester()
-    places.add_hashes(np.zeros(sum(map(len, offsets)), np.int64), np.concatenate(offsets).view(np.uint64))
-    return BlockDigest(
-        found.count,
-        int(offsets[0][0]),
-        int(offsets[-1][-1]),
-        found.total,
-        found.xor,
-        found.chain,
-        places.blocks[0].chain,
-    )
+    return digest(batches, fields, _WHOLE).get(0, BlockDigest())
 
 
 def narrow(left: DigestOf, right: DigestOf, start: int, end: int, few: int = FEW) -> tuple[int, int] | None:

@@ -146,12 +146,14 @@ def _headers(column: pa.ListArray) -> pa.Array:
 
 @dataclass(slots=True)
 class Digester:
-    """Puts the digests of a partition's blocks together from batches, which come in the order of their offsets.
+    """Puts the digests of a partition's blocks, of ``block`` offsets each, together from batches, which come in the
+    order of their offsets.
 
     What it holds can be sent to another process and gone on with there.
     """
 
     fields: tuple[str, ...] = ALL_FIELDS
+    block: int = BLOCK
     _blocks: dict[int, BlockDigest] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -161,7 +163,7 @@ class Digester:
 
     def add_hashes(self, offsets: Offsets, of: Hashes) -> None:
         """The next records by their offsets and hashes; at least one."""
-        numbers = offsets // BLOCK
+        numbers = offsets // self.block
         starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
         totals = np.add.reduceat(of, starts)
         xors = np.bitwise_xor.reduceat(of, starts)
@@ -185,9 +187,11 @@ class Digester:
         return dict(self._blocks)
 
 
-def digest(batches: Iterable[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIELDS) -> dict[int, BlockDigest]:
+def digest(
+    batches: Iterable[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIELDS, block: int = BLOCK
+) -> dict[int, BlockDigest]:
     """The digests of all blocks of ``batches``, which are of one partition and in order."""
-    digester = Digester(fields)
+    digester = Digester(fields, block)
     for batch in batches:
         digester.add(batch)
     return digester.blocks

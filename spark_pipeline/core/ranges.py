@@ -54,6 +54,14 @@ class OffsetRange:
         return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
 
 
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """As Spark's connector for Kafka writes them: topic -> partition -> offset, in order."""
+    found: dict[str, dict[str, int]] = {}
+    for part in sorted(offsets):
+        found.setdefault(part.topic, {})[str(part.partition)] = offsets[part]
+    return found
+
+
 def split(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:

@@ -32,7 +32,7 @@ from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
 from spark_pipeline.endpoints.node_errors import as_pipeline_errors, pipeline_error
 from spark_pipeline.endpoints.node_reader import OUT_OF_RANGE, NodeReader
-from spark_pipeline.endpoints.sbp_reader import FETCH_BYTES, Backend, DamagedThere, NothingThere, SbpReader
+from spark_pipeline.endpoints.sbp_reader import FETCH_BYTES, DamagedThere, NothingThere, SbpReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -191,8 +191,7 @@ class AnabranchEndpoint:
                 self._reader = NodeReader(self._options)
                 _tell_once(self._options)
                 return self._reader
-            backend = Backend(place.pd, place.dialect, place.flavor, place.identity, self._options.patience)
-            self._reader = SbpReader(backend, self._tls() if place.tls else None)
+            self._reader = SbpReader(place, self._options.patience, self._tls() if place.tls else None)
         return self._reader
 
     def _forget_streams(self) -> None:

@@ -98,9 +98,9 @@ class KafkaEndpoint:
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         # The end of what is committed is asked for first: it never exceeds a high watermark that is asked for later.
-        stable = self._offsets(parts, _LATEST, _READ_COMMITTED)
-        high = self._offsets(parts, _LATEST, _READ_UNCOMMITTED)
-        start = self._offsets(parts, _EARLIEST, _READ_UNCOMMITTED)
+        stable = self._offsets(dict.fromkeys(parts, _LATEST), _READ_COMMITTED)
+        high = self._offsets(dict.fromkeys(parts, _LATEST), _READ_UNCOMMITTED)
+        start = self._offsets(dict.fromkeys(parts, _EARLIEST), _READ_UNCOMMITTED)
         found = {}
         for part in parts:
             # The log may have grown meanwhile and begin beyond the end that was told: it ends there, or further on.
@@ -109,16 +109,12 @@ class KafkaEndpoint:
         return found
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        wanted = {KafkaPartition(part.topic, part.partition): at for part, at in at_ms.items()}
-        found = self._client.ask(lambda admin: admin.list_partition_offsets(wanted)) if wanted else {}
-        offsets = {TopicPartition(part.topic, part.partition): row.offset for part, row in found.items()}
-        return {part: offset if (offset := offsets[part]) >= 0 else None for part in at_ms}
+        found = self._offsets(at_ms, _READ_UNCOMMITTED)
+        return {part: offset if (offset := found[part]) >= 0 else None for part in at_ms}
 
-    def _offsets(self, parts: Sequence[TopicPartition], at: int, isolation: int) -> dict[TopicPartition, int]:
-        if not parts:
-            return {}
-        wanted = {KafkaPartition(part.topic, part.partition): at for part in parts}
-        found = self._client.ask(lambda admin: admin.list_partition_offsets(wanted, isolation))
+    def _offsets(self, at: Mapping[TopicPartition, int], isolation: int) -> dict[TopicPartition, int]:
+        wanted = {KafkaPartition(part.topic, part.partition): time for part, time in at.items()}
+        found = self._client.ask(lambda admin: admin.list_partition_offsets(wanted, isolation)) if wanted else {}
         return {TopicPartition(part.topic, part.partition): row.offset for part, row in found.items()}
 
     # --- groups -----------------------------------------------------------------------------------------------------

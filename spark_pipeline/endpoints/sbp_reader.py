@@ -12,7 +12,6 @@ import os
 import ssl
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +23,7 @@ from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 
 if TYPE_CHECKING:
     from bridges.log.streams import Streams
+    from spark_pipeline.core.node_answers import SbpPlace
 
 T = TypeVar("T")
 
@@ -31,21 +31,6 @@ FETCH_BYTES = 4 * 1024 * 1024
 """What one fetch asks for: more brings no more per second, less does (reference/spark.md, section 2)."""
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """Where streams are read: addresses ("host:port") of placement drivers, the dialect they speak ("0.2", "v0.1"),
-    whose servers they are ("anabranch", "elastic-stream"), and the identity that they must tell, empty for any.
-
-    ``patience``: seconds until servers that do not answer are given up.
-    """
-
-    placement_drivers: tuple[str, ...]
-    dialect: str = "0.2"
-    flavor: str = "anabranch"
-    identity: str = ""
-    patience: float = 60.0
 
 
 class NothingThere(Exception):
@@ -90,8 +75,11 @@ class Loop:
 class SbpReader:
     """Reads streams of one backend; belongs to one process and one thread. All raise SbpError."""
 
-    def __init__(self, backend: Backend, tls: ssl.SSLContext | None = None) -> None:
-        self._backend = backend
+    def __init__(self, place: SbpPlace, patience: float, tls: ssl.SSLContext | None = None) -> None:
+        """``place``: the placement drivers, which must tell its identity, unless that is empty. ``patience``: seconds
+        until servers that do not answer are given up."""
+        self._place = place
+        self.patience = patience
         self._tls = tls
         self._loop = Loop()
         self._pid = os.getpid()
@@ -138,11 +126,6 @@ class SbpReader:
                 self._loop.run(client.close())
             self._loop.close()
 
-    @property
-    def patience(self) -> float:
-        """Seconds."""
-        return self._backend.patience
-
     async def client(self) -> Streams:
         """The client, made when it is first needed."""
         if self._client is None:
@@ -155,20 +138,20 @@ class SbpReader:
         from sbp_back.external import Servers, external_client
         from sbp_back.transport.tcp_carrier import TcpOptions
 
-        backend = self._backend
-        servers = Servers(",".join(backend.placement_drivers), backend.dialect, backend.flavor)
+        place = self._place
+        servers = Servers(",".join(place.pd), place.dialect, place.flavor)
         tcp = TcpOptions(backoff_limit=0.5, client_id="anabranch-pipeline", tls=self._tls)
-        meet = self._meet if backend.identity else None
-        return external_client(servers, tcp, meet, lambda: backend.identity, ClientOptions(), Barrier()).client
+        meet = self._meet if place.identity else None
+        return external_client(servers, tcp, meet, lambda: place.identity, ClientOptions(), Barrier()).client
 
     async def _meet(self, call: Any) -> str | None:
         """Why the placement driver that ``call`` asks is not to be used."""
         from sbp_back.wire.identity import ask_identity
 
         found = await ask_identity(call)
-        if found == self._backend.identity:
+        if found == self._place.identity:
             return None
-        return f"this is placement driver {found or 'without a name'}, not {self._backend.identity}"
+        return f"this is placement driver {found or 'without a name'}, not {self._place.identity}"
 
 
 class _Reads:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bridges.node.quantities import parse_duration, parse_size
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.jobs.side_options import side_options
 
@@ -30,10 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FAILED = 1
 EXIT_DIFFERENT = 2
 
-_UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 _SUBMITTED_WITH = ("spark.python.unix.domain.socket.enabled=true", "spark.speculation=false")
 """Settings that what is submitted begins with: Spark's Java is there before our session is."""
-_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Size(click.ParamType[int]):
@@ -46,19 +45,14 @@ class Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Raises click's error."""
-        if isinstance(value, int):
-            return value
         text = str(value).strip()
-        if self.per_second:
-            text = text.removesuffix("/s")
-        number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
         try:
-            size = float(number) * _UNITS[text[len(number) :].strip().upper()]
-        except (ValueError, KeyError):
+            size = parse_size(text.removesuffix("/s") if self.per_second else text)
+        except ValueError:
             self.fail(f"{value!r} is no size: 128MiB, 1.5GB, 4096", param, ctx)
         if not 1 <= size < 1 << 62:
             self.fail(f"{value!r} is no possible size", param, ctx)
-        return int(size)
+        return size
 
 
 class Moment(click.ParamType[datetime]):
@@ -72,8 +66,8 @@ class Moment(click.ParamType[datetime]):
             return value
         text = str(value).strip()
         try:
-            if text[-1:] in _SPANS and text[:-1].replace(".", "", 1).isdigit():
-                return datetime.now(UTC) - timedelta(seconds=float(text[:-1]) * _SPANS[text[-1]])
+            if text[:1].isdigit() and text[-1:] in set("smhdw"):
+                return datetime.now(UTC) - timedelta(milliseconds=parse_duration(text))
             if text.isdigit() and len(text) > 8:
                 return datetime.fromtimestamp(int(text) / 1000, UTC)
             moment = datetime.fromisoformat(text)

@@ -122,6 +122,7 @@ def resume(plan: Path, follow: bool, **options: Any) -> None:
 
 
 def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
+    from spark_pipeline.core.ranges import to_json
     from spark_pipeline.jobs.migrate_run import dry_run
 
     printed_submit(options)
@@ -140,19 +141,12 @@ def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
                 "bytes_copied": state.receipts.bytes - before,
                 "lag": done.lag,
                 "interrupted": stopped(),
-                "ends": _ends(runner),
+                "ends": to_json(runner.ends),
                 **progress.facts(),
             }
             state.report("run", content)
             state.step_done("run", lag=done.lag)
             tell(content)
-
-
-def _ends(runner: Runner) -> dict[str, dict[str, int]]:
-    ends: dict[str, dict[str, int]] = {}
-    for part, end in sorted(runner.ends.items()):
-        ends.setdefault(part.topic, {})[str(part.partition)] = end
-    return ends
 
 
 @command.command("status")

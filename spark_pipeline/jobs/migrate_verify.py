@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from heapq import merge
@@ -36,6 +36,7 @@ from spark_pipeline.core.rows import Columns, empty, joined
 from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut, some_topics
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.audit_pieces import damage
+from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.jobs.migrate_copy import Route
 from spark_pipeline.jobs.migrate_terms import Unlike, settings_unlike, terms_of
 
@@ -106,9 +107,10 @@ class Verifier:
             if self._progress is not None:
                 for part in parts:
                     self._progress.aim(part, here[part].start, here[part].start, here[part].high_watermark)
-            with ThreadPoolExecutor(self._threads) as pool:
-                compared = [*pool.map(lambda part: self._one(part, planned[part], there[part], here[part]), parts)]
-            return _report(self._level, compared, unlike)
+            with closing(LocalEngine(self._threads)) as engine:
+                done = engine.map(lambda part: self._one(part, planned[part], there[part], here[part]), parts)
+                compared = {one.part: one for one in done}
+            return _report(self._level, [compared[part] for part in parts], unlike)
         finally:
             for one in self._open:
                 one.close()

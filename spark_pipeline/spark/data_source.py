@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.spark.sink import batch_writer, stream_writer
+from spark_pipeline.spark.sink import AnabranchBatchWriter, AnabranchStreamWriter, settings_of
 from spark_pipeline.spark.source import BatchReader, StreamReader, columns_of
 from spark_pipeline.spark.source_options import SourceOptions
 
@@ -46,8 +46,8 @@ class AnabranchDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Of a write that is no stream."""
-        return batch_writer(self.options, schema, overwrite)
+        return AnabranchBatchWriter(settings_of(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Of a streaming query."""
-        return stream_writer(self.options, schema, overwrite)
+        return AnabranchStreamWriter(settings_of(self.options, schema, overwrite))

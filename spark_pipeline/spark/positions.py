@@ -17,14 +17,6 @@ Loss = Callable[[str], None]
 """Is told in a sentence that data was lost; raises if that is to end the query."""
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """As Spark's connector for Kafka writes them: topic -> partition -> offset, in order."""
-    found: dict[str, dict[str, int]] = {}
-    for part in sorted(offsets):
-        found.setdefault(part.topic, {})[str(part.partition)] = offsets[part]
-    return found
-
-
 def from_json(told: Mapping[str, Any] | None) -> Offsets:
     """The same back; nothing of None."""
     return {

@@ -133,11 +133,43 @@ def _task() -> TaskContext:
     return context
 
 
-class AnabranchStreamWriter(DataSourceStreamArrowWriter):
-    """A stream: each micro-batch is one batch of its query."""
+class _Writer:
+    """What both have alike; ``_batch`` is the batch that the driver knows of by itself."""
+
+    _batch: SinkBatch | None = None
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
+
+    def commit(self, messages: Sequence[Any], batchId: int = 0) -> None:
+        """In the driver, when all tasks have written; may be called again for the same batch."""
+        batch, written = self._told(messages)
+        if batch is None:
+            return  # a batch without tasks has nothing that could be seen twice
+        left_out = sum(one.records for one in written if one.committed)
+        SinkDriver(POOL.client(self._settings.node)).commit(batch, written)
+        if left_out:
+            _log.warning(
+                "batch %d of query %s for topic %s was committed before: its %d rows are not written again",
+                batch.number,
+                batch.query,
+                repr(batch.target) if batch.target else "of each row",
+                left_out,
+            )
+
+    def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:
+        """In the driver, when a task has failed, or ``commit`` has: the node looks first whether that was done."""
+        batch, _ = self._told(messages)
+        if batch is not None:
+            SinkDriver(POOL.client(self._settings.node)).abort(batch)
+
+    def _told(self, messages: Sequence[Any]) -> tuple[SinkBatch | None, list[Written]]:
+        told = [message for message in messages if isinstance(message, SinkMessage)]
+        return self._batch or (told[0].batch if told else None), [one.written for one in told]
+
+
+class AnabranchStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """A stream: each micro-batch is one batch of its query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """In a task."""
@@ -148,25 +180,14 @@ class AnabranchStreamWriter(DataSourceStreamArrowWriter):
         batch = SinkBatch(query, int(number), target=self._settings.sink.topic)
         return write_rows(self._settings, batch, context.partitionId(), iterator)
 
-    def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """In the driver, when all tasks have written; may be called again for the same batch."""
-        told = [message for message in messages if isinstance(message, SinkMessage)]
-        if not told:
-            return  # a batch without tasks has nothing that could be seen twice
-        _commit(self._settings, told[0].batch, [one.written for one in told])
 
-    def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """In the driver, when a task has failed, or ``commit`` has: the node looks first whether that was done."""
-        told = [message for message in messages if isinstance(message, SinkMessage)]
-        if told:
-            _driver(self._settings).abort(told[0].batch)
-
-
-class AnabranchBatchWriter(DataSourceArrowWriter):
+class AnabranchBatchWriter(_Writer, DataSourceArrowWriter):
     """A write that is no stream: one batch of a query that has no other, unless the caller says which it is."""
 
+    _batch: SinkBatch
+
     def __init__(self, settings: SinkSettings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         if settings.query:
             self._batch = SinkBatch(settings.query, settings.batch, target=settings.sink.topic)
         else:
@@ -175,42 +196,6 @@ class AnabranchBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """In a task."""
         return write_rows(self._settings, self._batch, _task().partitionId(), iterator)
-
-    def commit(self, messages: Sequence[Any]) -> None:
-        """In the driver, when all tasks have written."""
-        written = [message.written for message in messages if isinstance(message, SinkMessage)]
-        _commit(self._settings, self._batch, written)
-
-    def abort(self, messages: Sequence[Any]) -> None:
-        """In the driver, when a task has failed, or ``commit`` has."""
-        _driver(self._settings).abort(self._batch)
-
-
-def _commit(settings: SinkSettings, batch: SinkBatch, written: Sequence[Written]) -> None:
-    left_out = sum(one.records for one in written if one.committed)
-    _driver(settings).commit(batch, written)
-    if left_out:
-        _log.warning(
-            "batch %d of query %s for topic %s was committed before: its %d rows are not written again",
-            batch.number,
-            batch.query,
-            repr(batch.target) if batch.target else "of each row",
-            left_out,
-        )
-
-
-def _driver(settings: SinkSettings) -> SinkDriver:
-    return SinkDriver(POOL.client(settings.node))
-
-
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> AnabranchBatchWriter:
-    """See ``pyspark.sql.datasource.DataSource.writer``. Raises OptionError."""
-    return AnabranchBatchWriter(settings_of(options, schema, overwrite))
-
-
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> AnabranchStreamWriter:
-    """See ``pyspark.sql.datasource.DataSource.streamWriter``. Raises OptionError."""
-    return AnabranchStreamWriter(settings_of(options, schema, overwrite))
 
 
 def settings_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkSettings:

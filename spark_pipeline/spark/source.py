@@ -24,11 +24,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_pipeline.core.errors import OffsetsGone, OptionError, PipelineError, UnknownTopic
-from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, total
+from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, to_json, total
 from spark_pipeline.core.rows import TYPES, Columns
 from spark_pipeline.endpoints.base import may_cut
 from spark_pipeline.spark.pool import POOL
-from spark_pipeline.spark.positions import Finder, Offsets, from_json, to_json
+from spark_pipeline.spark.positions import Finder, Offsets, from_json
 from spark_pipeline.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
