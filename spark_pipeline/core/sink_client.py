@@ -217,11 +217,6 @@ class SinkDriver:
         committed: bool = self._client.post("/v1/sink/abort", {**_named(batch), "attempts": attempts})["committed"]
         return committed
 
-    def ping(self, batch: SinkBatch) -> bool:
-        """The batch is still being written; False if the node knows of no attempt."""
-        known: bool = self._client.post("/v1/sink/ping", _named(batch))["known"]
-        return known
-
 
 def _named(batch: SinkBatch) -> dict[str, Any]:
     return {"query": batch.query, "target": batch.target, "batch": batch.number}

@@ -55,15 +55,6 @@ class ImportHandlers:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    async def listed(self, request: web.Request) -> web.StreamResponse:
-        """All topics that are being imported, and by which migration; at most 10,000."""
-        found = [
-            {"topic": topic.name, **_told(topic)}
-            for topic in self._catalog.topics.values()
-            if topic.import_epoch >= 0 and self._access.topic(request, Operation.DESCRIBE, topic.name)
-        ]
-        return await self._core.answer(request, {"imports": found[:10_000]})
-
     async def describe(self, request: web.Request) -> web.StreamResponse:
         """What has become of one topic of a migration: its run, or that it was handed over, and where it ends."""
         migration, topic = self._own(request, Operation.DESCRIBE)
@@ -388,7 +379,6 @@ def register(app: web.Application, core: PipelineCore) -> None:
     handlers = ImportHandlers(core)
     app.middlewares.append(_told_as_conflicts)
     place = "/v1/imports/{migration}"
-    app.router.add_get("/v1/imports", handlers.listed)
     app.router.add_get(place + "/topics/{topic}", handlers.describe)
     app.router.add_post(place + "/topics/{topic}", handlers.begin)
     app.router.add_post(place + "/topics/{topic}/{partition}/batches", handlers.append)

@@ -178,11 +178,6 @@ class WriteHandlers:
         committed = await self.writes.abort(_owner(request), self._batch(request, body), keys)
         return await self._core.answer(request, {"committed": committed})
 
-    async def ping(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``target``, ``batch``: it is still being written. Answers whether it is ``known``."""
-        body = await self._core.json(request, set(_NAMED))
-        return await self._core.answer(request, {"known": self.writes.ping(self._batch(request, body))})
-
     def _batch(self, request: web.Request, body: Mapping[str, Any]) -> BatchName:
         """The batch that a body names, which is known whoever writes it: so it is for those who may. Raises
         RequestError."""
@@ -197,7 +192,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
     """Add the routes of this module."""
     handlers = WriteHandlers(core)
     app.cleanup_ctx.append(handlers.running)
-    for name in ("begin", "append", "commit", "abort", "ping"):
+    for name in ("begin", "append", "commit", "abort"):
         app.router.add_post(f"/v1/sink/{name}", getattr(handlers, name))
 
 

@@ -366,13 +366,6 @@ class Writes:
             )
             return self.is_committed(name)
 
-    def ping(self, name: BatchName) -> bool:
-        """The batch is still being written; whether it is known."""
-        session = self.attempts.session(name)
-        if session is not None:
-            session.touch()
-        return session is not None
-
     # --- time -------------------------------------------------------------------------------------------------------
 
     async def expire(self, now_ms: int) -> None:

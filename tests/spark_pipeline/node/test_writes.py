@@ -349,12 +349,11 @@ async def test_a_batch_that_is_heard_of_goes_on_but_not_for_ever(lab: Lab, monke
     now = 1_000.0
     for module in (writes, write_attempts):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
-    driver = SinkDriver(lab.client)
-    assert await lab.ask(driver.ping, FIRST) is False
     attempt = task_of(lab.client, FIRST, timeout_ms=60_000)
     await lab.ask(attempt.begin)
     now += 50
-    assert await lab.ask(driver.ping, FIRST) is True
+    attempt.add("t", 0, batch_of(b"a"))
+    await lab.ask(attempt.flush)
     now += 50
     await lab.writes.expire(0)
     attempt.add("t", 0, batch_of(b"a"))
@@ -362,12 +361,16 @@ async def test_a_batch_that_is_heard_of_goes_on_but_not_for_ever(lab: Lab, monke
     now += 61
     await lab.writes.expire(0)
     assert lab.writes.expired == 1
-    attempt = task_of(lab.client, FIRST, timeout_ms=3_600_000)
+    attempt = task_of(lab.client, SinkBatch("another", 0), timeout_ms=3_600_000)
     await lab.ask(attempt.begin)
-    for _ in range(25):
+    for _ in range(24):
         now += 3_599
         await lab.writes.expire(0)
-        await lab.ask(driver.ping, FIRST)
+        attempt.add("t", 0, batch_of(b"a"))
+        await lab.ask(attempt.flush)
+    assert lab.writes.expired == 1
+    now += 30
+    await lab.writes.expire(0)
     assert lab.writes.expired == 2
 
 
