@@ -152,5 +152,7 @@ async def test_attempts_that_nobody_ends_are_bounded_and_expire(lab: Lab) -> Non
         await lab.ask(begin, 21, 1500)
     # Who means well waits, and gets its turn when the others have been silent for as long as they said.
     await write_one(lab, 0)
+    for attempt in lab.writes.attempts.all():
+        await attempt.ended.wait()
     assert lab.writes.expired == 20
     flood.close()
