@@ -189,8 +189,8 @@ async def start_embedded(
             options.fetch,
             options.heartbeat_seconds,
             listen_at(RANGE_SERVER_LISTENER, options.range_server_listener),
-            # A placement driver that lost its state: what is stored can still be looked at.
-            serve_strange=True,
+            # A placement driver that lost its state: what is stored can still be looked at. A cluster's is another's.
+            serve_strange=not options.database,
             barrier=barrier,
         )
         server = await start_range_server(store, to_pd, server_setup, on_failed, made=own.append)

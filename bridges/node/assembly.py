@@ -252,6 +252,7 @@ class Node:
         self.db = Database(engine, on_failed=lambda error: self.fail(str(error)))
         await self.db.open()
         await databases.repeated(lambda: self.db.run(self._migrate_fronts), shared=engine.shared)
+        await databases.check_cluster(self.db, self._directory)
         await self.db.changes.begin()
         self._backend = await backend.start_backend(
             settings,
@@ -263,6 +264,7 @@ class Node:
             self.metrics.barrier,
             self._tls,
         )
+        await databases.join_cluster(self.db, self._directory)
         self.client = self._backend.client
         self.addresses.update(self._backend.addresses)
 

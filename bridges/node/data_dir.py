@@ -20,6 +20,8 @@ class DataDirectory:
         self.path = path
         self.database = path / "node.db"
         self.backend = path / "sbp"
+        self.cluster = path / "cluster"
+        """Names the cluster that the node is one of, if it is."""
         try:
             make_directories(Files(), path)
             self._lock = HeldFile(path / "lock")
@@ -44,6 +46,11 @@ class DataDirectory:
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
     """Write ``content`` as JSON such that a reader sees either no file or all of it."""
+    write_file(path, json.dumps(content) + "\n")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write ``text`` such that a reader sees what was there before or all of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content) + "\n", "utf-8")
+    temporary.write_text(text, "utf-8")
     temporary.replace(path)

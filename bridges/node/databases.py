@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
+from bridges.catalog.counters import identify
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
-from bridges.catalog.sql import DatabaseError
+from bridges.catalog.sql import Database, DatabaseError
 from bridges.node.config import Settings
-from bridges.node.data_dir import DataDirectory
+from bridges.node.data_dir import DataDirectory, write_file
 from sbp_back.errors import StoreError
 from sbp_back.sql.engine import Engine
 from sbp_back.sql.sqlite import SqliteEngine
@@ -29,6 +31,11 @@ def engine_of(settings: Settings, directory: DataDirectory) -> Engine:
     """
     url = settings.cluster.database
     if not url:
+        if directory.cluster.exists():
+            raise StoreError(
+                f"{directory.path} is of a node of cluster {_told_by(directory.cluster)}, whose metadata is in "
+                "PostgreSQL: start the node with cluster.database"
+            )
         return SqliteEngine(
             directory.database,
             MIGRATIONS,
@@ -45,6 +52,32 @@ def engine_of(settings: Settings, directory: DataDirectory) -> Engine:
     from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
 
     return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, application_id=APPLICATION_ID)
+
+
+async def check_cluster(db: Database, directory: DataDirectory) -> None:
+    """Raises StoreError where the directory is of another cluster's node than the database, or an error of that."""
+    if not db.engine.shared:
+        return
+    cluster_id = await db.run(identify)
+    known = await asyncio.to_thread(_told_by, directory.cluster)
+    if known not in ("", cluster_id):
+        raise StoreError(
+            f"{directory.path} is of a node of cluster {known}, and cluster.database leads to cluster {cluster_id}: "
+            "lead the node to its own database, or give it an empty data_dir"
+        )
+
+
+async def join_cluster(db: Database, directory: DataDirectory) -> None:
+    """The directory is from now on of a node of the database's cluster. Raises OSError, or an error of the database."""
+    if db.engine.shared:
+        await asyncio.to_thread(write_file, directory.cluster, f"{await db.run(identify)}\n")
+
+
+def _told_by(path: Path) -> str:
+    try:
+        return path.read_text("ascii").strip()
+    except FileNotFoundError:
+        return ""
 
 
 async def repeated(work: Callable[[], Awaitable[None]], *, shared: bool) -> None:

@@ -42,6 +42,7 @@ from sbp_back.sql.row_sums import make_table
 from sbp_back.sql.sqlite import check_version
 
 logger = logging.getLogger(__name__)
+logging.getLogger("psycopg").setLevel(logging.ERROR)  # lost connections are told here
 
 _TRIES = 10
 """Runs of a group that meets other transactions."""
@@ -150,7 +151,7 @@ class PostgresEngine:
 
     ``migrations`` and ``application_id`` as :class:`sbp_back.sql.sqlite.SqliteEngine` has them. Any number of processes
     share the schema. A server that does not answer within ``patience_s`` counts as lost; a transaction in which a
-    process does nothing for half as long is undone, as others may wait for it.
+    process does nothing for nearly as long is undone, as others may wait for it.
     """
 
     shared = True
@@ -227,7 +228,7 @@ class PostgresEngine:
             # The server, too, is to notice when the other side is gone, or has stopped: others wait for its rows.
             for setting in ("idle = 5", "interval = 2", "count = 3"):
                 db.execute(f"SET tcp_keepalives_{setting}".encode())
-            idle = int(self._patience_s * 500)
+            idle = int(self._patience_s * 800)
             db.execute(f"SET idle_in_transaction_session_timeout = {idle}".encode())
             # Who reads a whole table, however small, meets everybody who changes a row of it.
             db.execute("SET enable_seqscan = off")

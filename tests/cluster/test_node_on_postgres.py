@@ -92,6 +92,31 @@ def test_a_directory_with_metadata_of_its_own_is_refused(node_factory: NodeFacto
         node.start()
 
 
+@pytest.mark.parametrize("stored", ["disk", "objects"])
+def test_two_clusters_do_not_share_a_database_a_directory_or_a_bucket(
+    node_factory: NodeFactory, postgres: Postgres, tmp_path: Path, stored: str
+) -> None:
+    objects = tmp_path / "bucket" if stored == "objects" else None
+    url, other = postgres.made(), postgres.made()
+    node = node_factory(settings=settings(url, objects))
+    node.terminate()
+    node.settings["cluster.database"] = other
+    with pytest.raises(NodeFailed, match=r"is of a node of cluster .*, and cluster.database leads to cluster "):
+        node.start()
+    del node.settings["cluster.database"]
+    with pytest.raises(NodeFailed, match=r"start the node with cluster.database"):
+        node.start()
+    # What lies in the store is known by itself, too.
+    node.settings["cluster.database"] = other
+    (node.data / "cluster").unlink()
+    if objects is not None:
+        shutil.rmtree(node.data)
+    with pytest.raises(NodeFailed, match="placement driver"):
+        node.start()
+    node.settings["cluster.database"] = url
+    node.start()
+
+
 def test_a_database_that_is_not_there_is_told_without_its_password(tmp_path: Path) -> None:
     url = "postgresql://anabranch:hunter2@127.0.0.1:1/anabranch"
     node = NodeProcess(tmp_path / "node", settings={**TEST_SETTINGS, "cluster.database": url}, listen={"kafka": ANY})
