@@ -45,11 +45,15 @@ class ObjectGroup(Value):
         return self.position + BEFORE_RECORDS + RECORD_BYTES * len(self.records)
 
 
-def encode_body(base: int, segment_bytes: int, position: int, records: list[bytes], bodies: list[Buffer]) -> bytes:
-    """The body of a group that lies at ``position`` of the segment with ``base`` and ``segment_bytes``."""
+def encode_object(
+    base: int, segment_bytes: int, position: int, records: list[bytes], bodies: list[Buffer]
+) -> bytearray:
+    """An object with room for its head, and the body of a group that lies at ``position`` of the segment with ``base``
+    and ``segment_bytes``. The bodies are copied once."""
     headers = b"".join(records)
     head = _HEAD.pack(base, segment_bytes, position, len(records))
-    return b"".join((head, _CRC.pack(crc32(headers, crc32(head))), headers, *bodies))
+    crc = _CRC.pack(crc32(headers, crc32(head)))
+    return bytearray().join((bytes(HEAD_BYTES), head, crc, headers, *bodies))
 
 
 def records_end(start: Buffer) -> int:

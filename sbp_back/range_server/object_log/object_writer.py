@@ -20,8 +20,8 @@ from msgspec import Struct
 from sbp_back.errors import StoreError, StoreFailed
 from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.cache import Cache, source_of
-from sbp_back.range_server.object_log.content import UNIQUE_BYTES, ObjectHead
-from sbp_back.range_server.object_log.group import BEFORE_RECORDS, encode_body, group_bytes
+from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, ObjectHead
+from sbp_back.range_server.object_log.group import BEFORE_RECORDS, encode_object, group_bytes
 from sbp_back.range_server.object_log.writer import Group as Numbered
 from sbp_back.range_server.object_log.writer import LogWriter, Put
 from sbp_back.range_server.store.format import RECORD, RECORD_BYTES
@@ -56,7 +56,7 @@ class _Building:
         self.records: list[bytes] = []
         self.bodies: list[Buffer] = []
         self.body_bytes = 0
-        self.content: bytes | None = None
+        self.content: bytearray | None = None
         """The whole object, once it was made."""
         self.placed = False
         self.started = 0.0
@@ -294,10 +294,12 @@ class ObjectWriter(Writing):
         try:
             if building.content is None:
                 building.started = time.perf_counter()
-                body = encode_body(
-                    segment.base - self._space, segment.size, building.position, building.records, building.bodies
-                )
-                building.content = b"".join(self._log.content(numbered, body))
+                base = segment.base - self._space
+                content = encode_object(base, segment.size, building.position, building.records, building.bodies)
+                with memoryview(content) as view:
+                    (head, _body) = self._log.content(numbered, view[HEAD_BYTES:])
+                    view[:HEAD_BYTES] = head
+                building.content = content
                 source_of(segment).store(building.position, [building.content])
             outcome, there = self._bucket.put_object(self._log.incarnation, numbered.number, building.content)
             self.queue.put(_PutEnded(numbered, outcome, there))

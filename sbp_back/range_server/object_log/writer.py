@@ -68,10 +68,10 @@ class Group(Generic[T]):
 class LogWriter(Generic[T]):
     """Writes the log of one incarnation, whose number nobody else was ever given.
 
-    ``unique`` gives 16 bytes that nobody else gives. A group closes when it has ``most_bytes``, or ``linger`` seconds
-    after the one before: after a pause at once, so ``linger`` bounds how many objects there are and costs who is alone
-    nothing. ``most_under_way`` are put at once. Times are the caller's, in seconds, and never go back; they decide when
-    something is tried, nothing else.
+    ``unique`` gives 16 bytes that nobody else gives. A group closes when it has ``most_bytes``, or ``enough_bytes`` and
+    one more can be put right away, or ``linger`` seconds after the one before: after a pause at once, so ``linger``
+    bounds how many objects there are that are not large, and costs who is alone nothing. ``most_under_way`` are put at
+    once. Times are the caller's, in seconds, and never go back; they decide when something is tried, nothing else.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class LogWriter(Generic[T]):
         *,
         linger: float = 0.05,
         most_bytes: int = 8 << 20,
+        enough_bytes: int = 1 << 20,
         most_under_way: int = 4,
     ) -> None:
         self.incarnation = incarnation
@@ -89,6 +90,7 @@ class LogWriter(Generic[T]):
         self._unique = unique
         self._linger = linger
         self._most_bytes = most_bytes
+        self._enough_bytes = enough_bytes
         self._most_under_way = most_under_way
         self._next_number = 0
         # All that are not acknowledged, in order; the last may still be open.
@@ -157,6 +159,8 @@ class LogWriter(Generic[T]):
         if self.fenced:
             return
         under_way = sum(group.state is State.UNDER_WAY for group in self._groups)
+        if self._open_bytes >= self._enough_bytes and len(self._groups) <= self._most_under_way:
+            self.close_group(now)
         for group in list(self._groups):
             if under_way >= self._most_under_way:
                 return

@@ -180,3 +180,19 @@ def test_a_server_that_is_faster_than_any_fence_meets_one_that_lies_ahead() -> N
             break
     assert all(objects[number] is ObjectKind.GROUP for number in range(takeover.end))
     assert objects[takeover.end] is ObjectKind.FENCE
+
+
+def test_a_group_that_is_large_enough_waits_for_no_linger_while_there_is_room() -> None:
+    writer: LogWriter[int] = LogWriter(1, lambda: bytes(16), linger=10.0, enough_bytes=100, most_under_way=2)
+    writer.append(1, 0, 0.0)
+    (first,) = writer.puts(0.0)
+    writer.append(99, 1, 0.1)
+    assert not list(writer.puts(0.1)), "too little, and the linger is not over"
+    writer.append(1, 2, 0.2)
+    (second,) = writer.puts(0.2)
+    writer.append(500, 3, 0.3)
+    assert not list(writer.puts(0.3)), "two are under way: more can come into it"
+    writer.append(500, 4, 0.4)
+    assert writer.put_ended(first, Put.CREATED) == [0]
+    (third,) = writer.puts(0.5)
+    assert [*second.tokens, *third.tokens] == [1, 2, 3, 4]
