@@ -182,6 +182,7 @@ class PostgresEngine:
         self._db: _Connection | None = None
         self._session = ""
         self._number = 0
+        self._undone = 0
         self._refused_until = 0.0
         self._why = ""
         self._stopping = threading.Event()
@@ -361,7 +362,10 @@ class PostgresEngine:
         """Nothing of the transaction remains, or the connection does not."""
         try:
             if not db.closed:
-                db.execute("ROLLBACK")
+                # The driver takes statements for prepared whose preparation was a part of a pipeline that failed. It
+                # forgets all of them with a rollback, if that is a statement it has not met before.
+                self._undone += 1
+                db.execute(f"ROLLBACK /* {self._undone} */".encode())
         except psycopg.Error:
             db.close()
 

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
+import psycopg
 import pytest
 import ydb
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -28,6 +30,7 @@ from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, stream
+from tests.test_three_protocols import consumed
 
 T = TypeVar("T")
 
@@ -36,10 +39,16 @@ LISTENERS = ("kafka", "ydb", "pravega", "pravega-segmentstore", "console", "sbp-
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[list[NodeProcess]]:
+def postgres_of(postgres: Postgres) -> str:
+    """The URL of the nodes' database."""
+    return postgres.made()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_of: str) -> Iterator[list[NodeProcess]]:
     """Two that were started together over a database that nobody had."""
     factory = NodeFactory(tmp_path_factory.mktemp("several"))
-    url = postgres.made()
+    url = postgres_of
     try:
         made = [
             factory(
@@ -189,3 +198,27 @@ def test_a_rule_that_one_node_is_told_binds_at_all(nodes: list[NodeProcess], adm
     )
     assert len(other.delete_acls([gone])[gone].result(PATIENCE)) == 1
     until(lambda: "secret" in topics(one), True)
+
+
+def test_a_partition_that_moves_between_nodes_keeps_its_records_and_each_puts_new_ranges_on_its_own_server(
+    nodes: list[NodeProcess], admins: list[AdminClient], postgres_of: str
+) -> None:
+    admins[0].create_topics([NewTopic("moved", 1)])["moved"].result(PATIENCE)
+    until(lambda: "moved" in topics(admins[1]), True)
+    expected: list[tuple[int, bytes]] = []
+    for turn in range(4):
+        node = nodes[turn % 2]
+        producer = Producer({"bootstrap.servers": node.kafka, "enable.idempotence": True})
+        for number in range(50):
+            producer.produce("moved", b"%d.%d" % (turn, number), partition=0)
+        assert producer.flush(PATIENCE) == 0
+        expected += [(turn * 50 + number, b"%d.%d" % (turn, number)) for number in range(50)]
+        assert consumed(node, "moved", len(expected)) == expected
+    with psycopg.connect(postgres_of) as connection:
+        placed = connection.execute(
+            "SELECT server_id FROM anabranch_pd.replicas JOIN anabranch.partitions USING (stream_id) "
+            "WHERE topic = 'moved' ORDER BY range_index"
+        ).fetchall()
+    servers = [server for (server,) in placed]
+    assert len(servers) >= 4
+    assert servers == [servers[0], servers[1]] * (len(servers) // 2)

@@ -237,3 +237,22 @@ async def test_text_of_every_kind_comes_back(postgres: Postgres) -> None:
 )
 def test_statements_in_its_words(statement: str, told: str) -> None:
     assert dialect.translated(statement) == told
+
+
+async def test_several_that_change_the_same_rows_all_get_their_turn(postgres: Postgres) -> None:
+    """Their transactions meet all the time, and what the driver has prepared in one that was undone is not used."""
+    databases = [await opened(postgres.url(), "crowded") for _ in range(3)]
+    await databases[0].run(insert(1, "0"))
+
+    def count(connection: Connection) -> int:
+        (value,) = connection.execute("SELECT v FROM t WHERE k = ?", (1,)).fetchone()
+        connection.execute("UPDATE t SET v = ? WHERE k = ?", (str(int(value) + 1), 1))
+        return int(value)
+
+    async def often(db: Database) -> list[int]:
+        return [await db.run(count) for _ in range(60)]
+
+    found = await asyncio.gather(*map(often, databases))
+    assert sorted(value for values in found for value in values) == list(range(180))
+    for db in databases:
+        await db.close()
