@@ -56,6 +56,7 @@ class Receipts:
         self._plan = plan
         self._lock = threading.Lock()
         self.all: list[Receipt] = []
+        self._latest: dict[TopicPartition, dict[int, Receipt]] = {}
         self._load(writes=writes)
 
     def _load(self, *, writes: bool) -> None:
@@ -71,7 +72,7 @@ class Receipts:
                 raise ReceiptsError(f"line {number} of {self._path} is no receipt: {error}") from error
             if receipt.plan != self._plan:
                 raise ReceiptsError(f"{self._path} has receipts of another plan, {receipt.plan[:12]}")
-            self.all.append(receipt)
+            self._keep(receipt)
         if torn and writes:
             # The process died while it wrote: what the line was about to say is found out again.
             with self._path.open("r+b") as file:
@@ -88,15 +89,16 @@ class Receipts:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
-            self.all += new
+            for one in new:
+                self._keep(one)
+
+    def _keep(self, one: Receipt) -> None:
+        self.all.append(one)
+        self._latest.setdefault(one.of, {})[one.start] = one
 
     def of(self, part: TopicPartition) -> list[Receipt]:
-        """Those of a partition, in the order of offsets; of those that overlap, the latest."""
-        latest: dict[int, Receipt] = {}
-        for one in self.all:
-            if one.of == part:
-                latest[one.start] = one
-        return [latest[start] for start in sorted(latest)]
+        """Those of a partition, in the order of offsets; of those that begin at the same, the latest."""
+        return [one for _, one in sorted(self._latest.get(part, {}).items())]
 
     def reached(self, part: TopicPartition, start: int) -> int:
         """How far the receipts of a partition go from ``start`` on without a gap."""
