@@ -127,6 +127,12 @@ class Progress:
         positions = self._groups.get(name)
         return None if positions is None else positions.get((topic, partition))
 
+    async def durable(self, name: GroupName, topic: str, partition: int) -> Committed | None:
+        """As :meth:`committed`, of a group that another node may act for. Raises an error of the database."""
+        if not self._db.engine.shared:
+            return self.committed(name, topic, partition)
+        return await self._db.run(lambda connection: _position(connection, name, (topic, partition)))
+
     def has_positions(self, name: GroupName) -> bool:
         """Whether a group has committed positions."""
         return name in self._groups
@@ -299,13 +305,9 @@ class FrontProgress:
         ) -> tuple[dict[Place, Committed | None], list[tuple[str, int, Committed]], list[Pending]]:
             differing: dict[Place, Committed | None] = {}
             for place, offset in expected.items():
-                row = connection.execute(
-                    "SELECT offset, leader_epoch, metadata, commit_ms, expire_ms, front FROM positions "
-                    "WHERE space = ? AND grp = ? AND topic = ? AND partition = ?",
-                    (*name, *place),
-                ).fetchone()
-                if (None if row is None else row[0]) != offset:
-                    differing[place] = None if row is None else Committed(*row)
+                found = _position(connection, name, place)
+                if (None if found is None else found.offset) != offset:
+                    differing[place] = found
             if differing:
                 return differing, [], []
             connection.executemany(pending_positions.STORE, self._rows(group, positions))
@@ -452,6 +454,15 @@ class FrontProgress:
             held.discard(self.name)
             if not held:
                 del holders[self.space, group]
+
+
+def _position(connection: Connection, name: GroupName, place: Place) -> Committed | None:
+    row = connection.execute(
+        "SELECT offset, leader_epoch, metadata, commit_ms, expire_ms, front FROM positions "
+        "WHERE space = ? AND grp = ? AND topic = ? AND partition = ?",
+        (*name, *place),
+    ).fetchone()
+    return None if row is None else Committed(*row)
 
 
 def _read(connection: Connection) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import structlog
@@ -34,6 +34,7 @@ from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
 from bridges.log.partition_state import PartitionState
 from bridges.log.skips import Skips, Span, before, next_after, past
 from bridges.log.snapshotter import SnapshotStore, Snapshotter
+from bridges.log.stream_rows import KnownRows
 from bridges.log.streams import unwrapped
 from bridges.log.tail_cache import Tail, TailCache
 from bridges.log.time_search import TimeSearch
@@ -182,6 +183,7 @@ class Logs:
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
         self._byte_starts = byte_starts or ByteStarts()
         self._cleaned = cleaned or CleanedLogs()
+        self._known: tuple[KnownRows[Any], ...] = (self.skips, self._starts, self._byte_starts, self._cleaned)
         self.positions = ByteSearch(works, self.barrier, self.snapshot, self._byte_starts, self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
         self._cycle = cycle_of(self._loop)
@@ -249,7 +251,7 @@ class Logs:
                 if put_off is not None:
                     put_off.cancel()
                 log.delete()
-                for known in (self.skips, self._starts, self._byte_starts, self._cleaned):
+                for known in self._known:
                     known.deleted(log.stream_id)
 
     def sealed(self, topic: str, partition: int, children: tuple[int, ...]) -> None:
@@ -408,6 +410,8 @@ class Logs:
         try:
             with self._giving_place():
                 writer = await self._take(log)
+                # Now that nobody else can append there, nobody else changes what the database has of it either.
+                await asyncio.gather(*(known.reload([log.stream_id]) for known in self._known if known.shared))
                 async with self._rebuilds_from(writer.servers):
                     rebuilt = await self._rebuild_what_is_left(log, writer)
                     if self.before_opening is not None:

@@ -56,6 +56,11 @@ class KnownRows(StreamRows, Generic[V]):
         for stream_id, *row in await self._db.run(lambda connection: connection.execute(query).fetchall()):
             self._known[stream_id] = self._with_row(stream_id, row)
 
+    @property
+    def shared(self) -> bool:
+        """Whether other nodes may have changed rows: whoever opens a log reads its own again."""
+        return self._db is not None and self._db.engine.shared
+
     async def reload(self, streams: Collection[int]) -> None:
         """Know of ``streams`` what the database does: another node may have had their logs. Raises an error of the
         database."""

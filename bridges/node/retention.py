@@ -98,7 +98,7 @@ class NeededByConsumers:
         needed: int | None = None
         consumers = retained_for.parse(self._catalog.effective(log.topic, RETAINED_FOR))
         async for name, keep_ms in in_turns(consumers):
-            committed = self._progress.committed((CONSUMERS, name), log.topic, log.partition)
+            committed = await self._progress.durable((CONSUMERS, name), log.topic, log.partition)
             position = max(log.log_start_offset, 0 if committed is None else committed.offset)
             if keep_ms:
                 position = max(position, log.retention_offset(keep_ms, -1, now_ms) or 0)

@@ -14,7 +14,9 @@ import pytest
 from bridges.barrier import Barrier
 from bridges.catalog import following
 from bridges.catalog.following import Changes, Overtaken
+from bridges.catalog.group_view import CONSUMERS
 from bridges.catalog.lineage import WHOLE
+from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Connection, Database, DatabaseError
 from bridges.catalog.topic import Change, ChangeKind, TopicExists, TopicNotFound
@@ -268,3 +270,14 @@ async def test_nothing_takes_effect_of_what_was_overtaken(pair: Pair) -> None:
     assert await other.run(lambda c: c.execute("SELECT * FROM node_config").fetchall()) == []
     await other.changes.catch_up()
     await other.run(other.changes.mark("topic", ["x"]))
+
+
+async def test_what_another_node_has_committed_is_asked_of_the_database(pair: Pair) -> None:
+    """As by retention, which must not go by a position that a consumer has gone back from elsewhere."""
+    here, elsewhere = (Progress(node.db) for node in pair.nodes)
+    await here.front("kafka").commit("g", [("t", 0, Committed(9))])
+    await elsewhere.front("kafka").commit("g", [("t", 0, Committed(2))])
+    name = (CONSUMERS, "g")
+    assert here.committed(name, "t", 0) == Committed(9)
+    assert await here.durable(name, "t", 0) == Committed(2)
+    assert await here.durable(name, "t", 1) is None

@@ -34,7 +34,11 @@ def needed(consumers: dict[str, int], **committed: int) -> NeededByConsumers:
     catalog: Any = SimpleNamespace(
         effective=lambda topic, key: {RETAINED_FOR: retained_for.text_of(consumers)}[key],
     )
-    progress: Any = SimpleNamespace(committed=lambda *place: positions.get(place))
+
+    async def durable(*place: Any) -> Any:
+        return positions.get(place)
+
+    progress: Any = SimpleNamespace(durable=durable)
     return NeededByConsumers(catalog, progress)
 
 
