@@ -209,7 +209,8 @@ class PravegaFormat:
         header = check(batch.payload)
         base, end = batch.base_offset, batch.end_offset
         body = memoryview(batch.payload)[HEADER_SIZE:]
-        yield None  # the checksum was compared with up to 16 MiB
+        if len(batch.payload) > _PIECE:
+            yield None  # the checksum was compared with up to 16 MiB
         span = end - base
         if header.shape == Shape.SCATTERED:
             at = _front(header, batch.payload)
@@ -225,7 +226,7 @@ class PravegaFormat:
                 yield _record(header, bytes(body[at:]), base, batch.written_ms, -1, OPAQUE)
             return
         place = 0
-        for number, (offsets, size) in enumerate(claims_of(header, batch.payload)):
+        for number, (offsets, size) in enumerate(claims_of(header, batch.payload), 1):
             # Where events end is looked at first: none is shown of what does not parse.
             events = yield from _whole_events(body, at, at + size)
             # A batch of bytes has one event only where its writer claimed too many.
@@ -295,8 +296,9 @@ def _shown(
             yield _record(header, value, base + place, batch.written_ms, -1 if first is None else first + number)
             work += size
         at += EVENT_HEAD + size
-        work += 1
-        if work >= _PIECE or not number % _AT_ONCE:
+        work += _PIECE // _AT_ONCE
+        # An event's overhead counts like some hundred of its bytes.
+        if work >= _PIECE:
             work = 0
             yield None
 

@@ -33,6 +33,9 @@ _MAGIC = 2
 _NO_RECORDS: Buffer = b""
 _TRANSLATED_AT_ONCE = 400
 """Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
+_TRANSLATED_LATER = 4_000
+"""Likewise where the first takes so long that all of them are translated off the event loop: an answer with that one
+alone would make the way to the client, and to a thread, the pace of everybody who reads many short batches."""
 _AT_ONCE = 1_000
 """Partitions of one request that are worked on in one turn of the loop; with more it takes several."""
 
@@ -138,16 +141,30 @@ class Partitions:
     async def _translate(
         self, stream_id: int, batches: list[StoredBatch], done: Callable[[list[StoredBatch], LogError | None], None]
     ) -> None:
-        first = batches[0]
-        try:
-            payload = await self._translator.translate(stream_id, first, FormatId.KAFKA)
-        except LogError as error:
-            done([], error)
-        except Exception as error:  # noqa: BLE001 - logged and counted; the client gets an answer
-            self._barrier.caught("translation", error)
-            done([], BatchInvalid(f"the batch at offset {first.base_offset} cannot be translated"))
-        else:
-            done([first._replace(flags=KAFKA, payload=payload), *batches[1:]], None)
+        told: list[StoredBatch] = []
+        spent = 0
+        for batch in batches:
+            if batch.flags & FORMAT_MASK == KAFKA:
+                told.append(batch)
+                continue
+            if spent >= _TRANSLATED_LATER:
+                break
+            try:
+                payload = await self._translator.translate(stream_id, batch, FormatId.KAFKA)
+            except LogError as error:
+                if not told:
+                    done([], error)
+                    return
+                break  # the next request begins with it, and is told
+            except Exception as error:  # noqa: BLE001 - logged and counted; the client gets an answer
+                self._barrier.caught("translation", error)
+                if not told:
+                    done([], BatchInvalid(f"the batch at offset {batch.base_offset} cannot be translated"))
+                    return
+                break
+            told.append(batch._replace(flags=KAFKA, payload=payload))
+            spent += batch.end_offset - batch.base_offset + len(payload) // 1024
+        done([*told, *batches[len(told) :]], None)
 
     def gather(self, wishes: Iterable[Wish], room: int, done: GatherDone, begun: bool = False) -> None:
         """Read several partitions at once; ``begun``: nothing has to be read if there is no room for it."""

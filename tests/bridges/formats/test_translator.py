@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import struct
 import tracemalloc
 from itertools import accumulate
 
@@ -11,8 +12,9 @@ import pytest
 import zstandard
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FormatId, Translator, format_of
+from bridges.formats import FORMATS, FormatId, Translator, format_of
 from bridges.formats.kafka import BatchBuilder, check_batch, iterate
+from bridges.formats.pravega import EVENT_HEAD, encode, gathered
 from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
@@ -131,3 +133,36 @@ async def test_one_who_gives_up_takes_it_from_nobody_else() -> None:
     impatient.cancel()
     assert len(list(iterate(await patient))) == 1000
     works.close()
+
+
+def made(source: FormatId, count: int, size: int) -> StoredBatch:
+    """A batch of records of ``size`` bytes, as clients of a protocol store them."""
+    if source is FormatId.SBP_V01:
+        return document(count)
+    builder = FORMATS[source].builder(0, count)
+    for number in range(count):
+        builder.add(Record(None, bytes(size), timestamp=5, offset=number))
+    return StoredBatch(0, count, int(source), bytes(builder.finish()))
+
+
+def appended_by_pravega(appends: int, size: int) -> StoredBatch:
+    """Several appends of an event each that came together."""
+    shape, records, front = gathered([(1, EVENT_HEAD + size)] * appends, 1000)
+    event = struct.pack(">ii", 0, size) + bytes(size)
+    payload = encode([front, *([event] * appends)], appends * len(event), shape, records, time_ms=5)
+    return StoredBatch(0, records, int(FormatId.PRAVEGA), payload)
+
+
+SHORT = [
+    *((f"{source.name} {count} x {size}", made(source, count, size))
+      for source in (FormatId.KAFKA, FormatId.YDB, FormatId.PRAVEGA, FormatId.SBP_V01)
+      for count, size in ((1, 100), (1, 1400), (90, 100))),
+    ("PRAVEGA gathered", appended_by_pravega(3, 1400)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [FormatId.KAFKA, FormatId.YDB, FormatId.PRAVEGA])
+@pytest.mark.parametrize("batch", [batch for _, batch in SHORT], ids=[name for name, _ in SHORT])
+def test_what_many_clients_send_is_translated_at_once(batch: StoredBatch, target: FormatId) -> None:
+    """Where writers of several protocols take turns, every batch that is not is an answer of its own for a reader."""
+    assert Translator(1 << 20).payload(1, batch, target) is not None
