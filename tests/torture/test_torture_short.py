@@ -40,3 +40,25 @@ def test_promises_are_kept_over_three_kills(tmp_path: Path, broker: str) -> None
     assert sum(result["readers"][f"ydb-member-{number}"]["committed"] for number in range(2)) > 0
     if broker == "node":
         assert "refused" in result["flipped_bit"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_histories_of_three_protocols_in_one_topic_have_no_anomaly(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, str(RUN.with_name("mixed.py")), "--seconds", "4", "--json", str(report)]
+    done = subprocess.run(
+        [*command, "--directory", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    result = json.loads(report.read_text())
+    assert result["violations"] == []
+    assert sum(result["faults"].values()) >= 1
+    assert result["events"] > 1000
+    assert result["transactions"]["committed"] > 0
+    assert result["derived"] > 0
+    assert all(result["calls"].values()), result["calls"]
