@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,16 +14,21 @@ from hypothesis import strategies as st
 from msgspec import Struct, field
 
 from bridges.awaited import awaited
+from bridges.errors import LogError
 from bridges.formats import FORMAT_MASK, FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
 from bridges.formats.kafka_compaction import horizon_of, is_gap
 from bridges.formats.producer import InTransaction, LedgerKind, ProducerStamp, SeqNoStamp
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import YdbBuilder
+from bridges.log import compaction, logs
 from bridges.log.cleaner import CleanerOptions
-from bridges.log.compaction import POSITIONS_TOLD
+from bridges.log.compaction import POSITIONS_TOLD, CompactionPass
+from bridges.log.ledger import Ledger
 from bridges.log.ledger_rules import Repeated
+from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.transactions import Transactions
 from bridges.node.assembly import Node
 from tests.bridges.node.test_node import settings_of
 from tests.depth import examples
@@ -168,6 +173,10 @@ async def test_of_each_key_the_latest_record_stays_at_its_offset(tmp_path: Path,
         assert lab.node.cleaner.counts.failures == 0
 
 
+async def test_of_each_key_the_latest_record_stays_at_its_offset_uncompressed(tmp_path: Path) -> None:
+    await test_of_each_key_the_latest_record_stays_at_its_offset(tmp_path, 0)
+
+
 async def test_a_read_at_what_is_gone_gets_what_comes_next(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
         log = await lab.topic()
@@ -248,7 +257,42 @@ async def test_the_last_batch_of_a_producer_is_kept_for_the_ledger(tmp_path: Pat
         assert len([one for one in await stored(log) if not is_gap(parse_header(one.payload))]) == 2
 
 
-async def test_aborted_data_and_then_their_markers_go(tmp_path: Path) -> None:
+CONTROL = 0x20
+
+
+async def controls(log: PartitionLog) -> list[int]:
+    return [one.base_offset for one in await stored(log) if parse_header(one.payload).attributes & CONTROL]
+
+
+async def test_a_marker_stays_until_nobody_is_told_of_what_it_ended_for_good(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic(delete_retention_ms="1000")
+        await put(log, stamped(7, 0, (b"a", b"aborted"), transactional=True))
+        marker = await end(log, 7, False)
+        await put(log, stamped(7, 1, (b"c", b"committed"), transactional=True))
+        await end(log, 7, True)
+        await lab.restart()  # and has a snapshot that tells of it
+        await lab.compact()
+        await lab.compact(ahead_ms=70_000)
+
+        async def fails(log: PartitionLog) -> LogError:
+            return LogError("no room")
+
+        for _ in range(3):
+            lab.node.logs._snapshotter.want = fails  # type: ignore[method-assign,assignment]
+            await lab.compact(ahead_ms=70_000)
+            log = await lab.log()
+            assert marker in await controls(log)
+            await lab.restart()
+        for _ in range(3):
+            await lab.compact(ahead_ms=70_000)
+        log = await lab.log()
+        assert marker not in await controls(log)
+        assert not log.aborted(0, log.high_watermark)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_aborted_data_and_then_their_markers_go(tmp_path: Path, forget: bool) -> None:
     async with Lab(tmp_path) as lab:
         log = await lab.topic(delete_retention_ms="1000")
         await put(log, plain((b"a", b"1")))
@@ -265,15 +309,14 @@ async def test_aborted_data_and_then_their_markers_go(tmp_path: Path) -> None:
         assert [one.last_offset for one in log.aborted(0, log.high_watermark)] == [marker]
         for passed in range(6):
             await lab.compact(ahead_ms=70_000)
-            controls = [one.base_offset for one in await stored(log) if parse_header(one.payload).attributes & 0x20]
-            if marker not in controls:
+            if marker not in await controls(log):
                 assert not log.aborted(0, log.high_watermark), "who is told of it would look for its marker"
             if passed % 2:
-                await lab.restart(forget=passed == 3)
+                await lab.restart(forget=forget and passed == 3)
                 log = await lab.log()
             assert await visible(log) == wanted
-        assert marker not in controls
-        assert 5 in controls, "of a committed transaction something is left"
+        assert marker not in await controls(log)
+        assert 5 in await controls(log), "of a committed transaction something is left"
         assert len(log.state.transactions) == 0
 
 
@@ -405,6 +448,95 @@ async def test_damage_ends_a_pass_and_is_told(tmp_path: Path) -> None:
         view = lab.node.cleaner.views["t", 0]
         assert view.state == "refused"
         assert "damaged" in view.why
+
+
+async def test_a_snapshot_is_believed_whose_last_batch_was_compacted(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        await put(log, stamped(5, 0, (b"a", b"1")))
+        await put(log, plain((b"x", b"1")))
+        await put(log, plain((b"x", b"2")))
+        await lab.restart()  # and has a snapshot
+        log = await lab.log()
+        await log.trim(1, own=True)
+        await put(log, plain((b"x", b"3")))
+        # Two passes: the batch below the snapshot is part of a longer gap then, which reaches over its offset.
+        await lab.compact()
+        await put(log, plain((b"x", b"4")))
+        await lab.compact()
+        assert len(await stored(log)) == 3
+        lab.node.logs._snapshotter.want = lambda log: asyncio.ensure_future(asyncio.sleep(0))  # type: ignore[method-assign,assignment]
+        await lab.restart()
+        again = await put(await lab.log(), stamped(5, 0, (b"a", b"1")))
+        assert again.duplicate, "what was trimmed is known from the snapshot alone"
+        assert (await lab.log()).state.index.starts == sorted((await lab.log()).state.index.starts)
+
+
+async def nobody(*_: object) -> None:
+    """In the place of who waits for something."""
+
+
+LEFT_OUT: dict[str, tuple[object, str, object, Callable[[Path], Awaitable[None]]]] = {
+    "last batches of writers": (
+        Ledger,
+        "rests_on",
+        lambda *_: False,
+        test_the_last_batch_of_a_producer_is_kept_for_the_ledger,
+    ),
+    "notes of writers": (
+        Ledger,
+        "rests_on",
+        lambda *_: False,
+        test_batches_of_another_format_go_whole_and_their_producer_is_known_all_the_same,
+    ),
+    "waiting for what is promised": (
+        CompactionPass,
+        "_unpromised",
+        nobody,
+        test_what_is_promised_is_waited_for_and_what_is_about_to_change_is_not_promised,
+    ),
+    "forgetting what was aborted": (
+        Transactions,
+        "forget",
+        lambda *_: None,
+        lambda path: test_aborted_data_and_then_their_markers_go(path, False),
+    ),
+    "markers for those who are told of them": (
+        compaction,
+        "bisect_left",
+        lambda column, _: len(column),
+        test_a_marker_stays_until_nobody_is_told_of_what_it_ended_for_good,
+    ),
+    "what compaction has put there": (
+        logs,
+        "COMPACTED",
+        0,
+        test_a_snapshot_is_believed_whose_last_batch_was_compacted,
+    ),
+    "the tail": (
+        PartitionLog,
+        "replaced",
+        lambda *_: None,
+        test_of_each_key_the_latest_record_stays_at_its_offset_uncompressed,
+    ),
+    "sizes": (
+        OffsetIndex,
+        "resize",
+        lambda *_: None,
+        test_policies_change_and_retention_goes_by_what_is_left,
+    ),
+}
+"""What is left out, and the test that has to fail then."""
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+async def test_a_safeguard_that_is_left_out_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    owner, name, value, scenario = LEFT_OUT[what]
+    monkeypatch.setattr(owner, name, value)
+    with pytest.raises((AssertionError, LogError)):
+        await scenario(tmp_path)
 
 
 # --- any history ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,199 @@
+"""Compacted topics as Kafka's clients see them, while they are compacted, and while the node is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.node_process import NodeProcess
+
+FAST = {"log.cleaner_interval_ms": "50", "sbp.segment_bytes": "1MiB", "logging.level": "info"}
+
+
+def eventually(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
+        time.sleep(0.05)
+
+
+def make(node: NodeProcess, name: str, **config: str) -> None:
+    given = {"cleanup.policy": "compact"} | {key.replace("_", "."): value for key, value in config.items()}
+    AdminClient({"bootstrap.servers": node.kafka}).create_topics([NewTopic(name, 1, 1, config=given)])[name].result(30)
+
+
+def read(node: NodeProcess, name: str) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of all that readers of committed data get now, whose offsets must grow."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.kafka,
+            "group.id": "readers",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "fetch.message.max.bytes": 20_000,
+        }
+    )
+    consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    try:
+        while True:
+            message = consumer.poll(30)
+            assert message is not None, f"nothing more came behind {found[-1:]}"
+            if message.error():
+                return found
+            offset = message.offset()
+            assert offset is not None
+            assert not found or offset > found[-1][0], "offsets grow"
+            found.append((offset, message.key(), message.value()))
+    finally:
+        consumer.close()
+
+
+def described(node: NodeProcess, name: str) -> dict[str, object]:
+    command = [sys.executable, "-m", "bridges", "topic", "describe", name, "--node", node.console, "--json"]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    view: dict[str, object] = told["partitions"][0]["compaction"]
+    return view
+
+
+def test_a_topic_shrinks_and_is_the_same_after_kill_9(node_factory: Callable[..., NodeProcess]) -> None:
+    node = node_factory(settings=FAST)
+    make(node, "t", delete_retention_ms="100")
+    producer = Producer({"bootstrap.servers": node.kafka, "enable.idempotence": True, "compression.type": "zstd"})
+    for n in range(20_000):
+        producer.produce("t", b"value %d" % n * 20, b"%d" % (n % 300))
+        if n % 1000 == 0:
+            producer.poll(0)
+    for n in range(100):
+        producer.produce("t", None, b"%d" % n)
+    assert producer.flush(60) == 0
+    wanted = [(n, b"%d" % (n % 300), b"value %d" % n * 20) for n in range(19_700, 20_000) if n % 300 >= 100]
+    eventually(lambda: read(node, "t") == wanted, "compaction")
+    node.restart(kill=True)
+    assert read(node, "t") == wanted
+    view = described(node, "t")
+    assert view["state"] in ("waiting", "cleaning")
+    assert view["clean_offset"] == 20_100
+    producer.produce("t", b"again", b"5")
+    assert producer.flush(60) == 0
+    eventually(lambda: read(node, "t") == [*wanted, (20_100, b"5", b"again")], "the next record")
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment_of_compaction_loses_and_brings_back_nothing(
+    node_factory: Callable[..., NodeProcess],
+) -> None:
+    node = node_factory(settings=FAST)
+    make(node, "t", min_cleanable_dirty_ratio="0.01")
+    acknowledged: dict[bytes, int] = {}
+    ended = threading.Event()
+    wrong: list[str] = []
+
+    def write() -> None:
+        producer = Producer(
+            {"bootstrap.servers": node.kafka, "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000}
+        )
+        rng = random.Random(1)
+        number = 0
+
+        def done(error: object, message: object, key: bytes, number: int) -> None:
+            if error is not None:
+                wrong.append(str(error))
+            else:
+                acknowledged[key] = max(acknowledged.get(key, -1), number)
+
+        while not ended.is_set():
+            for _ in range(20):
+                key = b"%d" % rng.randint(0, 200)
+                value = b"%d " % number + bytes(rng.randint(0, 800))
+                producer.produce("t", value, key, on_delivery=lambda e, m, k=key, n=number: done(e, m, k, n))
+                number += 1
+            producer.poll(0.005)
+        wrong.extend(["not all were acknowledged"] if producer.flush(120) else [])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    rng = random.Random(2)
+    try:
+        for _ in range(6):
+            time.sleep(rng.uniform(0.5, 1.5))
+            node.restart(kill=True)
+            before = dict(acknowledged)
+            last: dict[bytes, int] = {}
+            for _, key, value in read(node, "t"):
+                assert key is not None
+                assert value is not None
+                number = int(value.split(b" ")[0])
+                assert number > last.get(key, -1), "a key's records keep their order, and none is there twice"
+                last[key] = number
+            for key, number in before.items():
+                assert last.get(key, -1) >= number, "what was acknowledged is there, or what replaced it"
+    finally:
+        ended.set()
+        writer.join()
+    assert not wrong
+    eventually(lambda: described(node, "t")["dirty_bytes"] == 0 or len(read(node, "t")) < 2 * len(acknowledged), "rest")
+    found = read(node, "t")
+    last = {key: int(value.split(b" ")[0]) for _, key, value in found if key is not None and value is not None}
+    assert last == acknowledged
+
+
+def test_transactions_on_a_compacted_topic(node_factory: Callable[..., NodeProcess]) -> None:
+    node = node_factory(settings=FAST)
+    make(node, "t")
+    producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": "one"})
+    producer.init_transactions(30)
+    for turn in range(40):
+        producer.begin_transaction()
+        for key in range(5):
+            producer.produce("t", b"%d" % turn, b"%d" % key)
+        if turn % 4 == 3:
+            producer.flush(30)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+    last = [(b"%d" % key, b"38") for key in range(5)]
+    eventually(lambda: [one[1:] for one in read(node, "t")] == last, "compaction")
+    producer.begin_transaction()
+    producer.produce("t", b"open", b"0")
+    producer.flush(30)
+    plain = Producer({"bootstrap.servers": node.kafka})
+    plain.produce("t", b"behind", b"1")
+    assert plain.flush(30) == 0
+    node.restart(kill=True)
+    assert [one[1:] for one in read(node, "t")] == last, "neither what is open nor what lies behind"
+    producer.abort_transaction(60)
+    eventually(lambda: [one[1:] for one in read(node, "t")] == [last[0], *last[2:], (b"1", b"behind")], "compaction")
+
+
+def test_an_external_backend_and_logs_in_objects_say_that_nothing_is_compacted(
+    node_factory: Callable[..., NodeProcess], tmp_path: Path
+) -> None:
+    settings = FAST | {
+        "sbp.durability": "object",
+        "sbp.objects": f"file://{tmp_path / 'objects'}",
+        "sbp.object_cache_bytes": "8MiB",
+        "sbp.object_linger_ms": "1",
+    }
+    node = node_factory(settings=settings)
+    make(node, "t")
+    producer = Producer({"bootstrap.servers": node.kafka})
+    for n in range(10):
+        producer.produce("t", b"%d" % n, b"k")
+    assert producer.flush(30) == 0
+    eventually(lambda: described(node, "t") is not None, "a look of the cleaner's")
+    view = described(node, "t")
+    assert view["state"] == "refused"
+    assert "objects" in str(view["why"])
+    assert len(read(node, "t")) == 10
