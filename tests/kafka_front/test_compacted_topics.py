@@ -29,7 +29,8 @@ def eventually(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> N
 
 def make(node: NodeProcess, name: str, **config: str) -> None:
     given = {"cleanup.policy": "compact"} | {key.replace("_", "."): value for key, value in config.items()}
-    AdminClient({"bootstrap.servers": node.kafka}).create_topics([NewTopic(name, 1, 1, config=given)])[name].result(30)
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.create_topics([NewTopic(name, 1, 1, config=given)])[name].result(30)
 
 
 def read(node: NodeProcess, name: str) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -41,7 +42,7 @@ def read(node: NodeProcess, name: str) -> list[tuple[int, bytes | None, bytes | 
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            "fetch.message.max.bytes": 20_000,
+            "fetch.message.max.bytes": 200_000,
         }
     )
     consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING)])
@@ -51,13 +52,14 @@ def read(node: NodeProcess, name: str) -> list[tuple[int, bytes | None, bytes | 
             message = consumer.poll(30)
             assert message is not None, f"nothing more came behind {found[-1:]}"
             if message.error():
-                return found
+                break
             offset = message.offset()
             assert offset is not None
             assert not found or offset > found[-1][0], "offsets grow"
             found.append((offset, message.key(), message.value()))
     finally:
         consumer.close()
+    return found
 
 
 def described(node: NodeProcess, name: str) -> dict[str, object]:
@@ -96,57 +98,48 @@ def test_kill_9_at_any_moment_of_compaction_loses_and_brings_back_nothing(
 ) -> None:
     node = node_factory(settings=FAST)
     make(node, "t", min_cleanable_dirty_ratio="0.01")
+    producer = Producer(
+        {"bootstrap.servers": node.kafka, "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000}
+    )
     acknowledged: dict[bytes, int] = {}
-    ended = threading.Event()
-    wrong: list[str] = []
+    wrong: list[object] = []
+    rng = random.Random(1)
+    number = 0
 
-    def write() -> None:
-        producer = Producer(
-            {"bootstrap.servers": node.kafka, "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000}
-        )
-        rng = random.Random(1)
-        number = 0
+    def write(first: int, count: int) -> None:
+        for n in range(first, first + count):
+            key = b"%d" % rng.randint(0, 200)
 
-        def done(error: object, message: object, key: bytes, number: int) -> None:
-            if error is not None:
-                wrong.append(str(error))
-            else:
-                acknowledged[key] = max(acknowledged.get(key, -1), number)
+            def done(error: object, _message: object, key: bytes = key, n: int = n) -> None:
+                if error is not None:
+                    wrong.append(error)
+                else:
+                    acknowledged[key] = max(acknowledged.get(key, -1), n)
 
-        while not ended.is_set():
-            for _ in range(20):
-                key = b"%d" % rng.randint(0, 200)
-                value = b"%d " % number + bytes(rng.randint(0, 800))
-                producer.produce("t", value, key, on_delivery=lambda e, m, k=key, n=number: done(e, m, k, n))
-                number += 1
-            producer.poll(0.005)
-        wrong.extend(["not all were acknowledged"] if producer.flush(120) else [])
+            producer.produce("t", b"%d " % n + bytes(rng.randint(0, 800)), key, on_delivery=done)
+            if n % 20 == 0:
+                producer.poll(0.01)
+        if producer.flush(120):
+            wrong.append("not all were acknowledged")
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    rng = random.Random(2)
-    try:
-        for _ in range(6):
-            time.sleep(rng.uniform(0.5, 1.5))
-            node.restart(kill=True)
-            before = dict(acknowledged)
-            last: dict[bytes, int] = {}
-            for _, key, value in read(node, "t"):
-                assert key is not None
-                assert value is not None
-                number = int(value.split(b" ")[0])
-                assert number > last.get(key, -1), "a key's records keep their order, and none is there twice"
-                last[key] = number
-            for key, number in before.items():
-                assert last.get(key, -1) >= number, "what was acknowledged is there, or what replaced it"
-    finally:
-        ended.set()
+    moments = random.Random(2)
+    for _ in range(5):
+        writer = threading.Thread(target=write, args=(number, 2000))
+        writer.start()
+        time.sleep(moments.uniform(0.1, 1.5))
+        node.restart(kill=True)
         writer.join()
-    assert not wrong
-    eventually(lambda: described(node, "t")["dirty_bytes"] == 0 or len(read(node, "t")) < 2 * len(acknowledged), "rest")
-    found = read(node, "t")
-    last = {key: int(value.split(b" ")[0]) for _, key, value in found if key is not None and value is not None}
-    assert last == acknowledged
+        number += 2000
+        assert not wrong
+        last: dict[bytes, int] = {}
+        for _, key, value in read(node, "t"):
+            assert key is not None
+            assert value is not None
+            written = int(value.split(b" ")[0])
+            assert written > last.get(key, -1), "a key's records keep their order, and none is there twice"
+            last[key] = written
+        assert last == acknowledged
+    eventually(lambda: len(read(node, "t")) == len(acknowledged), "compaction")
 
 
 def test_transactions_on_a_compacted_topic(node_factory: Callable[..., NodeProcess]) -> None:
