@@ -12,12 +12,12 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from sbp_back.errors import DecodeError, StoreError
@@ -28,6 +28,8 @@ from sbp_back.wire.model import Buffer
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+T = TypeVar("T")
 
 _TIMEOUT = timedelta(seconds=15)
 _CONNECT_TIMEOUT = timedelta(seconds=3)
@@ -43,6 +45,23 @@ def pauses() -> Iterator[float]:
     while True:
         yield seconds
         seconds = min(2 * seconds, _MOST_AGAIN_SECONDS)
+
+
+def again(work: Callable[[], T], seconds: float) -> T:
+    """What ``work`` gives, tried until it is not refused. Raises ``FileNotFoundError`` at once, and other ``OSError``
+    after ``seconds``."""
+    until = time.monotonic() + seconds
+    waits = pauses()
+    while True:
+        try:
+            return work()
+        except FileNotFoundError:
+            raise
+        except OSError:
+            pause = next(waits)
+            if time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
 
 
 class Bucket:
@@ -149,15 +168,7 @@ class Bucket:
         """Put ``content`` unless something is there; gives what is there then.
 
         Raises ``OSError`` when that is not known after ``seconds``."""
-        until = time.monotonic() + seconds
-        for pause in pauses():
-            try:
-                return content if self.put_if_absent(key, content) else bytes(self.get(key))
-            except OSError:
-                if time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
-        raise AssertionError("unreachable")
+        return again(lambda: content if self.put_if_absent(key, content) else bytes(self.get(key)), seconds)
 
     def read_once(self, key: str) -> bytes | None:
         """What was written with :meth:`write_once`; None: nothing. Raises ``OSError``."""
@@ -182,53 +193,31 @@ class Bucket:
 
     def numbers(self, incarnation: int) -> dict[int, int]:
         """Bytes of the objects of a log by their numbers, as listed. Raises ``OSError``."""
-        prefix = f"log/{incarnation:016x}/"
-        return {int(key.rpartition("/")[2], 16): size for key, size in self.list(prefix).items()}
+        listed = self.list_again(f"log/{incarnation:016x}/", PATIENCE)
+        return {int(key.rpartition("/")[2], 16): size for key, size in listed.items()}
 
     def put_again(self, key: str, content: Buffer, seconds: float) -> None:
         """Put an object whose name nobody else uses. Raises ``OSError`` when that is not done after ``seconds``."""
-        until = time.monotonic() + seconds
-        for pause in pauses():
-            try:
-                self.put_if_absent(key, content)
-                return
-            except OSError:
-                if time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
+        again(lambda: self.put_if_absent(key, content), seconds)
+
+    def list_again(self, prefix: str, seconds: float) -> dict[str, int]:
+        """As :meth:`list`. Raises ``OSError`` when there is no answer for ``seconds``."""
+        return again(lambda: self.list(prefix), seconds)
 
     def get_again(self, key: str, seconds: float) -> Buffer:
         """A whole object. Raises ``FileNotFoundError``, and ``OSError`` when there is no answer for ``seconds``."""
-        until = time.monotonic() + seconds
-        waits = pauses()
-        while True:
-            try:
-                return self.get(key)
-            except FileNotFoundError:
-                raise
-            except OSError:
-                pause = next(waits)
-                if time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
+        return again(lambda: self.get(key), seconds)
 
     def end_log(self, incarnation: int, first: int, unique: bytes, seconds: float) -> int:
         """See :class:`~sbp_back.range_server.object_log.takeover.Takeover`: the number at which a log ends.
 
         Raises ``OSError`` when the store does not answer for ``seconds``."""
         takeover = Takeover(incarnation, first, unique, self.numbers(incarnation))
-        until = time.monotonic() + seconds
-        waits = pauses()
-        while True:
-            try:
-                if takeover.put_ended(*self.put_object(incarnation, takeover.number, takeover.content())):
-                    return takeover.end
-                continue
-            except OSError:
-                pause = next(waits)
-                if time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
+        while not takeover.put_ended(
+            *again(lambda: self.put_object(incarnation, takeover.number, takeover.content()), seconds)
+        ):
+            pass
+        return takeover.end
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
-from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
+from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
 from sbp_back.range_server.object_log.chain import Chain, Entry, decode_entry
 from sbp_back.range_server.object_log.claims import Claim, Closing
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES
@@ -53,13 +53,14 @@ class Logs:
         return claim
 
     def _claims(self, name: str) -> list[int]:
-        return [int(key.rpartition("/")[2], 16) for key in self.log(name).list("incarnations/")]
+        return [int(key.rpartition("/")[2], 16) for key in self.log(name).list_again("incarnations/", PATIENCE)]
 
     def open(self, name: str) -> tuple[str, int]:
         """The newest log of the server that calls itself ``name``, and the number of this incarnation of it."""
         if not _NAME.fullmatch(name):
             raise StoreVersionError(f"{name!r} is no name of a log: letters, digits, '.', '_' and '-', at most 63")
-        generation = max((int(one, 16) for one in self.root.directories(f"logs/{name}/")), default=0)
+        there = again(lambda: self.root.directories(f"logs/{name}/"), PATIENCE)
+        generation = max((int(one, 16) for one in there), default=0)
         while True:
             full = f"{name}/{generation:08x}"
             claim = self.claim(full)
@@ -110,7 +111,9 @@ class Logs:
 
     def chain(self, name: str, writer: int) -> Chain:
         """The chain of a log, looked at to its end."""
-        chain = Chain(writer, [int(key.rpartition("/")[2], 16) for key in self.log(name).list("chain/")])
+        chain = Chain(
+            writer, [int(key.rpartition("/")[2], 16) for key in self.log(name).list_again("chain/", PATIENCE)]
+        )
         self.look(name, chain)
         return chain
 

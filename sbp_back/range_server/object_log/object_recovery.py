@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct, field
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
-from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
+from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
 from sbp_back.range_server.object_log.cache import Cache, source_of
 from sbp_back.range_server.object_log.chain import Chain, Entry
 from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, decode_head, key_of
@@ -305,14 +305,14 @@ def _look(bucket: Bucket, incarnation: int, number: int, size: int) -> ObjectGro
     key = key_of("", incarnation, number)
     try:
         if not size:
-            size = len(bucket.get(key))
-        start = bucket.get_range(key, 0, min(size, _BEGINNING))
+            size = len(bucket.get_again(key, PATIENCE))
+        start = again(lambda: bucket.get_range(key, 0, min(size, _BEGINNING)), PATIENCE)
         head = decode_head(start, incarnation, number)
         if len(start) < BEFORE_RECORDS:
             raise DecodeError("it has no group")
         wanted = records_end(start)
         if len(start) < min(wanted, size):
-            start = bucket.get_range(key, 0, min(wanted, size))
+            start = again(lambda: bucket.get_range(key, 0, min(wanted, size)), PATIENCE)
         group = decode_group(start, size)
         if HEAD_BYTES + head.length != size:
             raise DecodeError(f"it has {size} bytes, not {HEAD_BYTES + head.length}")
