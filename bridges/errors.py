@@ -90,6 +90,14 @@ class LogUnavailable(LogError):
     retriable = True
 
 
+class NotOwner(LogUnavailable):
+    """Another node owns the partition: ``node_id``, -1 while nobody does."""
+
+    def __init__(self, what: str, node_id: int) -> None:
+        super().__init__(f"{what} is node {node_id}'s" if node_id >= 0 else f"{what} is nobody's at the moment")
+        self.node_id = node_id
+
+
 class StorageFull(LogError):
     """There is no disk space for the append; nothing was written."""
 

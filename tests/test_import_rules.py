@@ -25,12 +25,12 @@ ALLOWED: dict[str, frozenset[str]] = {
 
 FLOORS: dict[str, dict[str, int]] = {
     "bridges": {
-        "__main__": 8,
-        "commands": 7,
-        "checkup": 6,
-        "node": 5,
-        "console": 4,
-        "log": 3,
+        "__main__": 9,
+        "commands": 8,
+        "checkup": 7,
+        "node": 6,
+        "console": 5,
+        "log": 4,
         "cluster": 3,
         "catalog": 2,
         "formats": 2,

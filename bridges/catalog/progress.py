@@ -252,6 +252,14 @@ class FrontProgress:
         """The durable position of a group in a partition."""
         return self._all.committed((self.space, group), topic, partition)
 
+    async def reload(self, wanted: Callable[[str], bool]) -> None:
+        """See :meth:`Progress.reload`, of groups of this space."""
+        await self._all.reload(lambda name: name[0] == self.space and wanted(name[1]))
+
+    async def settled(self) -> None:
+        """Return when everything that was asked of the database until now is decided. Raises an error of it."""
+        await self._db.run(lambda connection: None)
+
     def groups(self) -> list[str]:
         """Groups that have committed positions."""
         return [group for space, group in self._all._groups if space == self.space]

@@ -254,8 +254,8 @@ def _version_19(connection: Connection) -> None:
     )
 
 
-def _version_20(connection: Connection) -> None:
-    # The nodes of a cluster and what they own (bridges/cluster/tables.py). ``start`` is of one start of a node.
+def make_cluster(connection: Connection) -> None:
+    """The nodes of a cluster and what they own (bridges/cluster/tables.py). ``start`` is of one start of a node."""
     for statement in (
         """CREATE TABLE cluster_state (
             one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -321,7 +321,7 @@ MIGRATIONS = (
     make_table,
     _version_18,
     _version_19,
-    _version_20,
+    make_cluster,
     _version_21,
     _version_22,
 )

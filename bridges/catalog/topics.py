@@ -220,6 +220,11 @@ class Catalog:
         """Whose business a topic is, hidden ones included. Raises TopicNotFound."""
         return self._found(self._index.all, topic).kind
 
+    def id_of(self, topic: str) -> bytes | None:
+        """The id of a topic, hidden ones included; None if there is none of that name."""
+        found = self._index.all.get(topic)
+        return None if found is None else found.topic_id.bytes
+
     def import_epoch(self, topic: str, partition: int) -> int:
         """Which run of a migration may write to a partition (see :attr:`Topic.import_epoch`)."""
         found = self._index.listed.get(topic)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -61,7 +62,8 @@ def plan(members: Collection[int], owners: Sequence[int], leaving: Collection[in
     movable = (NOBODY, *leaving)
     loose: list[int] = []
     excess: list[int] = []
-    for slot, owner in enumerate(owners):
+    for slot in _scattered(len(owners)):
+        owner = owners[slot]
         if owner in movable and owner not in sizes:
             loose.append(slot)
         elif above.get(owner, 0) > 0:
@@ -76,8 +78,15 @@ def sizes_of(owners: Iterable[int]) -> Counter[int]:
     return Counter(owners)
 
 
+@lru_cache(maxsize=8)
+def _scattered(slots: int) -> tuple[int, ...]:
+    """All slots, so that the first of them, however many, lie about evenly among all: neighbouring slots are a topic's,
+    and whoever is given some is to have a like share of each topic. (The fractional parts of a golden ratio's multiples
+    are spread so.)"""
+    return tuple(sorted(range(slots), key=lambda slot: slot * 0x9E3779B97F4A7C15 % 2**64))
+
+
 def _in_turns(lacking: dict[int, int]) -> list[int]:
-    # Neighbouring slots are a topic's: they go to different members.
     takers: list[int] = []
     left = dict(lacking)
     while left:

@@ -2,6 +2,10 @@
 
 Nothing here is believed that was read in another transaction: whoever wants something says what he believes (a counter,
 an epoch), and nothing happens where that is not so any more. So a transaction whose answer is lost may be repeated.
+
+They are not serializable: heartbeats and looks, which are most, would meet one another all the time. What changes more
+than its own row locks the one row of ``cluster_state`` first, so of these one comes after the other, and each sees what
+those before it have done; a member's counter, which needs no lock, is compared in the statement that ends the member.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from bridges.cluster.members import Member, State
 from bridges.cluster.slots import NOBODY, SLOTS, Slot, plan, sizes_of
 
 _MEMBER = "start, node_id, state, beats, ended_by, server_id, addresses, rack, version"
-_STATE = "SELECT slots, version, next_start FROM cluster_state"
+_STATE = "SELECT slots, version FROM cluster_state"
+_LOCK = "UPDATE cluster_state SET slots = slots RETURNING next_start"
 
 
 class Look(Struct, frozen=True):
@@ -34,6 +39,7 @@ def make(connection: Connection, slots: int = SLOTS) -> None:
     """Make the cluster with so many slots, unless there is one."""
     if connection.execute(_STATE).fetchone() is not None:
         return
+    # Of nodes that start together the second fails here, and finds the cluster made when it tries again.
     connection.execute("INSERT INTO cluster_state VALUES (1, ?, 0, 1)", (slots,))
     rows = [(slot, NOBODY, -1) for slot in range(slots)]
     connection.executemany(upsert("cluster_slots", "slot", "owner epoch"), rows)
@@ -41,22 +47,29 @@ def make(connection: Connection, slots: int = SLOTS) -> None:
 
 def enter(connection: Connection, node_id: int) -> int | Member:
     """A new start of a node, JOINING: its number. If the node is a member already, that one: it has to be ended first
-    (:func:`claim`, by nobody). Of those that are ENDING others may still have to take over the log."""
+    (:func:`claim`, by nobody). Those that are ENDING, and that no other member is ending, are the new start's to end:
+    it may go on with their log."""
+    (start,) = connection.execute(_LOCK).fetchone()
     found = connection.execute(
         f"SELECT {_MEMBER} FROM cluster_nodes WHERE node_id = ? AND state <> 'ending'", (node_id,)
     ).fetchone()
     if found is not None:
         return _member(found)
-    _, version, start = connection.execute(_STATE).fetchone()
-    connection.execute("UPDATE cluster_state SET next_start = ?, version = ?", (start + 1, version + 1))
+    connection.execute("UPDATE cluster_state SET next_start = ?, version = version + 1", (start + 1,))
     connection.execute(
         f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 1)", (start, node_id)
+    )
+    connection.execute(
+        "UPDATE cluster_nodes SET ended_by = ? WHERE node_id = ? AND state = 'ending' AND ended_by NOT IN "
+        "(SELECT start FROM cluster_nodes WHERE state <> 'ending')",
+        (start, node_id),
     )
     return int(start)
 
 
 def join(connection: Connection, start: int, server_id: int, addresses: Mapping[str, str], rack: str) -> bool:
     """A JOINING member serves: it is UP, and gets its share of what nobody has. False: it is a member no more."""
+    connection.execute(_LOCK)
     changed = connection.execute(
         "UPDATE cluster_nodes SET state = 'up', server_id = ?, addresses = ?, rack = ? "
         "WHERE start = ? AND state IN ('joining', 'up')",
@@ -78,7 +91,7 @@ def beat(connection: Connection, start: int) -> bool:
 
 def look(connection: Connection, known: int) -> Look:
     """Members and slots; ``known`` is the version of the slots that the one who asks has (-1: none)."""
-    _, version, _ = connection.execute(_STATE).fetchone()
+    _, version = connection.execute(_STATE).fetchone()
     members = tuple(map(_member, connection.execute(f"SELECT {_MEMBER} FROM cluster_nodes ORDER BY start")))
     if version == known:
         return Look(version, members, None)
@@ -89,25 +102,30 @@ def look(connection: Connection, known: int) -> Look:
 def claim(connection: Connection, start: int, beats: int, by: int) -> bool:
     """Begin to end a member: from now on it is ENDING, and ``by`` takes over its log. Only one whose counter is still
     ``beats``, or that nobody, or somebody who has ended himself, is ending."""
-    row = connection.execute("SELECT state, beats, ended_by FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
+    connection.execute(_LOCK)
+    row = connection.execute("SELECT state, ended_by FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
     if row is None or (by != NOBODY and state_of(connection, by) is None):
         return False
-    state, now, ended_by = row
+    state, ended_by = row
     if state == State.ENDING.value:
         if ended_by == by:
             return True
         if ended_by != NOBODY and state_of(connection, ended_by) not in (None, State.ENDING):
             return False
-    elif now != beats:
-        return False
-    connection.execute("UPDATE cluster_nodes SET state = 'ending', ended_by = ? WHERE start = ?", (by, start))
-    _changed(connection)
-    return True
+        beats = -1
+    changed = connection.execute(
+        "UPDATE cluster_nodes SET state = 'ending', ended_by = ? WHERE start = ? AND (state = 'ending' OR beats = ?)",
+        (by, start, beats),
+    )
+    if changed.rowcount:
+        _changed(connection)
+    return bool(changed.rowcount)
 
 
 def finish(connection: Connection, start: int, by: int) -> bool:
     """The log of a member that ``by`` was ending is taken over: the member is no more, and its slots go to the others.
     False: somebody else has it, or has finished."""
+    connection.execute(_LOCK)
     gone = connection.execute(
         "DELETE FROM cluster_nodes WHERE start = ? AND state = 'ending' AND ended_by = ?", (start, by)
     )
@@ -120,6 +138,7 @@ def finish(connection: Connection, start: int, by: int) -> bool:
 
 def leave(connection: Connection, start: int) -> bool:
     """The member is about to stop in order, and gives away what it has."""
+    connection.execute(_LOCK)
     changed = connection.execute(
         "UPDATE cluster_nodes SET state = 'leaving' WHERE start = ? AND state IN ('joining', 'up')", (start,)
     )
@@ -130,6 +149,7 @@ def leave(connection: Connection, start: int) -> bool:
 
 def left(connection: Connection, start: int) -> bool:
     """The member has closed everything: what it still has, and its log, is for whoever comes first."""
+    connection.execute(_LOCK)
     changed = connection.execute("UPDATE cluster_nodes SET state = 'ending', ended_by = 0 WHERE start = ?", (start,))
     _changed(connection)
     return bool(changed.rowcount)
@@ -143,26 +163,24 @@ def give(
     Nothing goes to one that is not UP, nor what ``start`` has not, or has in another epoch; and nothing that would make
     the shares less alike, unless the giver leaves or somebody has ``asked`` for it.
     """
+    connection.execute(_LOCK)
     giver = state_of(connection, start)
     if giver is None or state_of(connection, to) is not State.UP:
         return []
-    sizes = sizes_of(owner for (owner,) in connection.execute("SELECT owner FROM cluster_slots"))
+    rows = {slot: tuple(row) for slot, *row in connection.execute("SELECT slot, owner, epoch FROM cluster_slots")}
+    sizes = sizes_of(owner for owner, _ in rows.values())
     # Of what two nodes give to a third at once, by plans of different times, no more than is its share.
     free = giver is State.LEAVING or asked
     moved: list[int] = []
-    epoch = -1
     for slot, believed in given:
         if not free and sizes[start] - sizes[to] < 2:
             break
-        row = connection.execute("SELECT owner, epoch FROM cluster_slots WHERE slot = ?", (slot,)).fetchone()
-        if tuple(row) != (start, believed):
-            continue
-        epoch = next_epoch(connection) if epoch < 0 else epoch
-        connection.execute("UPDATE cluster_slots SET owner = ?, epoch = ? WHERE slot = ?", (to, epoch, slot))
-        sizes[start] -= 1
-        sizes[to] += 1
-        moved.append(slot)
+        if rows.get(slot) == (start, believed):
+            sizes[start] -= 1
+            sizes[to] += 1
+            moved.append(slot)
     if moved:
+        _assign(connection, [(slot, to) for slot in moved])
         _changed(connection)
     return moved
 
@@ -170,6 +188,7 @@ def give(
 def raise_epoch(connection: Connection, slot: int, start: int) -> int | None:
     """Go on with a slot in an epoch above every one before, so that nothing which was asked for in an earlier one (to
     hand it over, say) happens any more. None: it is not the asking member's."""
+    connection.execute(_LOCK)
     state = state_of(connection, start)
     row = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ?", (slot,)).fetchone()
     if row is None or row[0] != start or state in (None, State.ENDING):

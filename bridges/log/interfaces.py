@@ -164,6 +164,9 @@ class Owner(Protocol):
     @property
     def positions(self) -> ByteSearch: ...
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The epoch that a partition is, or would be, written in."""
+
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
 

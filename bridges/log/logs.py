@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct, field
 
 from bridges.barrier import Barrier
-from bridges.errors import LogDeleted, LogError, LogUnavailable
+from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
 from bridges.finishing import Finishing
 from bridges.formats import COMPACTED
 from bridges.formats.compression import DEFAULT_LIMIT
@@ -46,6 +46,7 @@ from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed
 
 if TYPE_CHECKING:
     from bridges.catalog.topic_rules import TopicRules
+    from bridges.cluster.ownership import Ownership
     from bridges.log.streams import Streams, Writer
     from sbp_back.wire.model import Entry
 
@@ -102,6 +103,8 @@ _RETRY_LAST_S = 10.0
 _ROWS_AT_ONCE = 64
 _LOGS_AT_ONCE = 200
 """Logs looked at in one turn of the event loop by chores that look at all of them."""
+_GIVEN_UP_S = 5.0
+"""Seconds that what is under way may take, of a log that goes to another node."""
 _REBUILT_SNAPSHOTS = 4
 """A long rebuild saves what it has after so many times what asks for a snapshot, so that it need not begin again."""
 
@@ -112,7 +115,7 @@ class Logs:
     ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as`` the
     (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends;
     ``import_epochs`` which run of a migration may write to one (-1: everybody may); ``rules`` what a topic demands of
-    what is appended.
+    what is appended; ``owners`` who owns which partition (None: this node all of them).
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Logs:
         import_epochs: Callable[[str, int], int] | None = None,
         rules: Callable[[str], TopicRules] | None = None,
         cleaned: CleanedLogs | None = None,
+        owners: Ownership | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -154,6 +158,11 @@ class Logs:
         self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._by_stream: dict[int, PartitionLog] = {}
+        self._owners = owners
+        # Those that were opened, by slot: what is lost is lost by slots.
+        self._by_slot: dict[int, set[PartitionLog]] = {}
+        if owners is not None:
+            owners.on_lost.append(self._lose)
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self.finishing = Finishing()
@@ -229,6 +238,9 @@ class Logs:
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """The epoch the partition is, or would be, written in."""
+        if self._owners is not None:
+            # All nodes tell the same one, which rises when the slot goes to another, or a log of it is opened again.
+            return self._owners.epoch(self._owners.slot_of(topic, partition))
         log = self._logs.get((topic, partition))
         return self.epoch if log is None or log.epoch < 0 else log.epoch
 
@@ -247,6 +259,8 @@ class Logs:
             if log is not None:
                 self._by_stream.pop(log.stream_id, None)
                 self._failing.pop(log.stream_id, None)
+                for logs in self._by_slot.values():
+                    logs.discard(log)
                 put_off = self._put_off.pop(log, None)
                 if put_off is not None:
                     put_off.cancel()
@@ -273,6 +287,36 @@ class Logs:
         if log is None:
             raise LogDeleted(f"{topic}-{partition} is not served any more")
         return await log.seal()
+
+    # --- what other nodes own -----------------------------------------------------------------------------------
+
+    async def _lose(self, slots: Collection[int], in_order: bool) -> None:
+        """This node acts for these slots no more; with ``in_order`` this returns when what was under way of theirs is
+        decided and answered."""
+        logs = [log for slot in slots for log in self._by_slot.pop(slot, ())]
+        for start in range(0, len(logs), _LOGS_AT_ONCE):
+            await asyncio.gather(*(self._give_up(log, in_order) for log in logs[start : start + _LOGS_AT_ONCE]))
+
+    async def _give_up(self, log: PartitionLog, in_order: bool) -> None:
+        try:
+            if in_order and log.is_open:
+                async with asyncio.timeout(_GIVEN_UP_S):
+                    await log.come_to_rest()
+        except (TimeoutError, LogError) as error:
+            # What was not decided is unknown to its writer, who asks the next owner.
+            _log.warning("given up in the middle", topic=log.topic, partition=log.partition, error=str(error))
+        except Exception as error:  # noqa: BLE001 - logged and counted; the others are given up nevertheless
+            self.barrier.caught("giving up a log", error, topic=log.topic, partition=log.partition)
+        if not log.is_deleted:
+            log.give_up(self._not_mine(log))
+
+    def _slot(self, log: PartitionLog) -> int:
+        return -1 if self._owners is None else self._owners.slot_of(log.topic, log.partition)
+
+    def _not_mine(self, log: PartitionLog) -> NotOwner:
+        slot, owners = self._slot(log), self._owners
+        owner = None if owners is None or owners.is_mine(slot) else owners.owner(slot)
+        return NotOwner(f"{log.topic}-{log.partition}", -1 if owner is None else owner.node_id)
 
     # --- what partition logs ask of their owner -----------------------------------------------------------------
 
@@ -408,7 +452,10 @@ class Logs:
     async def _open(self, log: PartitionLog) -> None:
         writer: Writer | None = None
         try:
+            self._require_mine(log)
             with self._giving_place():
+                if self._owners is not None:
+                    await self._know_again(log.stream_id)
                 writer = await self._take(log)
                 # Now that nobody else can append there, nobody else changes what the database has of it either.
                 await asyncio.gather(*(known.reload([log.stream_id]) for known in self._known if known.shared))
@@ -417,10 +464,19 @@ class Logs:
                     if self.before_opening is not None:
                         await self.before_opening(log, writer.next_offset)
             self._failing.pop(log.stream_id, None)
+            self._require_mine(log)  # it may have been lost meanwhile
             if self._is_current(log):
+                if self._owners is not None:
+                    self._by_slot.setdefault(self._slot(log), set()).add(log)
                 log.opened(writer, rebuilt)
                 return
             reason = "it was deleted"  # meanwhile; it has answered its callers itself
+        except NotOwner as error:
+            if self._is_current(log):
+                log.open_failed(error)
+            if writer is not None:
+                await self._close_writer(writer)
+            return
         except (SbpError, LogError) as error:
             reason = str(error)
             _log.error("partition not opened", topic=log.topic, partition=log.partition, error=reason)
@@ -432,6 +488,18 @@ class Logs:
             log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}"))
         if writer is not None:
             await self._close_writer(writer)
+
+    async def _know_again(self, stream_id: int) -> None:
+        """Another node may have had the stream since this one read what is kept of it."""
+        for known in (self._starts, self.skips, self._byte_starts, self._cleaned):
+            await known.reload([stream_id])
+
+    def _is_mine(self, log: PartitionLog) -> bool:
+        return self._owners is None or self._owners.is_mine(self._slot(log))
+
+    def _require_mine(self, log: PartitionLog) -> None:
+        if not self._is_mine(log):
+            raise self._not_mine(log)
 
     def _failed_to_open(self, log: PartitionLog) -> None:
         times, _ = self._failing.get(log.stream_id, (0, 0.0))
@@ -473,7 +541,7 @@ class Logs:
 
     async def _take(self, log: PartitionLog) -> Writer:
         # A first opening uses the run's own epoch; only one that follows a failure needs a number of its own.
-        epoch = self.epoch if log.epoch < 0 else await self._next_epoch()
+        epoch = await self._first_epoch(log)
         attempts = self.options.open_attempts
         while True:
             try:
@@ -482,7 +550,17 @@ class Logs:
                 attempts -= 1
                 if not attempts:
                     raise
-                epoch = await self._next_epoch()
+                epoch = await self._higher_epoch(log)
+
+    async def _first_epoch(self, log: PartitionLog) -> int:
+        if self._owners is None:
+            return self.epoch if log.epoch < 0 else await self._next_epoch()
+        epoch = self._owners.epoch(self._slot(log))
+        return epoch if epoch > log.epoch else await self._higher_epoch(log)
+
+    async def _higher_epoch(self, log: PartitionLog) -> int:
+        # Among several nodes only the owner gets one: whoever has lost the partition cannot take it back.
+        return await (self._next_epoch() if self._owners is None else self._owners.raise_epoch(self._slot(log)))
 
     async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> Rebuilt:
         """As :meth:`_rebuild`, from the first offset that the backend still has."""
@@ -677,7 +755,7 @@ class Logs:
                 await asyncio.sleep(0)
             try:
                 log = self.get(*place)
-                if log is None or max(limits(place[0])) < 0:
+                if log is None or max(limits(place[0])) < 0 or not self._is_mine(log):
                     continue
                 if log.is_open:
                     due.append(place)

@@ -189,6 +189,11 @@ class PartitionLog:
     def locatable(self, value: bool) -> None:
         self._reading.locatable = value
 
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that clients are told: at least that of the log."""
+        return max(self.epoch, self._owner.leader_epoch(self.topic, self.partition))
+
     # --- opening ------------------------------------------------------------------------------------------------
 
     @property
@@ -276,6 +281,31 @@ class PartitionLog:
         self._appends.refuse_queued(LogUnavailable(f"{self.topic}-{self.partition} is closed"))
         if writer is not None:
             await writer.close()
+
+    async def come_to_rest(self) -> None:
+        """Return when nothing is under way, a snapshot is saved, and the stream takes no more in this log's epoch: what
+        comes meanwhile is queued. Whoever calls this gives the log up next. Raises LogError."""
+        hold = await self.hold()
+        await self.until(lambda: not self._appends.in_flight or not self.is_open)
+        if self.is_open and self.has_moved:
+            error = await self._owner.snapshot(self)
+            if error is not None:
+                raise error
+        try:
+            await self._owner.client.seal(self.stream_id, self.epoch)
+        except SbpError as error:
+            raise LogUnavailable(f"{self.topic}-{self.partition} cannot be ended: {error}") from error
+        assert hold is not None
+
+    def give_up(self, error: LogError) -> None:
+        """Another node has the partition: everybody who waits is told so, and what was known of it is forgotten."""
+        writer = self._appends.release()
+        self.fail(error)
+        self._appends.refuse_queued(error)
+        if self.phase is not Phase.OPENING:
+            self.state = PartitionState()
+        if writer is not None:
+            self._owner.let_go(writer)
 
     def delete(self) -> None:
         """The topic is gone: everybody who waits is told so, nothing works any more."""

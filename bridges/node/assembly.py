@@ -2,13 +2,14 @@
 
 Start: data directory, database and backend, catalog and positions, partition logs, fronts, console, ready file.
 Stop: fronts accept nothing new and finish what is in flight, console, partition logs (which save snapshots), catalog,
-database, backend, data directory.
+backend, database, data directory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from bridges.catalog.access_rules import AccessRules
+    from bridges.cluster.service import Cluster
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
@@ -138,6 +140,8 @@ class Node:
         """Node-level configuration that the settings give, by key: defaults of topics, and what fronts tell."""
         self.authenticator = Authenticator(settings.auth_options)
         self.authorizer: Authorizer = Everybody()
+        self.cluster: Cluster | None = None
+        """Which node owns what; None where this one owns everything."""
         self.access_rules: AccessRules | None = None
         """Who may do what; None where everybody may do everything."""
         self.denied = 0
@@ -254,6 +258,8 @@ class Node:
         await databases.repeated(lambda: self.db.run(self._migrate_fronts), shared=engine.shared)
         await databases.check_cluster(self.db, self._directory)
         await self.db.changes.begin()
+        if settings.cluster.database:
+            self.cluster = await self._enter_cluster()
         self._backend = await backend.start_backend(
             settings,
             self._directory.backend,
@@ -283,6 +289,10 @@ class Node:
         erasers = (erase_topic, *of_streams, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
+        if self.cluster is not None:
+            self.cluster.identify = self.catalog.id_of
+            if self.embedded is not None and settings.sbp.durability == "object":
+                self.cluster.adopt = self.embedded.adopt
         self._needed = NeededByConsumers(self.catalog, self.progress)
         self._handed_over = HandedOver(settings.migrate.grace_ms)
         starts = LogStarts(self.db)
@@ -309,6 +319,7 @@ class Node:
             self.catalog.import_epoch,
             RulesCache(self.catalog).of,
             cleaned,
+            self.cluster,
         )
         cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
         self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
@@ -340,6 +351,9 @@ class Node:
             names = settings.own_names(CONSOLE)
             self._console = ConsoleDoor(self, names, open_health=settings.auth.open_health)
             self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
+        if self.cluster is not None:
+            server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
+            await self.cluster.join(server_id, self._told_addresses(), settings.node.rack)
         self.started_ms = _now_ms()
         self.every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
@@ -348,6 +362,31 @@ class Node:
         self.every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
+
+    async def _enter_cluster(self) -> Cluster:
+        from bridges.cluster.members import Patience
+        from bridges.cluster.service import Cluster  # where there is one
+
+        told = self.settings.cluster
+        patience = Patience(told.heartbeat_ms / 1000, max(told.lease_ms, 3 * told.heartbeat_ms) / 1000)
+        assert self._directory is not None, "held while the node runs"
+        # A connection of its own: heartbeats must not wait behind anything.
+        db = Database(databases.engine_of(self.settings, self._directory, serializable=False))
+        cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail)
+        try:
+            await cluster.enter()
+        except BaseException:
+            await cluster.close(orderly=False)
+            raise
+        return cluster
+
+    def _told_addresses(self) -> dict[str, str]:
+        """What clients of each listener are told, by other nodes as well."""
+        told: dict[str, str] = {}
+        for name, address in self.addresses.items():
+            advertised = self.advertised(name) or Address(socket.gethostname(), address.port)
+            told[name] = str(advertised)
+        return told
 
     async def _load_rules(self) -> None:
         auth = self.settings.auth
@@ -399,6 +438,7 @@ class Node:
             data_dir=settings.data_dir,
             catalog=self.catalog,
             logs=self.logs,
+            owners=self.cluster,
             progress=self.progress.front(kind.name, kind.group_space),
             db=self.db,
             works=self.works,
@@ -495,6 +535,8 @@ class Node:
         if hasattr(self, "cleaner"):
             await self._step("ending compaction", self.cleaner.close())
         if drain and self.failure is None:
+            if self.cluster is not None:
+                await self._step("handing over", self.cluster.leave(self.settings.node.drain_timeout_ms / 1000))
             await self._drain()
         for front in self.fronts:
             await self._step(f"stopping {front.name}", front.stop())
@@ -508,11 +550,14 @@ class Node:
         await self._step("ending work on records", asyncio.to_thread(self.works.close))
         if hasattr(self, "catalog"):
             await self._step("closing the catalog", self.catalog.close())
+        if self._backend is not None:
+            await self._step("closing the backend", self._backend.close())
+        if self.cluster is not None:
+            # Others may take over at once: nothing of this node's is written any more.
+            await self._step("leaving the cluster", self.cluster.close(orderly=self.failure is None))
         if hasattr(self, "db"):
             await self._step("following other nodes", self.db.changes.close())
             await self._step("closing the database", self.db.close())
-        if self._backend is not None:
-            await self._step("closing the backend", self._backend.close())
         self.authenticator.close()
         if self._directory is not None:
             self._directory.release()

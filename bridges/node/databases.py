@@ -24,8 +24,8 @@ _RESERVE_BYTES = 8 * 1024 * 1024
 """Of disk, for the commits that delete topics when all of it is full."""
 
 
-def engine_of(settings: Settings, directory: DataDirectory) -> Engine:
-    """The engine of the node's database, not open yet.
+def engine_of(settings: Settings, directory: DataDirectory, *, serializable: bool = True) -> Engine:
+    """The engine of the node's database, not open yet; ``serializable``: see the engine of PostgreSQL.
 
     Raises StoreError where the directory has the metadata of a node that was none of a cluster's.
     """
@@ -51,7 +51,7 @@ def engine_of(settings: Settings, directory: DataDirectory) -> Engine:
         )
     from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
 
-    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, application_id=APPLICATION_ID)
+    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, application_id=APPLICATION_ID, serializable=serializable)
 
 
 async def check_cluster(db: Database, directory: DataDirectory) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from bridges.catalog.transaction_view import TransactionDirectory
+    from bridges.cluster.ownership import Ownership
     from bridges.formats import StoredFormat, Translator
     from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
@@ -118,6 +119,8 @@ class NodeServices(Struct, frozen=True):
     data_dir: Path
     catalog: Catalog
     logs: Logs
+    owners: Ownership | None
+    """Which node owns which partition, and coordinates what; None: this one does everything."""
     progress: FrontProgress
     """Positions of this front's groups."""
     db: Database

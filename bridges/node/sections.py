@@ -154,6 +154,15 @@ class ClusterSettings(Section):
         "The password comes from ANABRANCH_CLUSTER__DATABASE, the settings file, or PGPASSFILE: others see command "
         "lines.",
     )
+    heartbeat_ms: Duration = setting(
+        500, ge=50, description="How often a node of a cluster shows the others that it lives."
+    )
+    lease_ms: Duration = setting(
+        2_000,
+        ge=200,
+        description="Without a heartbeat for so long a node is taken for dead, and others take over what it owns; at "
+        "least three times cluster.heartbeat_ms.",
+    )
 
 
 class LogSettings(Section):
@@ -243,7 +252,8 @@ class LimitSettings(Section):
     http_line_bytes: Size = setting(
         4 * 1024**2,
         ge=1024,
-        description="Longest line accepted in records sent to the HTTP interface.",
+        description="Longest line accepted in records sent to the HTTP interface. A line is parsed in one go, and "
+        "others wait for up to 7 ms a MiB.",
     )
     http_connections: int = setting(
         1_000, ge=1, description="Most connections to the console address at the same time."

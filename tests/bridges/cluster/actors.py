@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from bridges.catalog.schema import MIGRATIONS
+from bridges.catalog.schema import make_cluster
 from bridges.cluster import tables
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State
@@ -161,7 +161,7 @@ def migrated(connection: sqlite3.Connection) -> None:
     """The product's tables, as far as a cluster needs them."""
     connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
     connection.execute("INSERT INTO meta VALUES ('next_epoch', '0')")
-    MIGRATIONS[-1](connection)
+    make_cluster(connection)
 
 
 class Node:

@@ -57,8 +57,16 @@ def test_partitions_of_a_topic_are_spread() -> None:
     topic = bytes(range(16))
     found = [slot_of_partition(topic, index, 1024) for index in range(1024)]
     assert sorted(found) == list(range(1024))
-    after = carried_out({1, 2, 3}, [NOBODY] * 1024, set())
-    assert len({after[slot] for slot in found[:3]}) == 3
+    # Whether the nodes come together or one by one, and when one goes.
+    slots = carried_out({1, 2}, carried_out({1}, [NOBODY] * 1024, set()), set())
+    slots = carried_out({1, 2, 3}, slots, set())
+    for shares in (slots, carried_out({1, 2, 3}, [NOBODY] * 1024, set())):
+        gone = carried_out({2, 3}, [NOBODY if one == 1 else one for one in shares], set())
+        for nodes, owned in (({1, 2, 3}, shares), ({2, 3}, gone)):
+            for first in range(0, 1000, 12):
+                sizes = Counter(owned[slot] for slot in found[first : first + 12])
+                assert max(sizes.values()) <= 12 / len(nodes) + 3
+                assert sizes.keys() == nodes
 
 
 def test_keys_lie_where_they_always_lay() -> None:

@@ -1,0 +1,325 @@
+"""One node's part in its cluster: heartbeats, what it knows of the others, and what it does about it.
+
+The database is asked by transactions of :mod:`bridges.cluster.tables`; what follows from its answers is decided by the
+keeper. Everything here may be repeated, so what fails is tried again at the next heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from bridges.barrier import Barrier
+from bridges.catalog.sql import Connection, Database, DatabaseClosed, DatabaseError
+from bridges.cluster import tables
+from bridges.cluster.keeper import Keeper, News
+from bridges.cluster.members import Member, Patience, State
+from bridges.cluster.ownership import SERVING, Gained, Lost
+from bridges.cluster.slots import slot_of_key, slot_of_partition
+from bridges.errors import LogError, NotOwner
+from sbp_back.errors import SbpError, StoreError
+
+_log = structlog.get_logger("anabranch.cluster")
+
+_GIVEN_AT_ONCE = 64
+"""Slots handed over in one transaction: their logs are closed meanwhile."""
+
+_TRIES = 30
+
+T = TypeVar("T")
+Identify = Callable[[str], bytes | None]
+Adopt = Callable[[int], Awaitable[None]]
+
+
+class Cluster:
+    """The ownership of a node among others (see :class:`bridges.cluster.ownership.Ownership`).
+
+    ``db`` is opened and closed here. ``identify`` gives a topic's id; ``adopt`` takes over the log of a dead range
+    server; ``on_ended`` is called with a
+    sentence when others have ended this node: it must stop, and may come again.
+    """
+
+    def __init__(
+        self, db: Database, node_id: int, patience: Patience, barrier: Barrier, on_ended: Callable[[str], None]
+    ) -> None:
+        self.node_id = node_id
+        self.on_lost: list[Lost] = []
+        self.on_gained: list[Gained] = []
+        self.identify: Identify = lambda topic: None
+        self.adopt: Adopt | None = None
+        self.taken_over = 0
+        """Members whose log this node has taken over."""
+        self.given = 0
+        """Slots that this node has handed over."""
+        self._db = db
+        self._patience = patience
+        self._barrier = barrier
+        self._on_ended = on_ended
+        self._keeper: Keeper | None = None
+        self._server_id = -1
+        self._nodes: tuple[Member, ...] = ()
+        self._ending: dict[int, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def enter(self) -> None:
+        """Become a member that owns nothing yet, and have its heart beat.
+
+        A former self that stopped without a word is waited for, for a lease. Raises StoreError where another process
+        has this node's id, and errors of the database.
+        """
+        await self._db.open()
+        await self._surely(tables.make)
+        seen: tuple[int, int] | None = None
+        since = 0.0
+        while True:
+            found = await self._surely(partial(tables.enter, node_id=self.node_id))
+            if isinstance(found, int):
+                break
+            now = time.monotonic()
+            if seen is None:
+                seen, since = (found.start, found.beats), now
+                _log.info("waiting for this node's former self to be past", node_id=self.node_id)
+            elif seen != (found.start, found.beats):
+                raise StoreError(
+                    f"another process is node {self.node_id} of this cluster (it serves at {_places(found)}): give "
+                    "each a node.id of its own"
+                )
+            elif now - since >= self._patience.lease:
+                await self._surely(partial(tables.claim, start=found.start, beats=found.beats, by=0))
+            await asyncio.sleep(self._patience.heartbeat / 2)
+        self._keeper = Keeper(found, self._patience)
+        self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
+
+    async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None:
+        """Serve: get a share of what there is to own. Raises StoreError when this node was ended meanwhile."""
+        keeper = self._member
+        self._server_id = server_id
+        join = partial(tables.join, start=keeper.start, server_id=server_id, addresses=addresses, rack=rack)
+        if not await self._surely(join):
+            raise StoreError(f"node {self.node_id} was taken for dead while it started")
+        self._tasks.append(asyncio.create_task(self._watch(), name="cluster"))
+
+    async def leave(self, seconds: float) -> None:
+        """Hand over everything, for so long at most."""
+        keeper = self._keeper
+        if keeper is None or keeper.ended or not self._tasks:
+            return
+        try:
+            await self._db.run(partial(tables.leave, start=keeper.start))
+            async with asyncio.timeout(seconds):
+                while keeper.acting and any(one.start != keeper.start for one in self._nodes if one.state is State.UP):
+                    self._settled.clear()
+                    self._wake.set()
+                    await self._settled.wait()
+        except TimeoutError:
+            _log.warning("not everything was handed over", slots=len(keeper.acting), after_seconds=seconds)
+        except LogError as error:
+            _log.warning("nothing could be handed over", error=str(error))
+
+    async def close(self, orderly: bool) -> None:
+        """End the heartbeats; ``orderly``: the node has closed its logs, and others may take over at once."""
+        tasks, self._tasks = [*self._tasks, *self._ending.values()], []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        keeper = self._keeper
+        if keeper is not None and orderly and not keeper.ended:
+            try:
+                await self._db.run(partial(tables.left, start=keeper.start))
+            except LogError as error:
+                _log.warning("that this node has stopped could not be told", error=str(error))
+        await self._db.close()
+
+    async def _surely(self, work: Callable[[Connection], T]) -> T:
+        """What is asked once, at a start: nodes that start together meet in the database. Raises its errors."""
+        for _ in range(_TRIES):
+            try:
+                return await self._db.run(work)
+            except DatabaseError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(random.uniform(0.05, 0.3))
+        return await self._db.run(work)
+
+    # --- what others ask ----------------------------------------------------------------------------------------
+
+    @property
+    def _member(self) -> Keeper:
+        assert self._keeper is not None, "entered before"
+        return self._keeper
+
+    @property
+    def start(self) -> int:
+        """The number of this start of the node."""
+        return self._member.start
+
+    @property
+    def keeper(self) -> Keeper:
+        """What this node knows of the cluster."""
+        return self._member
+
+    @property
+    def nodes(self) -> Sequence[Member]:
+        return self._nodes
+
+    def slot_of(self, topic: str, partition: int) -> int:
+        topic_id = self.identify(topic)
+        slots = self._member.slots
+        return -1 if topic_id is None or not slots else slot_of_partition(topic_id, partition, len(slots))
+
+    def slot_of_key(self, kind: str, key: str) -> int:
+        slots = self._member.slots
+        return slot_of_key(kind, key, len(slots)) if slots else -1
+
+    def owner(self, slot: int) -> Member | None:
+        return self._member.owner(slot) if slot >= 0 else None
+
+    def is_mine(self, slot: int) -> bool:
+        return slot in self._member.acting
+
+    def epoch(self, slot: int) -> int:
+        slots = self._member.slots
+        return slots[slot].epoch if 0 <= slot < len(slots) else -1
+
+    async def raise_epoch(self, slot: int) -> int:
+        keeper = self._member
+        epoch = None
+        if slot in keeper.acting:
+            epoch = await self._db.run(partial(tables.raise_epoch, slot=slot, start=keeper.start))
+        if epoch is None or keeper.ended:
+            owner = self.owner(slot)
+            raise NotOwner(f"slot {slot}", -1 if owner is None or owner.start == keeper.start else owner.node_id)
+        # Logs that are open go on: the epoch that their ranges have is the highest one that anybody was given.
+        keeper.raised(slot, epoch)
+        return epoch
+
+    # --- chores -------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        keeper = self._member
+        while not keeper.ended:
+            began = time.monotonic()
+            try:
+                if not await self._db.run(partial(tables.beat, start=keeper.start)):
+                    await self._ended(keeper.end())
+                    return
+            except DatabaseClosed:
+                return
+            except LogError as error:
+                _log.warning("no heartbeat", error=str(error))
+            await asyncio.sleep(max(0.01, self._patience.heartbeat - (time.monotonic() - began)))
+
+    async def _watch(self) -> None:
+        keeper = self._member
+        while not keeper.ended:
+            try:
+                await self._look()
+                await self._act()
+            except DatabaseClosed:
+                return
+            except (LogError, SbpError) as error:
+                _log.warning("the cluster could not be looked at", error=str(error))
+            except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
+                self._barrier.caught("cluster", error)
+            self._settled.set()
+            self._wake.clear()
+            if keeper.to_give():
+                continue  # the next ones, as fast as it goes
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._patience.heartbeat / 2)
+
+    async def _look(self) -> None:
+        keeper = self._member
+        asked = time.monotonic()
+        look = await self._db.run(partial(tables.look, known=keeper.version))
+        news = keeper.looked(look, asked, time.monotonic())
+        self._nodes = tuple(
+            sorted((one for one in keeper.members.values() if one.state in SERVING), key=lambda one: one.node_id)
+        )
+        await self._tell(news)
+        if keeper.ended:
+            await self._ended(News())
+
+    async def _tell(self, news: News) -> None:
+        if news.lost:
+            for lost in self.on_lost:
+                await lost(news.lost, False)
+        if news.gained:
+            for gained in self.on_gained:
+                self._barrier.call("slots gained", gained, news.gained)
+
+    async def _ended(self, news: News) -> None:
+        await self._tell(news)
+        self._on_ended(
+            f"node {self.node_id} was taken for dead by the others, who go on without it: it has to start again"
+        )
+
+    async def _act(self) -> None:
+        keeper = self._member
+        if keeper.ended:
+            return
+        for member in keeper.to_end():
+            if member.start not in self._ending:
+                task = asyncio.create_task(self._end(member), name=f"end of node {member.node_id}")
+                self._ending[member.start] = task
+                task.add_done_callback(partial(self._is_over, member.start))
+        for slot in keeper.unsettled():
+            epoch = await self._db.run(partial(tables.raise_epoch, slot=slot, start=keeper.start))
+            await self._tell(keeper.raised(slot, epoch))
+        moves = keeper.to_give()
+        if moves:
+            to = moves[0].to
+            await self._give([move.slot for move in moves if move.to == to][:_GIVEN_AT_ONCE], to)
+
+    def _is_over(self, start: int, task: asyncio.Task[None]) -> None:
+        self._ending.pop(start, None)
+
+    async def _give(self, slots: Collection[int], to: int) -> None:
+        keeper = self._member
+        given = [(slot, keeper.acting[slot]) for slot in slots]
+        keeper.begin_giving(slots)
+        # Nothing of theirs may be under way when they become another's.
+        for lost in self.on_lost:
+            await lost(slots, True)
+        give = partial(tables.give, given=given, start=keeper.start, to=to)
+        moved = await self._db.run(give)
+        self.given += len(moved)
+        # What was not is settled by the next look, and by raising its epoch.
+        await self._look()
+
+    async def _end(self, member: Member) -> None:
+        keeper = self._member
+        began = time.monotonic()
+        try:
+            claim = partial(tables.claim, start=member.start, beats=member.beats, by=keeper.start)
+            if not await self._db.run(claim):
+                return
+            _log.warning("taking over from a node that has stopped", node_id=member.node_id, start=member.start)
+            if member.server_id not in (-1, self._server_id) and self.adopt is not None:
+                await self.adopt(member.server_id)
+            finish: Callable[[Any], bool] = partial(tables.finish, start=member.start, by=keeper.start)
+            if await self._db.run(finish):
+                self.taken_over += 1
+                seconds = round(time.monotonic() - began, 3)
+                _log.warning("taken over", node_id=member.node_id, start=member.start, seconds=seconds)
+            self._wake.set()
+        except (LogError, SbpError) as error:
+            _log.warning("taking over failed, and is tried again", node_id=member.node_id, error=str(error))
+        except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
+            self._barrier.caught("taking over", error)
+
+
+def _places(member: Member) -> str:
+    return ", ".join(sorted(member.addresses.values())) or "no address yet"
