@@ -85,7 +85,7 @@ class KafkaServer:
         api_versions.register(registry, settings.transaction_version)
         for module in SERVICES:
             module.register(registry, service)
-        groups.register(registry, joined)
+        groups.register(registry, joined, service.brokers)
         txn_offsets.register(registry, service, joined)
         limits = Limits(
             frame_bytes=settings.max_request_bytes,

@@ -79,15 +79,15 @@ class Cluster:
                 error_message=f"endpoint type {request.endpoint_type} is unknown",
                 endpoint_type=request.endpoint_type,
             )
-        host, port = ctx.connection.advertised
-        node_id = self._service.node_id
+        brokers = self._service.brokers.all(ctx.connection)
         return DescribeClusterResponse(
             cluster_id=self._service.cluster_id,
-            controller_id=node_id,
+            controller_id=brokers[0].node_id,
             brokers=[
                 DescribeClusterResponse.DescribeClusterBroker(
-                    broker_id=node_id, host=host, port=port, rack=self._service.rack
+                    broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
                 )
+                for broker in brokers
             ],
             cluster_authorized_operations=(
                 self._access.node_operations(ctx) if request.include_cluster_authorized_operations else NO_OPERATIONS
@@ -180,9 +180,10 @@ class Cluster:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
         if replicas is None:
             return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being reassigned"
-        if replicas == [self._service.node_id]:
+        leader = self._service.brokers.leader(topic, index)
+        if replicas == [leader]:
             return ErrorCode.NONE, None
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {self._service.node_id} is the only one"
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {leader} has it, and is the only replica"
 
     # --- partitions and producers ------------------------------------------------------------------------------------
 
@@ -228,13 +229,15 @@ class Cluster:
         return response
 
     def _page_partition(self, topic: str, index: int) -> _PagePartition:
-        node_id = self._service.node_id
+        node_id = self._service.brokers.leader(topic, index)
+        replicas = [node_id] if node_id >= 0 else []
         return _PagePartition(
+            error_code=int(ErrorCode.NONE if replicas else ErrorCode.LEADER_NOT_AVAILABLE),
             partition_index=index,
             leader_id=node_id,
             leader_epoch=self._logs.leader_epoch(topic, index),
-            replica_nodes=[node_id],
-            isr_nodes=[node_id],
+            replica_nodes=replicas,
+            isr_nodes=replicas,
             eligible_leader_replicas=[],
             last_known_elr=[],
         )

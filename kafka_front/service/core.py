@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kafka_front.service.access import Access
+from kafka_front.service.brokers import Brokers
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.service.transactions.producer_ids import ProducerIds
 from kafka_front.service.transactions.service import Transactions
@@ -26,6 +27,7 @@ class KafkaService:
         self.settings = kafka
         self.node_id: int = node.node_id
         self.rack: str | None = node.rack or None
+        self.brokers = Brokers(self.node_id, self.rack, node.owners)
         self.cluster_id: str = node.cluster_id
         self.catalog = node.catalog
         self.logs = node.logs

@@ -105,7 +105,7 @@ class Reading(ABC):
         self._topics: dict[str | bytes, _TopicData] = {}
         self._told = 0
         # Whether the answer tells who leads a partition.
-        self._hinted = False
+        self._hinted: set[int] = set()
         self.response: FetchResponse | None = None
 
     @abstractmethod
@@ -421,7 +421,7 @@ class Reading(ABC):
         for slot in islice(self._slots, self._told, self._told + self._owner.at_once):
             if slot.data.error_code:
                 self._owner.count_error(ErrorCode(slot.data.error_code).name)
-                self._hinted |= self._owner.hints.fetch(self._ctx, slot.asked.topic, slot.data)
+                self._hinted.add(self._owner.hints.fetch(self._ctx, slot.asked.topic, slot.data))
             told = slot.asked.news(slot.data) if session is not None else True
             if self._places is not None and self._is_told(slot):
                 assert slot.log is not None
@@ -444,7 +444,8 @@ class Reading(ABC):
         session_id = session.id if session is not None else 0
         response = FetchResponse(session_id=session_id, responses=list(topics.values()))
         if self._hinted:
-            response.node_endpoints = [self._owner.hints.fetch_endpoint(self._ctx)]
+            self._hinted.discard(-1)
+            response.node_endpoints = self._owner.hints.fetch_endpoints(self._ctx, self._hinted)
         if len(self._slots) > self._owner.at_once:
             self._ctx.respond_off_loop(response, self._release)  # until it is written, all of it is here
         else:

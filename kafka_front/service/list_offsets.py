@@ -47,9 +47,9 @@ _FORBIDDEN = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 def epoch_error(asked: int, log: PartitionLog) -> ErrorCode | None:
     """What is wrong with a client's idea of the leader epoch, if anything; -1 asks for no check (rule 18)."""
-    if asked < 0 or asked == log.epoch:
+    if asked < 0 or asked == log.epoch or asked == (current := log.leader_epoch):
         return None
-    return ErrorCode.FENCED_LEADER_EPOCH if asked < log.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.FENCED_LEADER_EPOCH if asked < current else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 class Offsets:

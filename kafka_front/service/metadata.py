@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
-from bridges.catalog.names import InvalidTopicName, check_topic_name
+from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topic import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
 from bridges.turns import Turns, in_turns
@@ -38,11 +38,11 @@ class Metadata:
 
     async def handle(self, ctx: Context, request: MetadataRequest) -> MetadataResponse:
         service = self._service
-        host, port = ctx.connection.advertised
+        brokers = service.brokers.all(ctx.connection)
         response = MetadataResponse(
-            brokers=[MetadataResponse.MetadataResponseBroker(service.node_id, host, port, service.rack)],
+            brokers=[MetadataResponse.MetadataResponseBroker(*broker) for broker in brokers],
             cluster_id=self._catalog.cluster_id,
-            controller_id=service.node_id,
+            controller_id=brokers[0].node_id,
             cluster_authorized_operations=(
                 self._access.node_operations(ctx) if request.include_cluster_authorized_operations else NO_OPERATIONS
             ),
@@ -85,9 +85,11 @@ class Metadata:
         if not may_create:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:
-                check_topic_name(name)  # whatever else would hinder its creation, the topic is simply unknown
+                self._catalog.check_new_topic(name, self._service.default_partitions())
             except InvalidTopicName:
                 code = ErrorCode.INVALID_TOPIC_EXCEPTION
+            except LogError:
+                pass  # whatever else would hinder its creation, the topic is simply unknown
             return _failed(name, code)
         try:
             created = await self._catalog.create_topic(name, self._service.default_partitions())
@@ -105,8 +107,7 @@ class Metadata:
             return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
     async def _describe(self, ctx: Context, topic: Topic, operations: bool) -> MetadataResponse.MetadataResponseTopic:
-        node_id = self._service.node_id
-        epoch = self._logs.leader_epoch
+        epoch, leader = self._logs.leader_epoch, self._service.brokers.leader
         answer = _TopicAnswer(
             name=topic.name,
             topic_id=topic.topic_id.bytes,
@@ -120,13 +121,15 @@ class Metadata:
         for start in range(0, len(topic.partitions), _SLICE):
             answer.partitions += [
                 MetadataResponse.MetadataResponsePartition(
+                    error_code=int(ErrorCode.NONE if node_id >= 0 else ErrorCode.LEADER_NOT_AVAILABLE),
                     partition_index=partition.index,
                     leader_id=node_id,
                     leader_epoch=epoch(topic.name, partition.index),
-                    replica_nodes=[node_id],
-                    isr_nodes=[node_id],
+                    replica_nodes=[node_id] if node_id >= 0 else [],
+                    isr_nodes=[node_id] if node_id >= 0 else [],
                 )
                 for partition in topic.partitions[start : start + _SLICE]
+                for node_id in (leader(topic.name, partition.index),)
             ]
             await turns.rest()
         return answer

@@ -22,6 +22,7 @@ from bridges.net.budget import Kind, MemoryBudget
 from kafka_front.context import DEFERRED
 from kafka_front.service import fetch_partitions
 from kafka_front.service.access import Access
+from kafka_front.service.brokers import Brokers
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.service.patience import Patience
@@ -77,6 +78,7 @@ class Lab:
             catalog=SimpleNamespace(topics={}, by_id={}),
             node_id=0,
             rack=None,
+            brokers=Brokers(0, None, None),
             access=Access(Everybody()),
             fetch_sessions=FetchSessions(10),
             translator=Translator(1 << 20),

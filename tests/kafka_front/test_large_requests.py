@@ -70,7 +70,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     for module in SERVICES:
         module.register(registry, service)
     joined = groups.groups_of(service.node, service.settings, service.access)
-    groups.register(registry, joined)
+    groups.register(registry, joined, service.brokers)
     yield Lab(node, registry, service, joined)
     await joined.stop()
     await node.stop()

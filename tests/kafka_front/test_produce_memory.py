@@ -18,6 +18,7 @@ from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service import produce
 from kafka_front.service.access import Access
+from kafka_front.service.brokers import Brokers
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.bridges.log.log_lab import World, batch
@@ -46,6 +47,7 @@ class Lab:
             catalog=SimpleNamespace(by_id={}),
             node_id=0,
             rack=None,
+            brokers=Brokers(0, None, None),
             rules=SimpleNamespace(of=lambda topic: RULES),
             metrics=self.metrics,
             access=Access(Everybody()),

@@ -12,11 +12,13 @@ from kafka_front.dispatch import Registry
 
 from . import admin, consumer_membership, membership, offsets
 from .group_service import GroupService
+from .owned import OwnedGroups
 from .settings import GroupSettings
 
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from kafka_front.service.access import Access
+    from kafka_front.service.brokers import Brokers
     from kafka_front.settings import KafkaSettings
 
 __all__ = ["GroupService", "GroupSettings", "group_settings", "groups_of", "register"]
@@ -42,7 +44,7 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
 
 def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access) -> GroupService:
     """The groups of a node's clients, not started."""
-    return GroupService(
+    service = GroupService(
         node.progress,
         node.catalog,
         group_settings(kafka),
@@ -51,9 +53,15 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access) -> Group
         access=access,
         works=node.works,
     )
+    if node.owners is not None:
+        service.owned = OwnedGroups(node.owners, node.progress, service.runtime)
+    return service
 
 
-def register(registry: Registry, groups: GroupService) -> None:
+def register(registry: Registry, groups: GroupService, brokers: Brokers) -> None:
     """Serve keys 8-16, 42, 47, 68 and 69."""
-    for module in (membership, consumer_membership, offsets, admin):
+    if groups.owned is not None:
+        registry = groups.owned.guarding(registry)
+    for module in (membership, consumer_membership, offsets):
         module.register(registry, groups)
+    admin.register(registry, groups, brokers)

@@ -11,6 +11,7 @@ from bridges.errors import LogError
 from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
+from kafka_front.service.brokers import GROUP, TRANSACTION
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
     DeleteGroupsRequest,
@@ -30,6 +31,7 @@ from .group_service import GroupService
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
+    from kafka_front.service.brokers import Brokers
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -45,33 +47,38 @@ _DescribedMember = DescribeGroupsResponse.DescribedGroupMember
 class GroupAdmin:
     """Handlers of the requests about groups as a whole."""
 
-    def __init__(self, service: GroupService) -> None:
+    def __init__(self, service: GroupService, brokers: Brokers) -> None:
         self._service = service
+        self._brokers = brokers
 
     async def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """FindCoordinator: this node coordinates all groups and transactions."""
-        host, port = ctx.connection.advertised
-        node_id = self._service.node_id
+        """FindCoordinator: groups and transactional ids are spread over the nodes (a node by itself has all)."""
         error: int
         message: str | None
-        error, message = codes.NONE, None
+        error, message, kind = codes.NONE, None, GROUP
         allowed, refused = self._service.access.group, codes.GROUP_AUTHORIZATION_FAILED
         if request.key_type == _TRANSACTION_KEY:
             allowed, refused = self._service.access.transaction, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            kind = TRANSACTION
         elif request.key_type != _GROUP_KEY:
             error, message = codes.INVALID_REQUEST, f"there is no coordinator for keys of type {request.key_type}"
-        if error:
-            node_id, host, port = -1, "", -1
+
+        def found(key: str) -> tuple[int, str, int, int, str | None]:
+            if error:
+                return -1, "", -1, error, message
+            if not allowed(ctx, Operation.DESCRIBE, key):
+                return -1, "", -1, refused, None
+            broker = self._brokers.coordinator(kind, key, ctx.connection)
+            if broker is None:
+                return -1, "", -1, codes.COORDINATOR_NOT_AVAILABLE, None
+            return broker.node_id, broker.host, broker.port, codes.NONE, None
+
         if ctx.version >= _BATCHED_FIND_SINCE:
             response = FindCoordinatorResponse()
             async for key in in_turns(request.coordinator_keys):
-                if not error and not allowed(ctx, Operation.DESCRIBE, key):
-                    response.coordinators.append(_Coordinator(key, -1, "", -1, refused))
-                    continue
-                response.coordinators.append(_Coordinator(key, node_id, host, port, error, message))
+                response.coordinators.append(_Coordinator(key, *found(key)))
             return response
-        if not error and not allowed(ctx, Operation.DESCRIBE, request.key):
-            node_id, host, port, error = -1, "", -1, refused
+        node_id, host, port, error, message = found(request.key)
         return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
 
     async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
@@ -156,9 +163,9 @@ def _no_classic(group_id: str, group: ConsumerGroup | None) -> str:
     return f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
 
 
-def register(registry: Registry, service: GroupService) -> None:
+def register(registry: Registry, service: GroupService, brokers: Brokers) -> None:
     """Serve keys 10, 15, 16 and 42."""
-    admin = GroupAdmin(service)
+    admin = GroupAdmin(service, brokers)
     registry.register(ApiKey.FIND_COORDINATOR, admin.find_coordinator)
     registry.register(ApiKey.DESCRIBE_GROUPS, admin.describe)
     registry.register(ApiKey.LIST_GROUPS, admin.list)

@@ -183,6 +183,15 @@ class ConsumerCoordinator:
             if member.state is MemberState.UNREVOKED:
                 self._set_rebalance_timer(now_ms, group, member)
 
+    def surrender(self, group: ConsumerGroup) -> None:
+        """Let go of a group that another node coordinates from now on."""
+        del self.groups[group.group_id]
+        for member in group.members.values():
+            self._drop_timers(group, member)
+        for one in self._waiting.pop(group.group_id, {}).values():
+            one.fail(codes.NOT_COORDINATOR)
+        self._answers.deliver()
+
     def resign(self) -> None:
         """Answer what waits with NOT_COORDINATOR, because this node is going away."""
         self._resigned = True

@@ -220,11 +220,11 @@ class Coordinator:
         for member in group.members.values():
             self._renew_session(now_ms, group, member)
 
-    def surrender(self, group: Group) -> None:
-        """Let go of a group that goes on as one of the other kind: who waits is told to join again."""
+    def surrender(self, group: Group, code: int = codes.REBALANCE_IN_PROGRESS) -> None:
+        """Let go of a group that goes on as one of the other kind: who waits is told to join again; or elsewhere."""
         for member in group.members.values():
-            self._answers.answer_join(group, member, JoinReply(member.member_id, codes.REBALANCE_IN_PROGRESS))
-            self._answers.answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
+            self._answers.answer_join(group, member, JoinReply(member.member_id, code))
+            self._answers.answer_sync(member, SyncReply(code))
         for member_id in (*group.members, *group.pending):
             self._timers.remove((_Timer.SESSION, group.group_id, member_id))
         for kind in (_Timer.JOIN, _Timer.SYNC):

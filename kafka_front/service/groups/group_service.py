@@ -23,6 +23,7 @@ from . import codes
 from .consumer_group import ConsumerGroup
 from .group import Group, GroupState
 from .journal import GroupStore
+from .owned import OwnedGroups
 from .runtime import GroupRuntime
 from .settings import GroupSettings
 from .topic_index import Topics
@@ -90,6 +91,8 @@ class GroupService:
         self.coordinator = self.runtime.coordinator
         self.consumers = self.runtime.consumers
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
+        self.owned: OwnedGroups | None = None
+        """Which groups this node coordinates; None: all of them."""
         self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of)
         # Commits on their way to the disk, by group: what they replace must not be expired under them.
         self.committing: dict[str, int] = {}
@@ -97,8 +100,9 @@ class GroupService:
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the groups of the last run. Raises DataCorrupt."""
-        await self.runtime.load()
+        """Load the groups of the last run; among several nodes each comes with its slot. Raises DataCorrupt."""
+        if self.owned is None:
+            await self.runtime.load()
 
     def resign(self) -> None:
         """Answer what is parked, so that connections can drain. Members keep their place over a restart."""
@@ -106,6 +110,8 @@ class GroupService:
 
     async def stop(self) -> None:
         """Resign, and return when everything that waits to be stored is."""
+        if self.owned is not None:
+            await self.owned.close()
         await self.runtime.close()
 
     # --- groups --------------------------------------------------------------------------------------------------
@@ -122,7 +128,8 @@ class GroupService:
 
     def group_ids(self) -> list[str]:
         """Names of all groups, in order."""
-        return sorted({*self.directory, *self.progress.groups()})
+        names = {*self.directory, *self.progress.groups()}
+        return sorted(names if self.owned is None else filter(self.owned.owns, names))
 
     async def forget(self, group_id: str) -> int:
         """Delete an empty group and all it has committed; returns the error code (rule 60).

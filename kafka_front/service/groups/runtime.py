@@ -15,6 +15,7 @@ from bridges.deadlines import Alarm
 from bridges.errors import DataCorrupt
 from bridges.sliced import Sliced, SlicedWorks, advance, in_turns
 
+from . import codes
 from .assignors import Targets
 from .classic_members import ClassicMembers
 from .consumer_coordinator import ConsumerCoordinator, Refused
@@ -70,9 +71,12 @@ class GroupRuntime:
         """The coordinator's clock: milliseconds of the event loop's clock, which never goes back."""
         return int(self._loop.time() * 1000)
 
-    async def load(self) -> None:
-        """Bring back the groups of the last run. Raises DataCorrupt if one of them cannot be read."""
+    async def load(self, wanted: Callable[[str], bool] = lambda group_id: True) -> None:
+        """Bring back stored groups, those of the last run or another node's. Raises DataCorrupt if one of them cannot
+        be read, and errors of the database."""
         for group_id, blob in (await self._store.load_groups()).items():
+            if not wanted(group_id):
+                continue
             try:
                 snapshot = decode_snapshot(blob)
                 group = decode_group(group_id, blob, self.journal.from_unix)
@@ -85,6 +89,15 @@ class GroupRuntime:
                 restored = replace(snapshot, since_ms=self.journal.from_unix(snapshot.since_ms))
                 self.coordinator.restore(self.now_ms(), group_id, restored)
         self.touched()
+
+    def let_go(self, group_id: str) -> None:
+        """Another node coordinates the group from now on: who waits is told so, and it is forgotten here."""
+        classic, consumer = self.directory.classic.get(group_id), self.directory.consumer.get(group_id)
+        if classic is not None:
+            self.coordinator.surrender(classic, codes.NOT_COORDINATOR)
+            del self.directory.classic[group_id]
+        if consumer is not None:
+            self.consumers.surrender(consumer)
 
     def touched(self) -> None:
         """Set the timer to the coordinator's next deadline, if that is nearer than what it is set to."""

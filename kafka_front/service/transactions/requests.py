@@ -56,6 +56,7 @@ class TransactionRequests:
         self._access = service.access
         self._transactions = service.transactions
         self._ids = service.producer_ids
+        self._owners = service.node.owners
 
     async def init(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """InitProducerId: of idempotent producers a new id, of transactional ones the next epoch of theirs."""
@@ -65,6 +66,9 @@ class TransactionRequests:
                 self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
         else:
             self._may_write(ctx, name)
+            if self._owners is not None and len(self._owners.nodes) > 1:
+                message = "transactions are not served yet by a cluster of several nodes"
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
         expected = None
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer has an id and an epoch, or neither")

@@ -21,6 +21,7 @@ from bridges.catalog.schema import MIGRATIONS
 from bridges.catalog.topic import Change, Topic
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
+from kafka_front.service.brokers import Brokers
 from kafka_front.service.groups import admin, codes, consumer_membership, membership, offsets
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.settings import GroupSettings
@@ -91,8 +92,9 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         service = GroupService(progress.front("kafka"), FakeCatalog({"t": topic}), settings)
         await service.start()
         registry = Registry()
-        for part in (membership, consumer_membership, offsets, admin):
+        for part in (membership, consumer_membership, offsets):
             part.register(registry, service)
+        admin.register(registry, service, Brokers(0, None, None))
         server = Server(registry)
         host, port = await server.listen("kafka", "127.0.0.1", 0)
         yield Place(host, port, stack)

@@ -1,0 +1,180 @@
+"""Three nodes over one PostgreSQL and one store of objects: one of them is killed under load, and clients go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import NodeFactory
+from tests.node_process import NodeProcess
+from tests.postgres import Postgres
+
+PATIENCE = 120
+PARTITIONS = 12
+TOPIC = "flights"
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, postgres: Postgres) -> Iterator[list[NodeProcess]]:
+    factory = NodeFactory(tmp_path)
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
+    url = postgres.made()
+    try:
+        made = []
+        for number in (1, 2, 3):
+            own = {"cluster.database": url, "node.id": f"{number}", "sbp.object_log": f"{number}"}
+            made.append(factory(f"node{number}", settings=stored | own, start=False))
+        for node in made:
+            node.launch()
+        for node in made:
+            node.await_ready()
+        yield made
+    finally:
+        factory.dispose()
+
+
+def leaders(admin: AdminClient) -> dict[int, int]:
+    described = admin.list_topics(TOPIC, timeout=PATIENCE).topics[TOPIC]
+    return {number: partition.leader for number, partition in described.partitions.items()}
+
+
+def await_leaders(admin: AdminClient, wanted: set[int]) -> dict[int, int]:
+    began = time.monotonic()
+    while set((found := leaders(admin)).values()) != wanted:
+        assert time.monotonic() - began < PATIENCE, found
+        time.sleep(0.2)
+    return found
+
+
+class Writer:
+    """Produces to all partitions in turns; knows what was acknowledged, and the longest time without anything."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.failed: list[object] = []
+        self.longest = 0.0
+        self._last: dict[int, float] = {}
+        self._count = 0
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2})
+
+    def _told(self, error: object, message: object) -> None:
+        if error:
+            self.failed.append(error)
+            return
+        now = time.monotonic()
+        partition = message.partition()
+        self.longest = max(self.longest, now - self._last.get(partition, now))
+        self._last[partition] = now
+        self.acknowledged[partition, message.offset()] = message.value()
+
+    def write(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for partition in range(PARTITIONS):
+                self._producer.produce(TOPIC, b"%d" % self._count, partition=partition, on_delivery=self._told)
+                self._count += 1
+            self._producer.poll(0.01)
+
+    def close(self) -> int:
+        """The number of records written."""
+        assert self._producer.flush(PATIENCE) == 0
+        return self._count
+
+
+class Reader(threading.Thread):
+    """A member of a group; ``seen`` is shared by its members."""
+
+    def __init__(self, bootstrap: str, seen: dict[tuple[int, int], int]) -> None:
+        super().__init__()
+        self.seen = seen
+        self.longest = 0.0
+        self.over = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "readers",
+                "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": 200,
+            }
+        )
+
+    def run(self) -> None:
+        self._consumer.subscribe([TOPIC])
+        last = 0.0
+        while not self.over.is_set():
+            message = self._consumer.poll(0.2)
+            if message is None or message.error():
+                continue
+            now = time.monotonic()
+            self.longest = max(self.longest, now - last if last else 0.0)
+            last = now
+            place = (message.partition(), message.offset())
+            self.seen[place] = self.seen.get(place, 0) + 1
+        self._consumer.close()
+
+
+def read_all(bootstrap: str) -> dict[tuple[int, int], bytes]:
+    options = {"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False}
+    consumer = Consumer({**options, "enable.partition.eof": True, "auto.offset.reset": "error"})
+    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    found: dict[tuple[int, int], bytes] = {}
+    ended: set[int] = set()
+    while len(ended) < PARTITIONS:
+        message = consumer.poll(PATIENCE)
+        assert message is not None
+        if message.error():
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            ended.add(message.partition())
+        else:
+            found[message.partition(), message.offset()] = message.value()
+    consumer.close()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("end", ["kill -9", "orderly"])
+def test_clients_go_on_when_a_node_ends(nodes: list[NodeProcess], end: str) -> None:
+    bootstrap = ",".join(node.kafka for node in nodes)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+    await_leaders(admin, {1, 2, 3})
+    writer = Writer(bootstrap)
+    seen: dict[tuple[int, int], int] = {}
+    readers = [Reader(bootstrap, seen) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        writer.write(5)
+        nodes[1].kill() if end == "kill -9" else nodes[1].terminate()
+        writer.write(10)
+        written = writer.close()
+        await_leaders(admin, {1, 3})
+        began = time.monotonic()
+        while len(seen) < written:
+            assert time.monotonic() - began < PATIENCE
+            time.sleep(0.1)
+    finally:
+        for reader in readers:
+            reader.over.set()
+        for reader in readers:
+            reader.join()
+    print(
+        f"{end}: {written} records, the longest time without an acknowledgement {writer.longest:.1f} s, "
+        f"without a record for a member of the group {max(reader.longest for reader in readers):.1f} s"
+    )
+    assert writer.failed == []
+    assert len(writer.acknowledged) == written
+    # Offset by offset what was acknowledged, and nothing twice.
+    assert read_all(bootstrap) == writer.acknowledged
+    assert sorted(map(int, writer.acknowledged.values())) == list(range(written))
+    # How fast it goes is the machine's as well: what is asserted would catch a client that waits for its own timeouts.
+    assert writer.longest < 30
