@@ -200,7 +200,7 @@ def test_a_rule_that_one_node_is_told_binds_at_all(nodes: list[NodeProcess], adm
     until(lambda: "secret" in topics(one), True)
 
 
-def test_a_partition_that_moves_between_nodes_keeps_its_records_and_each_puts_new_ranges_on_its_own_server(
+def test_a_partition_is_written_and_read_through_any_node_and_lies_on_its_owners_server(
     nodes: list[NodeProcess], admins: list[AdminClient], postgres_of: str
 ) -> None:
     admins[0].create_topics([NewTopic("moved", 1)])["moved"].result(PATIENCE)
@@ -220,5 +220,5 @@ def test_a_partition_that_moves_between_nodes_keeps_its_records_and_each_puts_ne
             "WHERE topic = 'moved' ORDER BY range_index"
         ).fetchall()
     servers = [server for (server,) in placed]
-    assert len(servers) >= 4
-    assert servers == [servers[0], servers[1]] * (len(servers) // 2)
+    # Clients are led to its owner (tests/cluster/test_failover.py has what moves).
+    assert len(set(servers)) == 1
