@@ -75,8 +75,8 @@ class ObjectUpkeep:
         self._failed = failed
         self._chain: Chain = own.chain
         self._bucket = logs.log(own.name)
-        self._indexed = 1
-        """``next_seq`` of the newest index."""
+        self._indexed = 1 - own.objects
+        """``next_seq`` of the newest index; so much less as objects were read behind it at the start."""
         self._indexes = 0
         """How many were written; in the queue of what is to be deleted they are numbered by that."""
         self._keys: list[str] = []
