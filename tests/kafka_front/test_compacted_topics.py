@@ -142,6 +142,40 @@ def test_kill_9_at_any_moment_of_compaction_loses_and_brings_back_nothing(
     eventually(lambda: len(read(node, "t")) == len(acknowledged), "compaction")
 
 
+def test_a_reader_follows_a_topic_that_is_compacted_all_the_time(node_factory: Callable[..., NodeProcess]) -> None:
+    node = node_factory(settings=FAST)
+    make(node, "t", min_cleanable_dirty_ratio="0.01")
+    producer = Producer({"bootstrap.servers": node.kafka, "enable.idempotence": True})
+    reader = {"bootstrap.servers": node.kafka, "group.id": "g", "enable.auto.commit": False}
+    consumers = [Consumer(reader | {"isolation.level": level}) for level in ("read_committed", "read_uncommitted")]
+    for consumer in consumers:
+        consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+    seen: list[dict[bytes, int]] = [{} for _ in consumers]
+    offsets = [-1 for _ in consumers]
+    written = 0
+    while written < 4000 or min(offsets) < written - 1:
+        if written < 4000:
+            for _ in range(20):
+                producer.produce("t", b"%d" % written, b"%d" % (written % 50))
+                written += 1
+            assert producer.flush(30) == 0
+        for number, consumer in enumerate(consumers):
+            for message in consumer.consume(100, 0.05):
+                offset, key, value = message.offset(), message.key(), message.value()
+                assert not message.error()
+                assert offset is not None
+                assert key is not None
+                assert offset > offsets[number], "offsets grow"
+                assert value == b"%d" % offset, "what is at an offset is what was written there"
+                assert int(value) % 50 == int(key)
+                offsets[number] = offset
+                seen[number][key] = offset
+    assert all(one == {b"%d" % key: 3950 + key for key in range(50)} for one in seen)
+    assert described(node, "t")["removed_bytes"] != 0, "it was compacted meanwhile"
+    for consumer in consumers:
+        consumer.close()
+
+
 def test_transactions_on_a_compacted_topic(node_factory: Callable[..., NodeProcess]) -> None:
     node = node_factory(settings=FAST)
     make(node, "t")
