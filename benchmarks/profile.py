@@ -341,12 +341,13 @@ def main() -> int:
     args = parser.parse_args()
     if args.serve is not None:
         directory, durability, settings, kind = args.serve
-        from bridges.node import logging
+        from bridges.node import interpreter, logging
         from bridges.node.memory import keep_buffers
         from sbp_back.cycle import CycleLoop
 
         gc.disable()
         keep_buffers()
+        interpreter.share()
         logging.configure("error", "text")
         probes = None
         if kind:

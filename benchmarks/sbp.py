@@ -30,6 +30,7 @@ import psutil
 from benchmarks.probe import Machine, disk_speed, on_machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
+from bridges.node import interpreter
 from bridges.node.memory import collect_seldom
 from sbp_back.client.client import Client, StreamWriter
 from sbp_back.cycle import CycleLoop
@@ -164,6 +165,7 @@ async def serve_for_parent(directory: Path) -> None:
     options = EmbeddedOptions(listen={PD_LISTENER: LOCAL, RANGE_SERVER_LISTENER: LOCAL})
     embedded = await start_embedded(directory, options)
     collect_seldom()
+    interpreter.share()
     print(json.dumps(embedded.addresses), flush=True)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
@@ -261,6 +263,7 @@ async def appends(
     client = await side.start()
     opened = [await client.open((await client.create_stream()).stream_id, 0) for _ in range(max(writers))]
     collect_seldom()  # as a node does
+    interpreter.share()
     runs = []
     for size in sizes:
         for count in writers:

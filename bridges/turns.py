@@ -1,7 +1,8 @@
 """Work that names very many things and is done on the event loop, in turns with everybody else's.
 
-How long the work on one thing takes differs by a thousand, so a turn is a time and not a number. What is long on a
-single thing goes off the loop (:mod:`bridges.sliced`), and what all connections of a listener may do together in one
+How long the work on one thing takes differs by a thousand, so a turn is a time and not a number. All who have such work
+share the beginning of a turn of the loop, so that several of them make it little longer than one does. What is long on
+a single thing goes off the loop (:mod:`bridges.sliced`), and what all connections of a listener may do together in one
 turn of the loop is counted in bytes (:mod:`sbp_back.transport.turn`).
 """
 
@@ -14,11 +15,16 @@ from itertools import islice
 from time import monotonic
 from typing import Any, TypeVar
 
+from sbp_back.cycle import cycle_of
+
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
 S = TypeVar("S", str, tuple[str, str], tuple[str, int])
 
 _TURN_SECONDS = 0.003
+"""Of a turn of the loop, from its beginning on, for all works of this kind."""
+_LEAST_SECONDS = 0.001
+"""For each of them, however late its turn comes."""
 _PORTION = 50
 _RUN = 500
 _AT_ONCE = 100
@@ -28,25 +34,37 @@ _AT_ONCE = 100
 class Turns:
     """The turns of one request, or of one pass of a chore."""
 
-    __slots__ = ("_until",)
+    __slots__ = ("_cycle", "_until")
 
     def __init__(self) -> None:
-        self._until = monotonic() + _TURN_SECONDS
+        self._cycle = cycle_of(asyncio.get_running_loop())
+        self._begin()
+
+    def _begin(self) -> None:
+        self._until = max(monotonic() + _LEAST_SECONDS, self._cycle.began + _TURN_SECONDS)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others are to have theirs."""
+        return monotonic() >= self._until
 
     async def rest(self) -> None:
         """Let others have theirs, if this one is over."""
         if monotonic() >= self._until:
-            await asyncio.sleep(0)
-            self._until = monotonic() + _TURN_SECONDS
+            await self.end()
+
+    async def end(self) -> None:
+        """Let others have theirs."""
+        await asyncio.sleep(0)
+        self._begin()
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
     """``items`` one after the other. What they are taken from may change meanwhile, so give a list or a view of one."""
-    until = monotonic() + _TURN_SECONDS
+    turns = Turns()
     for item in items:
-        if monotonic() >= until:
-            await asyncio.sleep(0)
-            until = monotonic() + _TURN_SECONDS
+        if turns.is_over:
+            await turns.end()
         yield item
 
 

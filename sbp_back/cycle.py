@@ -14,6 +14,7 @@ import selectors
 from collections.abc import Callable
 from enum import IntEnum
 from math import ceil
+from time import monotonic
 from typing import Any
 
 Work = Callable[[], None]
@@ -34,7 +35,7 @@ class Cycle:
     keeps nobody from being heard. Without ``ends``, of a loop that is no :class:`CycleLoop`, it is done a turn later.
     """
 
-    __slots__ = ("_answers", "_ends", "_gathered", "_leaving", "_loop", "_phase")
+    __slots__ = ("_answers", "_ends", "_gathered", "_leaving", "_loop", "_phase", "began")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, ends: bool = False) -> None:
         self._loop = loop
@@ -43,6 +44,8 @@ class Cycle:
         self._gathered: list[Work] = []
         self._answers: list[Work] = []
         self._leaving: list[Work] = []
+        self.began = 0.0
+        """When the loop was last told what is ready (monotonic clock); 0 of a loop that is no :class:`CycleLoop`."""
 
     def gather(self, work: Work) -> None:
         """Have ``work`` done when everything that was ready has had its say."""
@@ -88,6 +91,7 @@ class Cycle:
     def begin(self) -> None:
         """The loop has been told what is ready."""
         self._phase = _Phase.ALL
+        self.began = monotonic()
 
     def end(self) -> None:
         """Everything that was ready has been worked off."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
 from bridges.commands.common import fail
+from bridges.node import interpreter
 from bridges.node.memory import collect_seldom, keep_buffers
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def run(
     # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
     gc.disable()
     keep_buffers()
+    interpreter.share()
     from bridges.node.config import load
     from bridges.node.sections import SettingsError
 

@@ -20,6 +20,7 @@ from bridges.net.budget import Kind
 from bridges.net.framing import FrameError, Framer, Framing
 from bridges.net.outbox import CHUNK, Buffer, Outbox
 from bridges.net.tls import certified
+from bridges.net.turn import LITTLE, RECEIVED_AT_ONCE
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.untie import socket_transport, untie
 
@@ -155,12 +156,15 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        framer = self._framer
+        framer, turns = self._framer, self.server.turns
+        space = framer.space()
         if self._budget.scarce and not framer.receiving:
-            return framer.space()[:_CAUTIOUS_BYTES]
-        return framer.space()
+            return space[:_CAUTIOUS_BYTES]
+        return turns.receive(space) if turns.is_over or len(space) > RECEIVED_AT_ONCE else space
 
     def buffer_updated(self, nbytes: int) -> None:
+        if nbytes > LITTLE:
+            self.server.turns.spend(nbytes)
         if self._closing or self._draining:
             return
         self.last_active = now = monotonic()

@@ -20,7 +20,8 @@ from sbp_back.buffers import fresh
 LARGE_FRAME = 16 * 1024
 #: Size of the shared buffer: a partial small frame at its front always leaves room.
 RECEIVE_BUFFER = 256 * 1024
-#: What a large frame's buffer starts with; it grows as bytes arrive, so that a mere length allocates little.
+#: What a large frame's buffer starts with, so that a mere length allocates little. When it is full there comes one for
+#: the whole frame, of which nothing is touched but what has arrived: so only the first is ever copied.
 FIRST_ALLOCATION = 1024 * 1024
 
 
@@ -141,7 +142,7 @@ class Framer:
         if frame is not None:
             if self._filled == len(frame):
                 # A new one instead of a resize, which fails while anybody holds a view of the old one.
-                grown = fresh(min(self._need, 4 * len(frame)))
+                grown = fresh(self._need)
                 grown[: self._filled] = frame
                 self._frame = frame = grown
             return memoryview(frame)[self._filled :]

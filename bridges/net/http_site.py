@@ -22,6 +22,7 @@ import structlog
 
 from bridges.net.address import Address
 from bridges.net.tls import HANDSHAKE_SECONDS
+from sbp_back.transport.listening import listen
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.tls_server import served
 from sbp_back.transport.untie import socket_transport, untie
@@ -214,13 +215,8 @@ class HttpSite:
 
         Whoever comes is told apart by ``name`` (:meth:`listener_of`), and may ask for one of ``names``.
         """
-        listener = await asyncio.get_running_loop().create_server(
-            served(lambda: _Gated(self, name, names), tls, HANDSHAKE_SECONDS),
-            address.host,
-            address.port,
-            backlog=128,
-            reuse_address=True,
-        )
+        gated = served(lambda: _Gated(self, name, names), tls, HANDSHAKE_SECONDS)
+        listener = await listen(gated, address.host, address.port)
         self._listeners.append(listener)
         host, port = listener.sockets[0].getsockname()[:2]
         return Address(str(host), int(port))

@@ -22,6 +22,7 @@ from bridges.net.outbox import Turns
 from bridges.net.sockets import hung_up
 from bridges.net.tls import HANDSHAKE_SECONDS
 from sbp_back.cycle import cycle_of
+from sbp_back.transport.listening import listen
 from sbp_back.transport.tls_server import served
 
 if TYPE_CHECKING:
@@ -116,13 +117,7 @@ class Server(ABC):
         ``advertised`` is what clients of this listener are told to connect to; without it, each connection's own
         local address, which is right wherever no address translation lies between.
         """
-        server = await self.loop.create_server(
-            served(lambda: self.connection(name, advertised), tls, HANDSHAKE_SECONDS),
-            host,
-            port,
-            backlog=1024,
-            reuse_address=True,
-        )
+        server = await listen(served(lambda: self.connection(name, advertised), tls, HANDSHAKE_SECONDS), host, port)
         self._servers.append(server)
         bound = server.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])

@@ -23,6 +23,11 @@ MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
 TRIM_THRESHOLD_BYTES = 128 * 1024 * 1024
 """Free memory at the top of the heap beyond this goes back to the system."""
 
+GARBAGE_THRESHOLDS = (10_000, 5, 1_000)
+"""Objects that are new when the collector looks at them, how often it does so before it looks at the survivors of those
+times together, and those times before it looks at everything. The first two make a pause: sixty thousand objects take
+it ten milliseconds, a million, which a client may have made by one request, took it a hundred."""
+
 
 def keep_buffers() -> bool:
     """Have the allocator keep and reuse large buffers; False where it cannot be told (not glibc)."""
@@ -35,9 +40,9 @@ def keep_buffers() -> bool:
 
 def collect_seldom() -> None:
     """What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest
-    (reference/kafka.md, section 6 rule 8)."""
+    (reference/kafka.md, section 6 rule 8), of which it looks at little at once, since everybody waits meanwhile."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
-from bridges.catalog.names import InvalidTopicName
+from bridges.catalog.names import InvalidTopicName, check_topic_name
 from bridges.catalog.topic import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
 from bridges.turns import Turns, in_turns
@@ -85,11 +85,9 @@ class Metadata:
         if not may_create:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:
-                self._catalog.check_new_topic(name, self._service.default_partitions())
+                check_topic_name(name)  # whatever else would hinder its creation, the topic is simply unknown
             except InvalidTopicName:
                 code = ErrorCode.INVALID_TOPIC_EXCEPTION
-            except LogError:
-                pass  # whatever else would hinder its creation, the topic is simply unknown
             return _failed(name, code)
         try:
             created = await self._catalog.create_topic(name, self._service.default_partitions())

@@ -32,7 +32,7 @@ from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import DEFECT, Handler, HasSessions
 from sbp_back.transport.outbox import Outbox
 from sbp_back.transport.tls_memory import bound_tls_memory
-from sbp_back.transport.turn import ENTRY_WORK, FRAME_WORK, Turn
+from sbp_back.transport.turn import ENTRY_WORK, FRAME_WORK, LITTLE, RECEIVED_AT_ONCE, Turn
 from sbp_back.transport.untie import socket_transport, untie
 from sbp_back.wire import model as m
 from sbp_back.wire.frame import (
@@ -270,9 +270,11 @@ class Connection(asyncio.BufferedProtocol):
         buffer = self._reader.get_buffer(sizehint)
         if self._budget.scarce and not self._reader.receiving:
             return buffer[:_CAUTIOUS_BYTES]
-        return buffer
+        return self._turn.receive(buffer) if self._turn.is_over or len(buffer) > RECEIVED_AT_ONCE else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if nbytes > LITTLE:
+            self._turn.spend(nbytes)
         self._active = self._loop.time()
         if self._transport is None or self._transport.is_closing():
             return
@@ -523,6 +525,8 @@ class Connection(asyncio.BufferedProtocol):
             # What was reserved for it is what the socket has yet to take from now on.
             self.room.holds(self._unsent)
             self.room.give_back(asked, min(asked.held, size))
+        elif size > LITTLE:
+            self._turn.spend(size)  # nobody has counted it before
         if last:
             self._done(asked)
         if self._read_paused:

@@ -11,6 +11,7 @@ from sbp_back.budget import MemoryBudget
 from sbp_back.transport.connection import Connection, GoAwayForm, ListenerOptions
 from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import Handler
+from sbp_back.transport.listening import listen
 from sbp_back.transport.tls_server import served
 from sbp_back.transport.turn import Turn
 from sbp_back.wire.frame import receive_buffer
@@ -73,7 +74,7 @@ class Listener:
         budget = self._budget or MemoryBudget(self._options.memory_bytes, loop.call_soon)
         buffer = receive_buffer()
         turn = Turn(loop, self._barrier)
-        self._server = await loop.create_server(
+        self._server = await listen(
             served(
                 lambda: Connection(
                     self, loop, self._handler, self._dialect, self._options, budget, buffer, turn, self._barrier
@@ -84,7 +85,6 @@ class Listener:
             ),
             self._host,
             self._port,
-            backlog=1024,
         )
         self._address = self._server.sockets[0].getsockname()[:2]
         if self._sweep_seconds > 0:

@@ -17,11 +17,16 @@ ENTRY_WORK = 1024
 
 _TURN_WORK = 2 * 1024 * 1024
 
+RECEIVED_AT_ONCE = 1024 * 1024
+"""Bytes of one connection: a socket may hold several times as many."""
+LITTLE = 64 * 1024
+"""Bytes received at once, from which on they count as work, and more than which nobody receives when a turn is over."""
+
 
 class Turn:
     """``spend`` counts work that was done, in bytes; while :attr:`is_over` nothing more is to be begun."""
 
-    __slots__ = ("_barrier", "_scheduled", "_spent", "_waiting", "loop")
+    __slots__ = ("_barrier", "_scheduled", "_spent", "_waiting", "is_over", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
         self.loop = loop
@@ -29,17 +34,19 @@ class Turn:
         self._spent = 0
         self._scheduled = False
         self._waiting: dict[object, Callable[[], None]] = {}
-
-    @property
-    def is_over(self) -> bool:
-        return self._spent >= _TURN_WORK
+        self.is_over = False
 
     def spend(self, work: int) -> None:
         """``work`` may be negative: less was done than had been counted."""
         self._spent += work
+        self.is_over = self._spent >= _TURN_WORK
         # While little is spent nobody minds that it is from earlier turns, and a turn of one's own costs a system call.
         if self._spent >= _TURN_WORK // 2:
             self._schedule()
+
+    def receive(self, space: memoryview) -> memoryview:
+        """What of ``space`` may be received into at once; :meth:`spend` more than :data:`LITTLE` of it."""
+        return space[: LITTLE if self.is_over else RECEIVED_AT_ONCE]
 
     def wait(self, who: object, go_on: Callable[[], None]) -> None:
         """Have ``go_on`` called in a later turn, once, after those that wait already."""
@@ -58,6 +65,7 @@ class Turn:
     def _next(self) -> None:
         self._scheduled = False
         self._spent = 0
+        self.is_over = False
         waiting = self._waiting
         for _ in range(len(waiting)):
             if self.is_over or not waiting:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 
+from sbp_back.buffers import fresh
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire.model import Buffer
 
@@ -48,7 +49,7 @@ _NO_CRC = bytes(4)
 
 _RECEIVE_BYTES = 128 * 1024
 _OWN_BUFFER_BYTES = 64 * 1024  # an unfinished frame this long leaves the receive buffer
-_FIRST_OWN_BYTES = 256 * 1024
+_FIRST_OWN_BYTES = 256 * 1024  # when so much has come, there is memory for the whole frame: only this is ever copied
 
 
 def receive_buffer() -> bytearray:
@@ -216,8 +217,9 @@ class FrameReader:
             return self._lent
         body_length = self._head[0] - 12
         if self._end == len(self._long):
-            grow = min(body_length - self._end, max(self._end, _FIRST_OWN_BYTES))
-            self._long += bytes(grow)
+            grown = fresh(min(body_length, _FIRST_OWN_BYTES) if self._end < _FIRST_OWN_BYTES else body_length)
+            grown[: self._end] = self._long
+            self._long = grown
         self._lent = memoryview(self._long)[self._end :]
         return self._lent
 
@@ -261,7 +263,7 @@ class FrameReader:
         self._head = head
         self._end = len(body)
         if self._whole:
-            self._long = bytearray(head[0] - 12)
+            self._long = fresh(head[0] - 12)
             self._long[: self._end] = body
         else:
             self._long = bytearray(body)

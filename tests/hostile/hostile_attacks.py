@@ -379,9 +379,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bulk", default="", help="the range of SBP that is read slowly, as JSON")
     parser.add_argument("--partitions", type=int, default=50, help="partitions of the topic that is read slowly")
+    parser.add_argument("--idle", action="store_true", help="use only what others leave of the processors")
     args = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if args.idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     wanted = {kind: int(count) for kind, _, count in (attack.partition("=") for attack in args.attacks)}
     prepare(list(wanted))
     running = [forked(args, kind, count) for kind, count in wanted.items()]

@@ -26,6 +26,7 @@ from tests.pravega_front.raw_client import Closed, RawClient
 
 PATIENCE_S = 60.0
 """An answer that takes longer than this counts as none."""
+LATENESS = "lateness"
 _STAMP = struct.Struct(">dq")
 _EVENT = struct.Struct(">ii")
 
@@ -79,6 +80,19 @@ class Worker(ABC):
 
     @abstractmethod
     def work(self) -> None: ...
+
+
+class Lateness(Worker):
+    """Asks nobody: how late this process is, whose threads share processors and Python's interpreter."""
+
+    def __init__(self) -> None:
+        super().__init__("lateness", 100)
+
+    def work(self) -> None:
+        while not self.finish.is_set():
+            due = time.monotonic() + self._interval
+            self.finish.wait(self._interval)
+            self.record(LATENESS, max(0.0, time.monotonic() - due))
 
 
 class KafkaProducing(Worker):

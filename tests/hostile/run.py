@@ -9,8 +9,12 @@ the calm before. The run fails when a well-behaved client was refused, lost or d
 than a minute; when it waited longer than in the calm by more than a quarter of a second (``--stall``) and what the bare
 disk takes, which says something on a machine that does nothing else; when the node ended, logged an exception that
 nobody expected, or used more memory than it may. What the bare disk takes is measured where it matters: how long 4 KiB
-wait that are written and flushed beside as many bytes a second as the node wrote (``hostile_disk.py``). Bounded in time
-and number; loopback only.
+wait that are written and flushed beside as many bytes a second as the node wrote (``hostile_disk.py``).
+
+Elsewhere those who are hostile have machines of their own, so here they use only what the node and the well-behaved
+clients leave of the processors (``--compete``: as much as anybody). How late the clients' own process was at most,
+which it asks itself a hundred times a second, is no wait for the node and allowed as well. Beside it is told how much
+of the time the node's event loop was ready and had no processor. Bounded in time and number; loopback only.
 """
 
 from __future__ import annotations
@@ -38,10 +42,12 @@ import ydb  # noqa: E402
 from confluent_kafka import Producer  # noqa: E402
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from hostile_clients import (  # noqa: E402
+    LATENESS,
     PATIENCE_S,
     HealthAsking,
     KafkaConsuming,
     KafkaProducing,
+    Lateness,
     PravegaAsking,
     PravegaReading,
     PravegaWriting,
@@ -168,6 +174,10 @@ class Line:
     disk_bytes: int = 0
     disk_floor: float = 0.0
     """Longest wait for the bare disk beside as many bytes, if it was asked."""
+    clients_late: float = 0.0
+    """How late the process of the well-behaved clients was at most."""
+    loop_waited: float = 0.0
+    """Seconds that the node's event loop was ready and had no processor."""
     attacks: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -245,6 +255,8 @@ class Run:
         self.consuming = KafkaConsuming(node.bootstrap, GOOD)
         store, good = self.targets["pravega-segmentstore"], pravega_segment(GOOD_PRAVEGA, 0)
         self.reading = PravegaReading(store, good)
+        self.lateness = Lateness()
+        self.lateness.start()
         self.workers: list[Worker] = [
             self.producing,
             self.consuming,
@@ -271,13 +283,17 @@ class Run:
             command += ["--target", f"{name}={self.targets[name]}"]
         command += ["--seconds", str(self.args.seconds), "--seed", str(self.report.seed)]
         command += ["--bulk", self.bulk, "--partitions", str(BULK_PARTITIONS)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        if not self.args.compete:
+            command.append("--idle")
+        # Not a session: the kernel may share processors out among sessions first, whatever is idle within one.
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
 
     def phase(self, phase: Phase) -> None:
         """Measure one phase from the first attack to the last one's end."""
         line = Line(phase.name)
-        for worker in self.workers:
+        for worker in (*self.workers, self.lateness):
             worker.lap()
+        waited = waited_for_processor(self.node.pid)
         began = time.monotonic()
         with Watch(self.node.pid) as watch:
             if phase.attacks:
@@ -287,6 +303,8 @@ class Run:
         line.seconds = time.monotonic() - began
         line.peak_rss, line.cpu_seconds = watch.usage.peak_rss, watch.usage.cpu_seconds
         line.disk_bytes = watch.usage.disk_bytes
+        line.loop_waited = waited_for_processor(self.node.pid) - waited
+        line.clients_late = max(self.lateness.lap()[LATENESS], default=0.0)
         for worker in self.workers:
             for kind, took in worker.lap().items():
                 took.sort()
@@ -297,6 +315,7 @@ class Run:
         self.judge(line)
         show(line)
         print(told_of_disk(line), flush=True)
+        print(told_of_processors(line), flush=True)
 
     def carried_out(self, phase: Phase) -> dict[str, dict[str, int]]:
         """What the attacks of a phase did, when the last of them has ended."""
@@ -319,8 +338,9 @@ class Run:
         return done
 
     def bound(self, line: Line, kind: str) -> float:
-        """Seconds that a request may have taken: as in the calm, ``--stall``, and what the bare disk takes."""
-        return self.calm.get(kind, 0.0) + float(self.args.stall) + line.disk_floor
+        """Seconds that a request may have taken: as in the calm, ``--stall``, what the bare disk takes, and how late
+        whoever asked was himself."""
+        return self.calm.get(kind, 0.0) + float(self.args.stall) + line.disk_floor + line.clients_late
 
     def judge(self, line: Line) -> None:
         """What must hold in every phase."""
@@ -346,6 +366,7 @@ class Run:
         """Stop the clients and compare what they were told."""
         produced, consumed = self.producing, self.consuming
         produced.end()
+        self.lateness.end()
         self.reading.end()  # while there is still something for it to wait for
         deadline = time.monotonic() + PATIENCE_S
         while len(consumed.read) < len(produced.acknowledged) and time.monotonic() < deadline:
@@ -384,6 +405,20 @@ def told_of_disk(line: Line) -> str:
     return told + (f"; beside as much 4 KiB, flushed, took up to {_ms(line.disk_floor)} ms" if line.disk_floor else "")
 
 
+def told_of_processors(line: Line) -> str:
+    """Who waited for a processor."""
+    told = f"    the node's loop had no processor for {line.loop_waited / line.seconds:.0%} of the time"
+    return f"{told}; the clients were late by up to {_ms(line.clients_late)} ms themselves"
+
+
+def waited_for_processor(pid: int) -> float:
+    """Seconds that a process's first thread was ready and did not run so far; 0 where the kernel does not count."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.1f}"
 
@@ -407,6 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help="how much longer than in the calm anybody may wait; more where others use the machine, too",
     )
+    parser.add_argument("--compete", action="store_true", help="hostile clients use processors as anybody does")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the node")
     parser.add_argument("--directory", type=Path, default=None, help="kept when something was violated")

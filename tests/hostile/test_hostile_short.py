@@ -18,7 +18,8 @@ RUN = Path(__file__).resolve().parent / "run.py"
 def test_nobody_who_behaves_is_harmed_by_those_who_do_not(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, str(RUN), "--scale", "0.1", "--seconds", "5", "--megabytes", "30", "--seed", "7"]
-    command += ["--stall", "60"]  # other tests run beside it: how long they hold up somebody says nothing here
+    # Other tests run beside it: how long they hold up somebody says nothing here, and they leave nothing unused.
+    command += ["--stall", "60", "--compete"]
     done = subprocess.run(
         [
             *command,

@@ -26,6 +26,8 @@ ZERO_STEP = 512 * KIB
 
 SMALL_GROUP = 1024 * KIB
 """Zeroing pays while groups are smaller than this on average."""
+_LATELY = 1 / 8
+"""Weight of the newest group among those before. Between large groups nothing is zeroed for small ones."""
 
 
 class SegmentFactory(Struct, frozen=True):
@@ -76,6 +78,8 @@ class Preparer:
         self._zeroed = 0
         self._busy = (0, 0)
         self._small_groups = True
+        self._lately = 0.0
+        """Bytes of a group."""
         self._idle_until = 0
         """The writer need not ask, while it writes small groups below this."""
         self._blocked = False
@@ -126,7 +130,8 @@ class Preparer:
             self._written = end
             return
         with self._changed:
-            self._small_groups = end - begin < SMALL_GROUP
+            self._lately += _LATELY * (end - begin - self._lately)
+            self._small_groups = self._lately < SMALL_GROUP
             self._written = end
             while self.is_busy(begin, end):
                 self._changed.wait()

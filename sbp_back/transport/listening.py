@@ -1,0 +1,28 @@
+"""Listening sockets whose clients come in turns.
+
+asyncio takes as many connections in one turn of the loop as the kernel may keep waiting, and each of them costs that
+turn, and the next, a tenth of a millisecond: a thousand that come together would keep everybody else waiting for as
+many tenths. So a few are taken in each turn, and the kernel keeps the others, as many as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+
+TAKEN_AT_ONCE = 16
+"""Connections of one listener in a turn of the loop."""
+WAITING = 1024
+"""Connections that the kernel keeps until they are taken (less where ``net.core.somaxconn`` is)."""
+
+
+async def listen(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Server:
+    """A server on the running loop. Raises OSError when the address cannot be bound."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(factory, host, port, backlog=TAKEN_AT_ONCE, reuse_address=True)
+    for one in server.sockets:
+        with socket.socket(fileno=os.dup(one.fileno())) as same:  # what asyncio shows of it cannot do this
+            same.listen(WAITING)
+    return server
