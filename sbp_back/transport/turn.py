@@ -1,7 +1,9 @@
 """How much of one turn of the event loop the connections of a listener may take together.
 
 A turn goes through everything that has become ready. Bounding what each connection does in it is not enough when
-hundreds are ready at once, so they share one allowance; who finds it used up goes on in the next turn, in order.
+hundreds are ready at once, so they share one allowance; who finds it used up goes on in the next turn, in order. Of
+those that wait each gets a small part of it then, and waits again: so one that asks for little is not behind all that
+every other has asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ ENTRY_WORK = 1024
 """What a frame, and an entry in it, counts besides its bytes: about as long as copying and checking so many takes."""
 
 _TURN_WORK = 2 * 1024 * 1024
+_SHARE = _TURN_WORK // 16
+"""Of one that has waited, while others do."""
 
 RECEIVED_AT_ONCE = 1024 * 1024
 """Bytes of one connection: a socket may hold several times as many."""
@@ -26,12 +30,13 @@ LITTLE = 64 * 1024
 class Turn:
     """``spend`` counts work that was done, in bytes; while :attr:`is_over` nothing more is to be begun."""
 
-    __slots__ = ("_barrier", "_scheduled", "_spent", "_waiting", "is_over", "loop")
+    __slots__ = ("_barrier", "_scheduled", "_spent", "_until", "_waiting", "is_over", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
         self.loop = loop
         self._barrier = barrier
         self._spent = 0
+        self._until = _TURN_WORK
         self._scheduled = False
         self._waiting: dict[object, Callable[[], None]] = {}
         self.is_over = False
@@ -39,7 +44,7 @@ class Turn:
     def spend(self, work: int) -> None:
         """``work`` may be negative: less was done than had been counted."""
         self._spent += work
-        self.is_over = self._spent >= _TURN_WORK
+        self.is_over = self._spent >= self._until
         # While little is spent nobody minds that it is from earlier turns, and a turn of one's own costs a system call.
         if self._spent >= _TURN_WORK // 2:
             self._schedule()
@@ -65,12 +70,16 @@ class Turn:
     def _next(self) -> None:
         self._scheduled = False
         self._spent = 0
-        self.is_over = False
         waiting = self._waiting
         for _ in range(len(waiting)):
-            if self.is_over or not waiting:
+            if self._spent >= _TURN_WORK or not waiting:
                 break
             who = next(iter(waiting))
-            self._barrier.call("turn of a connection", waiting.pop(who))
+            go_on = waiting.pop(who)
+            self._until = self._spent + _SHARE if waiting else _TURN_WORK
+            self.is_over = False
+            self._barrier.call("turn of a connection", go_on)
+        self._until = _TURN_WORK
+        self.is_over = self._spent >= _TURN_WORK
         if waiting:
             self._schedule()
