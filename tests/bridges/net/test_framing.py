@@ -138,3 +138,14 @@ def test_a_large_frame_waits_for_its_reservation() -> None:
     assert framer.reserved == len(payload)
     assert asked == [len(payload)] * 3
     assert feed(framer, data[5000:], [70_000]) == [payload]
+
+
+def test_only_the_beginning_of_a_large_frame_is_ever_copied() -> None:
+    framer = Framer(ReceiveBuffer(), KAFKA)
+    size = 64 * FIRST_ALLOCATION
+    feed(framer, struct.pack(">i", size) + bytes(FIRST_ALLOCATION), [300_000])
+    whole = framer.space()
+    assert len(whole) == size - FIRST_ALLOCATION, "there is room for all of it when a mebibyte has come"
+    whole[:5] = b"later"
+    assert framer.received(len(whole) - 1) == []
+    assert framer.space().obj is whole.obj
