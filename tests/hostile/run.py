@@ -9,7 +9,8 @@ the calm before. The run fails when a well-behaved client was refused, lost or d
 than a minute; when it waited longer than in the calm by more than a quarter of a second (``--stall``) and what the bare
 disk takes, which says something on a machine that does nothing else; when the node ended, logged an exception that
 nobody expected, or used more memory than it may. What the bare disk takes is measured where it matters: how long 4 KiB
-wait that are written and flushed beside as many bytes a second as the node wrote (``hostile_disk.py``).
+wait that are written and flushed beside as many bytes a second as the node wrote (``hostile_disk.py``); it counts
+twice, since who comes while a group is flushed waits for that one and for his own.
 
 Elsewhere those who are hostile have machines of their own, so here they use only what the node and the well-behaved
 clients leave of the processors (``--compete``: as much as anybody). How late the clients' own process was at most,
@@ -338,9 +339,9 @@ class Run:
         return done
 
     def bound(self, line: Line, kind: str) -> float:
-        """Seconds that a request may have taken: as in the calm, ``--stall``, what the bare disk takes, and how late
-        whoever asked was himself."""
-        return self.calm.get(kind, 0.0) + float(self.args.stall) + line.disk_floor + line.clients_late
+        """Seconds that a request may have taken: as in the calm, ``--stall``, what the bare disk takes for the group
+        that is being flushed when it comes and for its own, and how late whoever asked was himself."""
+        return self.calm.get(kind, 0.0) + float(self.args.stall) + 2 * line.disk_floor + line.clients_late
 
     def judge(self, line: Line) -> None:
         """What must hold in every phase."""
