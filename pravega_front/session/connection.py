@@ -127,7 +127,8 @@ class Connection(net.Connection):
         code = code_of(frame)
         turn = self.server.turn
         turn.spend(len(frame) + FRAME_WORK)
-        if turn.is_over:
+        # Who asks for one thing at a time waits for its answer, which is rest enough.
+        if turn.is_over and self._waiting:
             self._resting = True
             turn.wait(self, self._rested)
         if code in (BLOCK, BLOCK_END):
