@@ -9,6 +9,7 @@ from bridges.barrier import Barrier
 from bridges.net import server as net
 from bridges.net.budget import MemoryBudget
 from bridges.net.framing import Framing
+from bridges.net.quotas import Quotas
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.long_requests import LongRequests
@@ -54,10 +55,11 @@ class Server(net.Server):
         observer: Observer | None = None,
         budget: MemoryBudget | None = None,
         barrier: Barrier | None = None,
+        quotas: Quotas | None = None,
         *,
         must_log_in: Callable[[str], bool] = lambda listener: False,
     ) -> None:
-        super().__init__("kafka", limits or Limits(), observer or NullObserver(), budget, barrier)
+        super().__init__("kafka", limits or Limits(), observer or NullObserver(), budget, barrier, quotas)
         self.registry = registry
         #: At which listeners nothing is done for clients that do not say who they are.
         self.must_log_in = must_log_in

@@ -22,6 +22,7 @@ from kafka_front.service import (
     list_offsets,
     metadata,
     produce,
+    quotas,
     sasl,
     topics,
     users,
@@ -40,7 +41,21 @@ if TYPE_CHECKING:
     from kafka_front.service.transactions.service import Transactions
 
 #: Services by module; each has ``register(registry, service)``.
-SERVICES = (metadata, produce, fetch, list_offsets, topics, configs, cluster, users, acls, sasl, requests, admin)
+SERVICES = (
+    metadata,
+    produce,
+    fetch,
+    list_offsets,
+    topics,
+    configs,
+    cluster,
+    users,
+    quotas,
+    acls,
+    sasl,
+    requests,
+    admin,
+)
 
 _SETTLE_MS = 1000
 """How often it is written down which transactions have ended."""
@@ -99,6 +114,7 @@ class KafkaServer:
             _Observer(service.metrics),
             node.budget,
             node.barrier,
+            node.quotas,
             must_log_in=node.authenticator.required_at,
         )
         bound: dict[str, Address] = {}

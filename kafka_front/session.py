@@ -8,8 +8,10 @@ start anything else only when all earlier requests of the connection are answere
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +49,9 @@ _SHORT_ELEMENTS = 2_000
 _LOGIN_BYTES = 512 * 1024
 #: What it may ask until then (reference/kafka.md, rule 68).
 _BEFORE_LOGIN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+
+_LONGEST_THROTTLE_MS = 2**31 - 1
 
 
 class Observer(net_server.Observer, Protocol):
@@ -101,6 +106,21 @@ class Connection(Client):
 
     def _may_start(self, frame: bytes | bytearray | None) -> bool:
         return self._only_produce and (frame is None or (not frame[0] and not frame[1]))
+
+    def _admits(self, frame: bytes | bytearray) -> bool:
+        if self._barred:
+            return True
+        quotas = self.server.quotas
+        try:
+            header = codec.decode_header(frame)
+        except WireError:
+            return True  # which is told as it is started
+        self.client_id = header.client_id
+        if header.key == ApiKey.PRODUCE and not self._passes(quotas.produce):
+            return False
+        if header.key == ApiKey.FETCH and not self._passes(quotas.fetch):
+            return False
+        return self._passes(quotas.request)
 
     def _outlives(self, slot: Context) -> bool:
         # The appends of a Produce go on and hold its bytes: they stay accounted until the handler answers.
@@ -196,6 +216,8 @@ class Connection(Client):
         if self._closing or ctx._done or not _is_long(response):
             return None
         wire = codec.server_codec(ctx.key, ctx.version)
+        if self._muted:
+            self._tell_throttled(response)
         try:
             # In few pieces: sending very many small ones takes others' time, too.
             return await self.server.off_loop(lambda: joined(wire.response(ctx.correlation_id, response)))
@@ -291,6 +313,14 @@ class Connection(Client):
             self.server.observer.request_done(ctx.key, ctx.version, monotonic() - ctx.arrived, ctx._size, sent)
         self._fill(ctx, output, sent)
 
+    def _tell_throttled(self, response: Message) -> Message:
+        """Have a response say how long its client should ask for nothing (KIP-219), where it has a place for that."""
+        if "throttle_time_ms" in response.__slots__:
+            told = getattr(response, "throttle_time_ms")  # noqa: B009  # of most messages, not of all
+            wait = min(math.ceil(self.throttled_seconds * 1000), _LONGEST_THROTTLE_MS)
+            response.throttle_time_ms = max(told, wait)  # type: ignore[attr-defined]
+        return response
+
     def _encode(self, ctx: Context, response: Message, prepared: list[Buffer] | None) -> list[Buffer]:
         wire = codec.server_codec(ctx.key, ctx.version)
         if wire.has_error_code:
@@ -299,6 +329,8 @@ class Connection(Client):
                 self.server.observer.error_told(ctx.key, code)
         if prepared is not None:
             return prepared
+        if self._muted:
+            response = self._tell_throttled(copy(response))
         try:
             return wire.response(ctx.correlation_id, response)
         except WireError:

@@ -106,16 +106,17 @@ class Access:
 
     # --- commands --------------------------------------------------------------------------------------------------
 
-    def check(self, listener: str, host: str, token: str, segment: str, update: bool) -> float | None:
-        """Until when (wall clock, s) a token allows a command on a segment from ``host``; None at a listener that asks
-        for none.
+    def check(self, listener: str, host: str, token: str, segment: str, update: bool) -> tuple[Principal, float | None]:
+        """Who has a token that allows a command on a segment from ``host``, and until when (wall clock, s); nobody and
+        None at a listener that asks for none.
 
         Raises Refused.
         """
         if not self._required_at(listener):
             scope, stream = _stream_of(segment)
-            self._check_rules(ANONYMOUS.at(host), scope, stream, segment, update)
-            return None
+            nobody = ANONYMOUS.at(host)
+            self._check_rules(nobody, scope, stream, segment, update)
+            return nobody, None
         try:
             found = self._node.authenticator.check(token, AUDIENCE)
         except TokenExpired as error:
@@ -123,7 +124,7 @@ class Access:
         except TokenError as error:
             raise Refused(str(error)) from error
         self._check_claims(found, host, segment, update)
-        return found.expires
+        return found.principal.at(host), found.expires
 
     def _check_claims(self, token: Token, host: str, segment: str, update: bool) -> None:
         scope, stream = _stream_of(segment)

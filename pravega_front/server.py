@@ -76,7 +76,7 @@ class SegmentStore(net.Server):
             receive_seconds=settings.receive_ms / 1000,
             max_connections=settings.max_connections,
         )
-        super().__init__("pravega", limits, Observer(node.metrics), node.budget, node.barrier)
+        super().__init__("pravega", limits, Observer(node.metrics), node.budget, node.barrier, node.quotas)
         self.metrics = node.metrics
         self.appends = node.metrics.kind("Append")
         self.settings = settings

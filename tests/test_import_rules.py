@@ -40,6 +40,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "turns": 1,
         "awaited": 1,
         "barrier": 0,
+        "bucket": 0,
         "deadlines": 1,
         "finishing": 1,
         "rounds": 1,

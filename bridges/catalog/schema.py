@@ -301,6 +301,14 @@ def _version_22(connection: Connection) -> None:
     )
 
 
+def _version_23(connection: Connection) -> None:
+    # How much whom may do (bridges/catalog/client_quotas.py).
+    connection.execute(
+        "CREATE TABLE client_quotas (user_name TEXT NOT NULL, client_id TEXT NOT NULL, ip TEXT NOT NULL, "
+        "quota TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (user_name, client_id, ip, quota)) STRICT, WITHOUT ROWID"
+    )
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -324,6 +332,7 @@ MIGRATIONS = (
     make_cluster,
     _version_21,
     _version_22,
+    _version_23,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

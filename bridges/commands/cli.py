@@ -27,6 +27,7 @@ _COMMANDS = {
     "transaction": "Find transactions that nobody ends any more, and end them.",
     "group": "Show consumer groups and their lag.",
     "acl": "Say who may do what.",
+    "quota": "Say how much users and clients may do.",
     "user": "Add, remove and list users, and change passwords.",
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",

@@ -15,6 +15,7 @@ from bridges.console.groups import GroupHandlers
 from bridges.console.host import Host
 from bridges.console.jobs import JobHandlers
 from bridges.console.memory import Counted
+from bridges.console.quotas import QuotaHandlers
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
@@ -42,6 +43,7 @@ class Console:
         TopicHandlers(self._node).add_to(app)
         GroupHandlers(self._node).add_to(app)
         AccessRuleHandlers(self._node).add_to(app)
+        QuotaHandlers(self._node).add_to(app)
         JobHandlers(self._node).add_to(app)
         TransactionHandlers(self._node).add_to(app)
         self._records.add_to(app)

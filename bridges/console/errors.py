@@ -8,6 +8,7 @@ import structlog
 from aiohttp import web
 
 from bridges.catalog.access_rules import TooManyRules
+from bridges.catalog.client_quotas import TooManyQuotas
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
@@ -46,6 +47,7 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (BatchTooLarge, 413),
     (OffsetOutOfRange, 416),
     (TooManyRules, 409),
+    (TooManyQuotas, 409),
     (TransactionNotFound, 404),
     (NothingToAbort, 409),
     (StorageFull, 507),

@@ -9,6 +9,7 @@ from typing import Protocol
 from bridges.auth import Authorizer
 from bridges.auth.authenticator import Authenticator
 from bridges.catalog.access_rules import AccessRules
+from bridges.catalog.client_quotas import ClientQuotas
 from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
@@ -50,6 +51,8 @@ class Host(Protocol):
     def authorizer(self) -> Authorizer: ...
     @property
     def access_rules(self) -> AccessRules | None: ...
+    @property
+    def client_quotas(self) -> ClientQuotas: ...
     @property
     def metrics(self) -> Metrics: ...
     @property

@@ -10,7 +10,7 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -19,6 +19,7 @@ from bridges.auth import ANONYMOUS, Principal
 from bridges.net.budget import Kind
 from bridges.net.framing import FrameError, Framer, Framing
 from bridges.net.outbox import CHUNK, Buffer, Outbox
+from bridges.net.quotas import Limiter, Throttle
 from bridges.net.tls import certified
 from bridges.net.turn import LITTLE, RECEIVED_AT_ONCE
 from sbp_back.transport.tls_memory import bound_tls_memory
@@ -42,6 +43,8 @@ _PLENTIFUL = 1 / 4
 _WHOLE = 1 << 62
 #: What is received at once while memory is short: all connections together may do so in one turn of the loop.
 _CAUTIOUS_BYTES = 16 * 1024
+#: While memory is short, who waits for a quota may hold a large request for so long.
+_MUTED_PATIENCE_S = 5.0
 
 
 class Slot:
@@ -79,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self.local: tuple[str, int] = ("", 0)
         #: The host and port that clients of this listener must be told.
         self.advertised: tuple[str, int] = advertised or ("", 0)
+        #: What it calls itself; quotas may be about that.
+        self.client_id: str | None = None
         #: Who the client is, by its certificate or by what it has proved since.
         self.principal: Principal = ANONYMOUS
         self.last_active = 0.0
@@ -109,6 +114,10 @@ class Connection(asyncio.BufferedProtocol):
         self._resting = False
         self._closing = False
         self._draining = False
+        # Whether it waits for a quota, and its place in the queues, once there is any.
+        self._muted = False
+        self._muted_since = 0.0
+        self._throttle: Throttle | None = None
         self._on_close: set[Callable[[], None]] = set()
 
     # --- the protocol ----------------------------------------------------------------------------------------------
@@ -123,6 +132,10 @@ class Connection(asyncio.BufferedProtocol):
     @abstractmethod
     def _start(self, frame: bytes | bytearray, arrived: float) -> None:
         """Handle one request."""
+
+    def _admits(self, frame: bytes | bytearray) -> bool:
+        """Whether quotas let a request start now; if not the connection waits. Asked where anybody has a quota."""
+        return self._passes(self.server.quotas.request)
 
     def _outlives(self, slot: Any) -> bool:
         """Whether a request's bytes are held beyond the end of the connection, until :meth:`_fill`."""
@@ -212,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reserve(self, size: int) -> bool:
         """May a large frame be received? Not while what came before it keeps it from being started."""
-        if self._waiting or (self._slots and not self._may_start(None)):
+        if self._waiting or self._muted or (self._slots and not self._may_start(None)):
             return False
         begun = self._begun_bytes()
         if not self.account.admit(Kind.REQUESTS, size + begun, self._stashed + begun):
@@ -262,6 +275,8 @@ class Connection(asyncio.BufferedProtocol):
             self._outbox.drop()
         self._outbox = None
         self._reading = False
+        if self._throttle is not None:
+            self._throttle.leave()
         framer = self._framer
         self.account.give(Kind.REQUESTS, framer.reserved + self._stashed)
         framer.close()
@@ -363,18 +378,25 @@ class Connection(asyncio.BufferedProtocol):
     def _work(self) -> None:
         """Start what may start, then write what is answered."""
         self._busy = True
-        waiting, slots = self._waiting, self._slots
+        waiting, slots, quotas = self._waiting, self._slots, self.server.quotas
         while waiting and not self._closing:
             if self._output_bytes > self.server.limits.write_buffer_bytes:
                 self._flush()  # what is not sent yet must count before more is started
-            if self._write_paused or self._resting:
+            if self._write_paused or self._resting or self._muted:
                 break
             frame, arrived = waiting[0]
             if slots and not self._may_start(frame):
                 break
+            if quotas.in_force and not self._admits(frame):
+                break
             waiting.popleft()
             self._waiting_bytes -= len(frame)
-            self._start(frame, arrived)
+            if quotas.request.in_force:
+                began = perf_counter()
+                self._start(frame, arrived)
+                self.charge(quotas.request, (perf_counter() - began) * 1e6)
+            else:
+                self._start(frame, arrived)
         self._busy = False
         if waiting or self._waiting_held:
             self._count_waiting()
@@ -441,6 +463,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._write_paused
             or self.in_flight > self.server.limits.connection_bytes
             or self._waiting_bytes + self._waiting_held > _QUEUED_BYTES
+            or self._muted
             or self.account.crowded
         )
 
@@ -448,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._closing:
             self._reading = False
             self._transport.pause_reading()
-            if self.in_flight or self._framer.blocked:
+            if self.in_flight or self._framer.blocked or self._muted:
                 self.receiving_since = _NOT_RECEIVING  # it is we who keep it from sending
             if not self._draining:
                 self.maybe_resume()  # or wait for room
@@ -482,8 +505,55 @@ class Connection(asyncio.BufferedProtocol):
             return _CROWDED_AHEAD
         return CHUNK if self.account.level >= _PLENTIFUL else _WHOLE
 
+    # --- quotas ----------------------------------------------------------------------------------------------------
+
+    def charge(self, limiter: Limiter, amount: float) -> None:
+        """The client has taken so much of its quota; if that was too much nothing more is read of it, or started, until
+        it has come in again (KIP-219)."""
+        bucket = limiter.bucket(self.principal.name, self.client_id)
+        if bucket is not None and not self._closing:
+            self._place.charge(bucket, amount)
+            self._look_whether_muted()
+
+    @property
+    def throttled_seconds(self) -> float:
+        """How long its client should ask for nothing."""
+        return self._throttle.seconds if self._muted and self._throttle is not None else 0.0
+
+    def _passes(self, limiter: Limiter) -> bool:
+        if not limiter.in_force:
+            return True
+        bucket = limiter.bucket(self.principal.name, self.client_id)
+        if bucket is None or self._place.passes(bucket):
+            return True
+        self._look_whether_muted()
+        return False
+
+    @property
+    def _place(self) -> Throttle:
+        if self._throttle is None:
+            self._throttle = Throttle(self._unmuted)
+        return self._throttle
+
+    def _look_whether_muted(self) -> None:
+        if not self._muted and self._place.waits:
+            self._muted = True
+            self._muted_since = monotonic()
+            if self._reading and not self._framer.receiving:
+                self._pause()
+
+    def _unmuted(self) -> None:
+        self._muted = False
+        if not self._closing:
+            self._work()  # at once, so that what it takes counts before others of the queue go on
+
     def shed(self, since: float) -> None:
-        """Give back memory of a response that the client has taken nothing of since then (monotonic clock)."""
+        """Give back memory of a response that the client has taken nothing of since then (monotonic clock). Who has to
+        wait for its quota, and holds more than a little of what it sent, must come again."""
+        if self._muted and self._waiting_bytes > _QUEUED_BYTES and self._muted_since < since - _MUTED_PATIENCE_S:
+            self._tell_closed("a quota would hold up a large request for long, while memory is short", {})
+            self.abort()
+            return
         if self.stalled_since < since and self._outbox is not None:
             self._outbox.shed()
 
@@ -500,6 +570,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if (
             self._write_paused
+            or self._muted
             or self.in_flight > self.server.limits.connection_bytes // 2
             or self._waiting_bytes + self._waiting_held > _QUEUED_BYTES // 2
         ):

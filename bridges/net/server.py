@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 from msgspec import Struct
 
+from bridges.auth.quotas import QuotaRules
 from bridges.barrier import Barrier
 from bridges.net.budget import MemoryBudget
 from bridges.net.framing import ReceiveBuffer
 from bridges.net.outbox import Turns
+from bridges.net.quotas import Quotas
 from bridges.net.sockets import hung_up
 from bridges.net.tls import HANDSHAKE_SECONDS
 from sbp_back.cycle import cycle_of
@@ -78,9 +80,11 @@ class Server(ABC):
         observer: Observer,
         budget: MemoryBudget | None = None,
         barrier: Barrier | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         self.name = name
         self.barrier = barrier or Barrier()
+        self.quotas = quotas or Quotas(QuotaRules(), 1, self.barrier)
         self.limits = limits
         self.observer = observer
         self.loop = asyncio.get_running_loop()
@@ -129,10 +133,22 @@ class Server(ABC):
             self.observer.connection_refused()
             log.warning("connection refused", peer="{}:{}".format(*connection.peer), connections=len(self.connections))
             return False
+        if self.quotas.connection.in_force and not self._within_rate(connection.peer[0]):
+            self.observer.connection_refused()
+            return False
         self._next_id += 1
         connection.id = self._next_id
         self.connections[connection] = None
         self.observer.connection_opened()
+        return True
+
+    def _within_rate(self, host: str) -> bool:
+        """Whether one more connection of an address is within its quota: it counts if so."""
+        bucket = self.quotas.connection.bucket_at(host)
+        if bucket is not None and bucket.is_blocked:
+            return False
+        if bucket is not None:
+            bucket.take(1)
         return True
 
     def _make_room(self) -> bool:

@@ -22,9 +22,11 @@ import structlog
 
 from bridges.auth import Authorizer, Everybody
 from bridges.auth.authenticator import Authenticator
+from bridges.auth.quotas import QuotaRules
 from bridges.auth.tokens import KeysError
 from bridges.auth.users import UsersError
 from bridges.catalog import front_tables, topic_defaults
+from bridges.catalog.client_quotas import ClientQuotas
 from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.pd_identity import StreamHome
@@ -48,6 +50,7 @@ from bridges.log.snapshots import Snapshots
 from bridges.metrics import Metrics
 from bridges.net.address import Address
 from bridges.net.budget import Kind, MemoryBudget
+from bridges.net.quotas import Quotas
 from bridges.node import backend, databases, promises
 from bridges.node.compaction_policies import Policies
 from bridges.node.config import Settings
@@ -118,6 +121,8 @@ class Node:
     logs: Logs
     cleaner: Cleaner
     translator: Translator
+    client_quotas: ClientQuotas
+    quotas: Quotas
 
     def __init__(
         self,
@@ -275,6 +280,10 @@ class Node:
         self.addresses.update(self._backend.addresses)
 
         await self._load_rules()
+        auth = settings.auth
+        self.quotas = Quotas(QuotaRules(), auth.quota_clients, self.metrics.barrier)
+        self.client_quotas = ClientQuotas(self.db, self.quotas.rules, auth.max_quotas, self.quotas.changed)
+        await self.client_quotas.load()
         self.progress = Progress(self.db)
         await self.progress.load()
         options = CatalogOptions(
@@ -447,6 +456,8 @@ class Node:
             authenticator=self.authenticator,
             authorizer=self.authorizer,
             access_rules=self.access_rules,
+            client_quotas=self.client_quotas,
+            quotas=self.quotas,
             metrics=self.metrics.front(kind.name),
             barrier=self.metrics.barrier,
             every=self.every,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bridges.auth.authenticator import Authenticator
     from bridges.barrier import Barrier
     from bridges.catalog.access_rules import AccessRules
+    from bridges.catalog.client_quotas import ClientQuotas
     from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.sql import Connection, Database
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from bridges.metrics import FrontMetrics
     from bridges.net.budget import MemoryBudget
     from bridges.net.own_names import OwnNames
+    from bridges.net.quotas import Quotas
     from bridges.rounds import Rounds
     from bridges.sliced import SlicedWorks
 
@@ -133,9 +135,13 @@ class NodeServices(Struct, frozen=True):
     authenticator: Authenticator
     """Tells who has a name and password, or a token; whether clients of a listener must have them (``required_at``)."""
     authorizer: Authorizer
+    """To be asked on every operation."""
     access_rules: AccessRules | None
     """Who may do what; None where everybody may do everything."""
-    """To be asked on every operation."""
+    client_quotas: ClientQuotas
+    """How much whom may do, as it is kept."""
+    quotas: Quotas
+    """The same as it is kept to: to be asked before what a client sends is taken, and what it wants is read."""
     metrics: FrontMetrics
     barrier: Barrier
     """Through which others' callbacks are called."""

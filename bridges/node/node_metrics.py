@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
     from bridges.log.cleaner import Cleaner
     from bridges.log.logs import Logs
+    from bridges.net.quotas import Quotas
     from bridges.node.sections import LimitSettings
     from bridges.node.stalls import LoopStalls
     from sbp_back.embedded import Embedded
@@ -57,6 +58,7 @@ class Scraped(Protocol):
     stalls: LoopStalls
     authenticator: Authenticator
     denied: int
+    quotas: Quotas
 
     @property
     def limits(self) -> LimitSettings: ...
@@ -107,6 +109,7 @@ def _about(node: Scraped) -> Iterator[Metric]:
     denials = counter("anabranch_denials", "What clients asked for and may not do.")
     denials.add_metric((), node.denied)
     yield denials
+    yield from quota_metrics(node.quotas)
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
 
@@ -125,6 +128,18 @@ def _compaction(cleaner: Cleaner) -> Iterator[Metric]:
     yield family
     dirty = sum(view.dirty_bytes for view in cleaner.views.values())
     yield value("anabranch_compaction_dirty_bytes", "Bytes that came since the last pass, of all of these.", dirty)
+
+
+def quota_metrics(quotas: Quotas) -> Iterator[Metric]:
+    """Who had to wait, by kind of quota: names are clients' to choose."""
+    waits = counter("anabranch_throttled", "How often clients had to wait for their quotas.", "quota")
+    seconds = counter("anabranch_throttled_seconds", "How long that was, of all clients together.", "quota")
+    waiting = gauge("anabranch_throttled_clients", "Connections and streams that wait for their quotas now.", "quota")
+    for key, limiter in quotas.limiters.items():
+        waits.add_metric((key.value,), limiter.throttled)
+        seconds.add_metric((key.value,), limiter.seconds)
+        waiting.add_metric((key.value,), limiter.waiting)
+    yield from (waits, seconds, waiting)
 
 
 def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:

@@ -313,6 +313,12 @@ class AuthSettings(Section):
         "", description="Who may do everything whatever rules say, as User:NAME, with ; between them."
     )
     max_rules: int = setting(100_000, ge=1, description="Most access rules that are kept.")
+    max_quotas: int = setting(100_000, ge=1, description="Most quotas that are kept.")
+    quota_clients: int = setting(
+        10_000,
+        ge=1,
+        description="Users and client ids that quotas are counted for one by one, for each kind; further ones share.",
+    )
 
 
 class LoggingSettings(Section):

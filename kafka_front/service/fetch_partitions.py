@@ -86,6 +86,7 @@ class Partitions:
         self.max_bytes = service.fetch_max_bytes
         self.max_wait_ms = service.fetch_max_wait_ms
         self.at_once = _AT_ONCE
+        self.quota = service.node.quotas.fetch
 
     def resolve(self, slot: Slot, ctx: Context, readable: dict[str, bool]) -> None:
         """Find the slot's log, or say why there is none; ``readable`` is what was found out for the same request."""

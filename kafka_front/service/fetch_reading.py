@@ -441,6 +441,9 @@ class Reading(ABC):
         self._ctx.connection.forget_on_close(self.cancel)
         if session is not None:
             session.served(self._served)
+        if self._owner.quota.in_force:
+            connection = self._ctx.connection
+            connection.charge(self._owner.quota, min(self._request.max_bytes, self._owner.max_bytes) - self._room)
         session_id = session.id if session is not None else 0
         response = FetchResponse(session_id=session_id, responses=list(topics.values()))
         if self._hinted:

@@ -148,6 +148,7 @@ class Produce:
         self._logs = service.logs
         self._transactions = service.transactions
         self._access = service.access
+        self._quota = service.node.quotas.produce
         self._by_id = service.catalog.by_id
         self._hints = LeaderHints(service)
         self._metrics = service.metrics
@@ -160,6 +161,8 @@ class Produce:
         self._scanning = False
 
     def handle(self, ctx: Context, request: ProduceRequest) -> ProduceResponse | Outcome:
+        if self._quota.in_force:
+            ctx.connection.charge(self._quota, ctx.size)
         deadline = time.monotonic() + request.timeout_ms / 1000
         operation = _Operation(self, ctx, request.acks, deadline, request.transactional_id)
         topics = request.topic_data

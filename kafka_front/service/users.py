@@ -1,4 +1,4 @@
-"""What admin tools ask about users and clients: quotas (KIP-546), which nobody has, and SCRAM credentials (KIP-554)."""
+"""What admin tools ask about users: SCRAM credentials (KIP-554)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import (
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
@@ -21,39 +19,9 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
 
-_EXACT, _DEFAULT, _ANY = range(3)
-_ENTITIES = ("user", "client-id", "ip")
-
 _MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 _Credentials = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
-
-
-def quotas(ctx: Context, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
-    """DescribeClientQuotas. An empty list and no null, on which the Java client fails (rule 10)."""
-    code, text = _wrong(request.components)
-    if code:
-        return DescribeClientQuotasResponse(error_code=int(code), error_message=text, entries=None)
-    return DescribeClientQuotasResponse(error_message="", entries=[])
-
-
-def _wrong(components: list[DescribeClientQuotasRequest.ComponentData]) -> tuple[ErrorCode, str]:
-    """What is wrong with a filter: the same as a broker finds, in the same order."""
-    seen: set[str] = set()
-    for one in components:
-        kind = one.entity_type
-        if kind in seen:
-            return ErrorCode.INVALID_REQUEST, f"entity type {kind} occurs twice in the filter"
-        if kind not in _ENTITIES:
-            return ErrorCode.UNSUPPORTED_VERSION, f"entity type {kind[:100]!r} is unknown"
-        seen.add(kind)
-        if one.match_type not in (_EXACT, _DEFAULT, _ANY):
-            return ErrorCode.INVALID_REQUEST, f"match type {one.match_type} is unknown"
-        if (one.match_type == _EXACT) != (one.match is not None):
-            return ErrorCode.INVALID_REQUEST, "a name is needed to match exactly, and else is none"
-    if "ip" in seen and len(seen) > 1:
-        return ErrorCode.INVALID_REQUEST, "addresses cannot be combined with users and client ids"
-    return ErrorCode.NONE, ""
 
 
 class Credentials:
@@ -93,5 +61,4 @@ class Credentials:
 def register(registry: Registry, service: KafkaService) -> None:
     of_node = service.access.of_node
     credentials = Credentials(service.node.authenticator)
-    registry.register(ApiKey.DESCRIBE_CLIENT_QUOTAS, of_node(Operation.DESCRIBE_CONFIGS, quotas))
     registry.register(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, of_node(Operation.DESCRIBE, credentials.handle))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bridges.errors import LogDeleted
 from bridges.formats.producer import LedgerKind
 from bridges.net.budget import Kind
+from bridges.net.quotas import turn
 from pravega_front.access import Refused
 from pravega_front.service.appends import Appender, Appending, Protest
 from pravega_front.service.segments import NotPossible, SegmentMissing
@@ -54,6 +55,10 @@ class Appends:
         """Set a writer up, whose token is valid ``until`` (wall clock, s; None: for ever). Raises Protest, LogError."""
         connection = self._connection
         server = connection.server
+        quota = server.quotas.produce
+        if quota.in_force:
+            # Whoever comes anew waits behind those that have used it up.
+            await self._waits.on(turn(quota.bucket(connection.principal.name, None)))
         segment = server.segments.find(request.segment) or await self._mark(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
@@ -121,7 +126,13 @@ class Appends:
         except Protest:
             slot._size = held
             raise
+        self._charge(held)
         self._connection.finish(slot)
+
+    def _charge(self, size: int) -> None:
+        quota = self._connection.server.quotas.produce
+        if quota.in_force:
+            self._connection.charge(quota, size)
 
     def flush(self) -> None:
         """Append what was gathered."""
@@ -181,6 +192,7 @@ class Appends:
                 return
             self.gathering[writer] = None
             writer.append(parts, end.last_event_number, end.num_events, end.request_id, held, arrived)
+            self._charge(held)
         except (Protest, WireError):
             self._connection.release(held - len(frame))  # the block's; whoever called this one has the frame's
             raise

@@ -242,7 +242,9 @@ class Connection(net.Connection):
 
     def _check(self, command: Any, segment: str, *, update: bool) -> float | None:
         """Until when the command's token is valid. Raises Refused."""
-        return self.server.access.check(self.listener, self.peer[0], command.token, segment, update)
+        checked = self.server.access.check(self.listener, self.peer[0], command.token, segment, update)
+        self.principal, until = checked
+        return until
 
     def refuse(self, request_id: int, error: Refused, kind: str) -> None:
         """Tell a client that its token does not allow a command of this kind."""

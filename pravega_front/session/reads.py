@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from bridges.errors import LogError
 from bridges.net.budget import Kind
+from bridges.net.quotas import turn
 from pravega_front.service.appends import Protest
 from pravega_front.service.reads import Found, Parked, ParkedMark, Seen, missing, read, stopping
 from pravega_front.session.useful_waits import UsefulWaits
@@ -54,6 +55,9 @@ class Reads:
         if not segment.is_counted:
             with suppress(LogError):  # which is told where it is read
                 await self._waits.on(segment.length())
+        quota = server.quotas.fetch
+        if quota.in_force:
+            await self._waits.on(turn(quota.bucket(connection.principal.name, None)))
         most = min(server.settings.read_max_bytes, max(request.suggested_length, 8))
         async with self.room(most, min(most, _SHORT_READ)) as room:
             if not room:
@@ -68,7 +72,10 @@ class Reads:
             self._park(Parked(segment, replace(request, token=""), found, self._again))
             return None
         if found.data and not segment.loose:
-            server.metrics.topic(segment.topic).fetched(1, 0, sum(map(len, found.data)))
+            size = sum(map(len, found.data))
+            server.metrics.topic(segment.topic).fetched(1, 0, size)
+            if quota.in_force and (bucket := quota.bucket(connection.principal.name, None)) is not None:
+                bucket.take(size)
         return found
 
     @asynccontextmanager

@@ -21,6 +21,7 @@ from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcRefusal
+from bridges.net.quotas import Throttle
 from bridges.turns import in_turns
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.read_answers import ReadAnswers
@@ -68,6 +69,10 @@ class ReadStream:
         self._pump = self._partitions.pump
         self._task: asyncio.Task[Any] | None = None
         self._others: list[asyncio.Task[None]] = []
+        self._quota = service.node.quotas.fetch
+        self._throttle = Throttle(self._released)
+        # Whether it has just come to the front of those that wait for its quota.
+        self._its_turn = False
         self._over = False
         self._writing_since = 0.0
         self._checked_at = 0.0
@@ -158,6 +163,7 @@ class ReadStream:
             # It is told when it takes something again, behind the answer that it has not taken.
             raise GrpcRefusal(Code.UNAVAILABLE, "nothing was taken of what was sent, and memory is short") from None
         finally:
+            self._throttle.leave()
             self._readers.leave(self)
             self._partitions.close()
             self._over = True
@@ -208,13 +214,29 @@ class ReadStream:
             elif pump.ready and not self._half_closed:
                 if time.monotonic() - self._checked_at > _IDENTIFIED_S:
                     self._identify()
+                if self._quota.in_force and not self._may_read():
+                    await self._wake.wait()
+                    continue
                 raw = await pump.response()
                 if raw is None:
                     await asyncio.sleep(0)  # there may be very many partitions with nothing to send
                 elif self._error is None:
+                    if self._quota.in_force:
+                        self._throttle.charge(self._quota.bucket(self._principal.name, None), len(raw))
+                        self._its_turn = False
                     await self._write(raw)
             else:
                 await self._wake.wait()
+
+    def _may_read(self) -> bool:
+        """Whether data may be read for it now; if not it is woken when it may."""
+        if self._throttle.waits:
+            return False
+        return self._its_turn or self._throttle.passes(self._quota.bucket(self._principal.name, None))
+
+    def _released(self) -> None:
+        self._its_turn = True
+        self._wake.set()
 
     async def _write(self, raw: bytes) -> None:
         self._writing_since = time.monotonic()

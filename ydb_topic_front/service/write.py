@@ -275,6 +275,8 @@ class WriteStream:
             speeds, quota = self._writing.speeds, 0.0
             if speeds.limits(self._topic):
                 quota = await speeds.admit(self._topic, self._log.partition, size, self)
+            if speeds.has_quotas:
+                quota += await speeds.admit_writer(self._principal, size, self)
             request = Request(found.parts, size, arrived)
             request.quota = quota
             self._account.take(Kind.REQUESTS, REQUEST_BYTES)

@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bridges.bucket import UNLIMITED, Bucket, Speed
 from bridges.catalog.topic import ChangeKind
-from ydb_topic_front.session.write_quota import UNLIMITED, Bucket, Speed
+from bridges.net.quotas import turn
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
+    from bridges.auth import Principal
     from bridges.catalog.topic import Change, Topic
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.topic_settings import TopicSettings
@@ -57,6 +59,7 @@ class WriteSpeeds:
         self._partitions: dict[str, dict[int, _Partition]] = {}
         self._waiting: dict[Writer, float] = {}  # by when they began to
         self._budget = service.node.budget
+        self._quota = service.node.quotas.produce
         self._barrier = service.node.barrier
         self._patience = service.settings.writer_patience_ms / 1000
         service.node.every(max(100, service.settings.writer_patience_ms // 5), self.cut_waiting, "writers that wait")
@@ -66,6 +69,11 @@ class WriteSpeeds:
     def limits(self, topic: Topic) -> bool:
         """Whether anybody may have to wait."""
         return bool(self._topics.of(topic.name).wanted.partition_write_speed_bytes_per_second)
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether anybody has a quota of bytes to write."""
+        return self._quota.in_force
 
     async def admit(self, topic: Topic, partition: int, size: int, writer: Writer) -> float:
         """Return when ``writer`` may write ``size`` bytes, and have them counted; gives the seconds that it took.
@@ -88,6 +96,15 @@ class WriteSpeeds:
                     except TimeoutError:
                         continue
                 found.bucket.take(size)
+        finally:
+            del self._waiting[writer]
+        return self._clock() - began
+
+    async def admit_writer(self, principal: Principal, size: int, writer: Writer) -> float:
+        """The same for the quota of who writes, whatever it writes to."""
+        began = self._waiting[writer] = self._clock()
+        try:
+            await turn(self._quota.bucket(principal.name, None), size)
         finally:
             del self._waiting[writer]
         return self._clock() - began

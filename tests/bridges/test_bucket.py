@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ydb_topic_front.session.write_quota import UNLIMITED, Bucket, Speed
+from bridges.bucket import UNLIMITED, Bucket, Speed
 
 
 class Clock:

@@ -1,0 +1,111 @@
+"""The quotas of users and clients (:mod:`bridges.auth.quotas`), kept in the node's database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bridges.auth.quotas import DEFAULT, FIELDS, Entity, QuotaKey, QuotaRules
+from bridges.errors import LogError
+from bridges.turns import portions
+from sbp_back.sql.connection import upsert
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection, Database
+
+Change = tuple[Entity, QuotaKey, float | None]
+"""A quota that is to hold, or with None none."""
+
+
+class TooManyQuotas(LogError):
+    """There are as many quotas as the node keeps."""
+
+
+class ClientQuotas:
+    """Quotas as they hold; ``most`` are kept. ``changed`` is called after every change.
+
+    A change is durable before it holds, and holds before it is answered.
+    """
+
+    def __init__(self, db: Database, rules: QuotaRules, most: int, changed: Callable[[], None]) -> None:
+        self.rules = rules
+        self._db = db
+        self._most = most
+        self._changed = changed
+        self._changing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read what is kept."""
+        query = "SELECT user_name, client_id, ip, quota, value FROM client_quotas"
+        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+        async for some in portions(rows):
+            for *parts, key, value in some:
+                self.rules.put(Entity(*map(_part, parts)), QuotaKey(key), float(value))
+        self._changed()
+
+    async def alter(self, changes: Sequence[Change]) -> None:
+        """Have these hold, all or none; the last one counts of one quota. Raises TooManyQuotas, DatabaseError."""
+        async with self._changing:
+            wanted = {(entity, key): value for entity, key, value in changes}
+            put: list[tuple[str, ...]] = []
+            gone: list[tuple[str, ...]] = []
+            more = 0
+            async for some in portions(wanted.items()):
+                for (entity, key), value in some:
+                    there = key in self.rules.of(entity)
+                    row = (*map(_column, entity), key.value)
+                    if value is not None:
+                        put.append((*row, repr(value)))
+                        more += not there
+                    elif there:
+                        gone.append(row)
+                        more -= 1
+            if more > 0 and len(self.rules) + more > self._most:
+                raise TooManyQuotas(
+                    f"there are {len(self.rules)} quotas, and at most {self._most} are kept (auth.max_quotas)"
+                )
+            if not put and not gone:
+                return
+            names = "user_name client_id ip quota"
+            drop = f"DELETE FROM client_quotas WHERE {' AND '.join(f'{name} = ?' for name in names.split())}"
+
+            def store(connection: Connection) -> None:
+                connection.executemany(upsert("client_quotas", names, "value"), put)
+                connection.executemany(drop, gone)
+
+            await self._db.run(store, flush=True, frees=more <= 0, then=lambda _: self._hold(wanted))
+
+    async def find(
+        self, parts: Mapping[str, str | None], kinds: Iterable[str] = (), *, exactly: bool = False
+    ) -> list[tuple[Entity, dict[QuotaKey, float]]]:
+        """The entities that have these parts, by Kafka's names (None: the default), and parts of these kinds whatever
+        their names; ``exactly``: and no others."""
+        named = [(FIELDS[kind], DEFAULT if name is None else name) for kind, name in parts.items()]
+        present = [FIELDS[kind] for kind in kinds]
+        count = len(named) + len(present)
+        found: list[tuple[Entity, dict[QuotaKey, float]]] = []
+        async with self._changing:
+            async for some in portions(self.rules.entities()):
+                for entity, values in some:
+                    if (
+                        all(getattr(entity, field) == name for field, name in named)
+                        and all(getattr(entity, field) is not None for field in present)
+                        and not (exactly and sum(part is not None for part in entity) != count)
+                    ):
+                        found.append((entity, dict(values)))
+        return found
+
+    def _hold(self, wanted: Mapping[tuple[Entity, QuotaKey], float | None]) -> None:
+        for (entity, key), value in wanted.items():
+            self.rules.put(entity, key, value)
+        self._changed()
+
+
+def _column(part: str | None) -> str:
+    """Empty for what an entity does not have, ``*`` for the default, ``=`` before a name."""
+    return "" if part is None else "*" if part == DEFAULT else f"={part}"
+
+
+def _part(column: str) -> str | None:
+    return None if not column else DEFAULT if column == "*" else column[1:]

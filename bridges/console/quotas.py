@@ -1,0 +1,81 @@
+"""Quotas over HTTP: list, set, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.auth.quotas import FIELDS, Entity, QuotaError, QuotaKey, check, entity_of, key_of, parts_of
+from bridges.console import rows
+from bridges.console.access import Access
+from bridges.console.bodies import json_object
+from bridges.console.errors import RequestError
+from bridges.console.host import Host
+
+
+class QuotaHandlers:
+    """``/api/quotas``. Who may describe the node's configuration sees them, who may alter that changes them."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self._access = Access(node.authorizer)
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/quotas", self.list)
+        app.router.add_post("/api/quotas", self.set)
+        app.router.add_post("/api/quotas/remove", self.remove)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """All of them."""
+        self._access.require_node(request, Operation.DESCRIBE_CONFIGS)
+        return await rows.answer(request, "quotas", _told(await self._node.client_quotas.find({})))
+
+    async def set(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``entity``, an object with ``user``, ``client-id``, both, or ``ip``, null being the default, and
+        ``values``, an object of quotas."""
+        self._access.require_node(request, Operation.ALTER_CONFIGS)
+        body = await json_object(request, {"entity", "values"})
+        values = body.get("values")
+        if not isinstance(values, dict) or not all(_is_number(one) for one in values.values()):
+            raise RequestError("values is to be an object of numbers")
+        try:
+            entity = _entity(body)
+            changes = [(entity, *check(entity, key, value)) for key, value in values.items()]
+        except QuotaError as error:
+            raise RequestError(str(error)) from None
+        await self._node.client_quotas.alter(changes)
+        return await rows.answer(request, "quotas", _told([(entity, self._node.client_quotas.rules.of(entity))]))
+
+    async def remove(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``entity``; ``keys``, a list of quotas, all of them when it is left out."""
+        self._access.require_node(request, Operation.ALTER_CONFIGS)
+        body = await json_object(request, {"entity", "keys"})
+        keys = body.get("keys", [])
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise RequestError("keys is to be a list of names")
+        try:
+            entity = _entity(body)
+            gone = [key_of(entity, key) for key in keys] or list(self._node.client_quotas.rules.of(entity))
+        except QuotaError as error:
+            raise RequestError(str(error)) from None
+        await self._node.client_quotas.alter([(entity, key, None) for key in gone])
+        return await rows.answer(request, "quotas", _told([(entity, self._node.client_quotas.rules.of(entity))]))
+
+
+def _entity(body: dict[str, Any]) -> Entity:
+    parts = body.get("entity")
+    if not isinstance(parts, dict) or not all(one is None or isinstance(one, str) for one in parts.values()):
+        raise RequestError(f"entity is to be an object of names: {', '.join(FIELDS)}")
+    return entity_of(parts)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < 1e300
+
+
+def _told(found: Sequence[tuple[Entity, Mapping[QuotaKey, float]]]) -> Iterator[dict[str, object]]:
+    for entity, values in found:
+        yield {"entity": parts_of(entity), "values": {key.value: value for key, value in values.items()}}

@@ -1,0 +1,310 @@
+"""Quotas as they are kept to: who has used up what he may waits, in the order in which he came, and nobody else does.
+
+Each user, client or pair that a quota binds has a bucket. A request is begun while there is anything left in it and
+pays for all that it takes, so the next one waits until that has come in again; one client's connections share the wait.
+Where no quota of a kind is set, asking costs one comparison (:attr:`Limiter.in_force`).
+
+Clients choose their ids. So there are buckets for so many of them; when none of the oldest is full, and so as good as
+new, further ones share a bucket for each quota.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from bridges.auth.quotas import DEFAULT, LONGEST_NAME, Entity, QuotaKey, QuotaRules
+from bridges.bucket import Bucket, Speed
+
+if TYPE_CHECKING:
+    from bridges.barrier import Barrier
+
+_PER_PERCENT = 10_000.0
+"""Microseconds of the event loop that a percent of it has in a second."""
+_LONGEST_TIMER_S = 3600.0
+_SHORTEST_TIMER_S = 0.001
+_PER_TURN = 100
+"""Clients of one bucket that go on in one turn of the event loop."""
+_LOOKED_AT = 8
+
+Released = Callable[[], None]
+
+
+class QuotaBucket:
+    """What one entity has left, and who waits for it. Made by a :class:`Limiter`."""
+
+    __slots__ = ("_bucket", "_limiter", "_queue", "_timer")
+
+    def __init__(self, limiter: Limiter, speed: Speed) -> None:
+        self._limiter = limiter
+        self._bucket = Bucket(speed, limiter.clock)
+        # Who waits, in order, and since when.
+        self._queue: dict[Released, float] = {}
+        self._timer: asyncio.Handle | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether somebody who comes now has to wait."""
+        return bool(self._queue) or self._bucket.wait() > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is as good as a new one."""
+        return not self._queue and self._bucket.is_full
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes, from now on, until something is left."""
+        return self._bucket.wait()
+
+    def change(self, speed: Speed) -> None:
+        """The quota is another one."""
+        self._bucket.change(speed)
+
+    def take(self, amount: float) -> None:
+        """So much was done."""
+        self._bucket.take(amount)
+
+    def join(self, released: Released) -> None:
+        """Have ``released`` called when it is its turn, once."""
+        self._queue[released] = self._limiter.clock()
+        self._limiter.waiting += 1
+        self._arm()
+
+    def leave(self, released: Released) -> None:
+        """It does not wait any more. Harmless if it does not."""
+        since = self._queue.pop(released, None)
+        if since is not None:
+            self._limiter.waited(self._limiter.clock() - since)
+
+    def release(self) -> None:
+        """Everybody who waits now is to look again under which quota it is."""
+        if self._queue:
+            self._cancel()
+            self._timer = self._limiter.loop.call_soon(self._release, len(self._queue))
+
+    def _release(self, count: int) -> None:
+        self._timer = None
+        for _ in range(min(count, _PER_TURN)):
+            if self._queue:
+                self._next()
+        left = count - _PER_TURN
+        if left > 0 and self._queue:
+            self._cancel()
+            self._timer = self._limiter.loop.call_soon(self._release, left)
+        else:
+            self._arm()
+
+    def _next(self) -> None:
+        released, since = next(iter(self._queue.items()))
+        del self._queue[released]
+        self._limiter.waited(self._limiter.clock() - since)
+        self._limiter.barrier.call("client that waited for its quota", released)
+
+    def _look(self) -> None:
+        self._timer = None
+        for _ in range(_PER_TURN):
+            if not self._queue or self._bucket.wait() > 0:
+                break
+            self._next()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._queue:
+            wait = min(max(self._bucket.wait(), _SHORTEST_TIMER_S), _LONGEST_TIMER_S)
+            self._timer = self._limiter.loop.call_later(wait, self._look)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Limiter:
+    """One kind of quota."""
+
+    def __init__(
+        self, key: QuotaKey, rules: QuotaRules, most: int, barrier: Barrier, clock: Callable[[], float]
+    ) -> None:
+        self.key = key
+        self.in_force = False
+        """Whether anybody has a quota of the kind."""
+        self.throttled = 0
+        """How often somebody has had to wait, and no longer does."""
+        self.seconds = 0.0
+        """How long that was, of all together."""
+        self.waiting = 0
+        """How many wait now."""
+        self.clock = clock
+        self.barrier = barrier
+        self.loop = asyncio.get_running_loop()
+        self._rules = rules
+        self._most = most
+        self._buckets: OrderedDict[Entity, QuotaBucket] = OrderedDict()
+        # By whose quota it is, for those that have no bucket of their own.
+        self._shared: dict[Entity, QuotaBucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets) + len(self._shared)
+
+    def bucket(self, user: str, client_id: str | None) -> QuotaBucket | None:
+        """The bucket of a client; None if no quota binds it."""
+        client_id = (client_id or DEFAULT)[:LONGEST_NAME]
+        entity = self._rules.decides(self.key, user, client_id)
+        if entity is None:
+            return None
+        whose = Entity(None if entity.user is None else user, None if entity.client_id is None else client_id)
+        return self._find(entity, whose)
+
+    def bucket_at(self, host: str) -> QuotaBucket | None:
+        """The bucket of an address; None if no quota binds it."""
+        entity = self._rules.decides_at(self.key, host)
+        return None if entity is None else self._find(entity, Entity(ip=host))
+
+    def changed(self) -> None:
+        """The quotas are others: who waits looks again."""
+        self.in_force = self.key in self._rules
+        for bucket in (*self._buckets.values(), *self._shared.values()):
+            bucket.release()
+        self._shared.clear()
+
+    def waited(self, seconds: float) -> None:
+        """Somebody has waited so long."""
+        self.waiting -= 1
+        self.throttled += 1
+        self.seconds += seconds
+
+    def _find(self, entity: Entity, whose: Entity) -> QuotaBucket:
+        rate = self._rules.value(self.key, entity)
+        if self.key is QuotaKey.REQUEST:
+            rate *= _PER_PERCENT
+        speed = Speed(rate, max(1.0, rate))
+        found = self._buckets.get(whose)
+        if found is not None:
+            self._buckets.move_to_end(whose)
+        elif len(self._buckets) < self._most or self._make_room():
+            found = self._buckets[whose] = QuotaBucket(self, speed)
+        else:
+            found = self._shared.get(entity)
+            if found is None:
+                found = self._shared[entity] = QuotaBucket(self, speed)
+        found.change(speed)
+        return found
+
+    def _make_room(self) -> bool:
+        for whose, bucket in islice(self._buckets.items(), _LOOKED_AT):
+            if bucket.is_idle:
+                del self._buckets[whose]
+                return True
+        return False
+
+
+class Quotas:
+    """All kinds of quotas of a node, for everything that listens. ``most`` buckets of each kind are kept."""
+
+    def __init__(
+        self, rules: QuotaRules, most: int, barrier: Barrier, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.rules = rules
+        self.in_force = False
+        """Whether anybody has a quota."""
+        self.limiters = {key: Limiter(key, rules, most, barrier, clock) for key in QuotaKey}
+        self.produce = self.limiters[QuotaKey.PRODUCE]
+        self.fetch = self.limiters[QuotaKey.FETCH]
+        self.request = self.limiters[QuotaKey.REQUEST]
+        """Microseconds of the event loop."""
+        self.connection = self.limiters[QuotaKey.CONNECTION]
+        self.changed()
+
+    def changed(self) -> None:
+        """To be called when the rules have changed, and once they are known."""
+        self.in_force = len(self.rules) > 0
+        for limiter in self.limiters.values():
+            limiter.changed()
+
+
+class Throttle:
+    """One client's place in the queues of its buckets: it waits in one at a time. ``released`` is called when it need
+    not any more, and may be told to wait again within the call."""
+
+    __slots__ = ("_bucket", "_released", "_turn")
+
+    def __init__(self, released: Released) -> None:
+        self._released = released
+        self._bucket: QuotaBucket | None = None
+        # In which it has just come to the front of the queue.
+        self._turn: QuotaBucket | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits."""
+        return self._bucket is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has to wait at least."""
+        return 0.0 if self._bucket is None else self._bucket.seconds
+
+    def passes(self, bucket: QuotaBucket | None) -> bool:
+        """Whether it may begin something that the bucket is to pay for; if not it waits."""
+        if bucket is None:
+            return True
+        if bucket is self._turn:
+            self._turn = None
+            if bucket.seconds <= 0:
+                return True
+        elif not bucket.is_blocked:
+            return True
+        self._wait(bucket)
+        return False
+
+    def charge(self, bucket: QuotaBucket | None, amount: float) -> None:
+        """It has taken so much; if that was too much it waits."""
+        if bucket is not None:
+            bucket.take(amount)
+            if self._bucket is None and bucket.seconds > 0:
+                self._wait(bucket)
+
+    def leave(self) -> None:
+        """It waits for nothing any more."""
+        bucket, self._bucket = self._bucket, None
+        if bucket is not None:
+            bucket.leave(self._go)
+
+    def _wait(self, bucket: QuotaBucket) -> None:
+        self._bucket = bucket
+        bucket.join(self._go)
+
+    def _go(self) -> None:
+        self._bucket, self._turn = None, self._bucket
+        try:
+            self._released()
+        finally:
+            self._turn = None
+
+
+async def turn(bucket: QuotaBucket | None, amount: float = 0) -> float:
+    """Return when something may begin that takes ``amount`` of a bucket, which is taken; gives the seconds it took."""
+    if bucket is None:
+        return 0.0
+    if not bucket.is_blocked:
+        bucket.take(amount)
+        return 0.0
+    began = time.monotonic()
+    ours: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def go() -> None:
+        if not ours.done():
+            bucket.take(amount)
+            ours.set_result(None)
+
+    bucket.join(go)
+    try:
+        await ours
+    finally:
+        bucket.leave(go)
+    return time.monotonic() - began
