@@ -44,7 +44,8 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
         listen=dict.fromkeys(("kafka", "ydb", "console"), ANY),
     )
     made.start()
-    AdminClient(login(made, "root")).create_topics([NewTopic("t", 1)])["t"].result(SECONDS)
+    admin = AdminClient(login(made, "root"))
+    admin.create_topics([NewTopic("t", 1)])["t"].result(SECONDS)
     yield made
     made.dispose()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bridges.auth.quotas import DEFAULT, FIELDS, Entity, QuotaKey, QuotaRules
@@ -13,6 +14,12 @@ from sbp_back.sql.connection import upsert
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection, Database
+
+_FOLLOWED = "quotas"
+_NAMES = "user_name client_id ip quota"
+_COLUMNS = f"{_NAMES} value".replace(" ", ", ")
+_IS_QUOTA = " AND ".join(f"{name} = ?" for name in _NAMES.split())
+_Row = tuple[str, str, str, str, str]
 
 Change = tuple[Entity, QuotaKey, float | None]
 """A quota that is to hold, or with None none."""
@@ -37,8 +44,8 @@ class ClientQuotas:
 
     async def load(self) -> None:
         """Read what is kept."""
-        query = "SELECT user_name, client_id, ip, quota, value FROM client_quotas"
-        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+        self._db.changes.mirror(_FOLLOWED, _read, self._follow)
+        rows = await self._db.run(_all_rows)
         async for some in portions(rows):
             for *parts, key, value in some:
                 self.rules.put(Entity(*map(_part, parts)), QuotaKey(key), float(value))
@@ -46,6 +53,9 @@ class ClientQuotas:
 
     async def alter(self, changes: Sequence[Change]) -> None:
         """Have these hold, all or none; the last one counts of one quota. Raises TooManyQuotas, DatabaseError."""
+        await self._db.changes.settled(lambda: self._alter(changes))
+
+    async def _alter(self, changes: Sequence[Change]) -> None:
         async with self._changing:
             wanted = {(entity, key): value for entity, key, value in changes}
             put: list[tuple[str, ...]] = []
@@ -67,11 +77,12 @@ class ClientQuotas:
                 )
             if not put and not gone:
                 return
-            names = "user_name client_id ip quota"
-            drop = f"DELETE FROM client_quotas WHERE {' AND '.join(f'{name} = ?' for name in names.split())}"
+            mark = self._db.changes.mark(_FOLLOWED, [json.dumps(row[:4]) for row in (*put, *gone)])
+            drop = f"DELETE FROM client_quotas WHERE {_IS_QUOTA}"
 
             def store(connection: Connection) -> None:
-                connection.executemany(upsert("client_quotas", names, "value"), put)
+                mark(connection)
+                connection.executemany(upsert("client_quotas", _NAMES, "value"), put)
                 connection.executemany(drop, gone)
 
             await self._db.run(store, flush=True, frees=more <= 0, then=lambda _: self._hold(wanted))
@@ -86,7 +97,7 @@ class ClientQuotas:
         count = len(named) + len(present)
         found: list[tuple[Entity, dict[QuotaKey, float]]] = []
         async with self._changing:
-            async for some in portions(self.rules.entities()):
+            async for some in portions(list(self.rules.entities())):  # other nodes' changes come in between
                 for entity, values in some:
                     if (
                         all(getattr(entity, field) == name for field, name in named)
@@ -96,10 +107,34 @@ class ClientQuotas:
                         found.append((entity, dict(values)))
         return found
 
+    def _follow(self, found: list[_Row], names: Collection[str] | None) -> None:
+        """Other nodes have changed what is called so, or anything (None)."""
+        wanted: dict[tuple[Entity, QuotaKey], float | None] = {}
+        if names is None:
+            wanted = {(entity, key): None for entity, values in self.rules.entities() for key in values}
+        else:
+            for *parts, key in map(json.loads, names):
+                wanted[Entity(*map(_part, parts)), QuotaKey(key)] = None
+        for *parts, key, value in found:
+            wanted[Entity(*map(_part, parts)), QuotaKey(key)] = float(value)
+        self._hold(wanted)
+
     def _hold(self, wanted: Mapping[tuple[Entity, QuotaKey], float | None]) -> None:
         for (entity, key), value in wanted.items():
             self.rules.put(entity, key, value)
         self._changed()
+
+
+def _all_rows(connection: Connection) -> list[_Row]:
+    return connection.execute(f"SELECT {_COLUMNS} FROM client_quotas").fetchall()
+
+
+def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
+    """The rows of the quotas that are called so and hold, or of all that do."""
+    if names is None:
+        return _all_rows(connection)
+    query = f"SELECT {_COLUMNS} FROM client_quotas WHERE {_IS_QUOTA}"
+    return [row for name in names for row in connection.execute(query, json.loads(name)).fetchall()]
 
 
 def _column(part: str | None) -> str:
