@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from bridges.auth import ANONYMOUS, Everybody
+from bridges.auth.quotas import QuotaRules
+from bridges.barrier import Barrier
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
@@ -19,6 +21,7 @@ from bridges.formats.records import Record
 from bridges.log.partition_log import Batch, PartitionLog, Phase
 from bridges.metrics import FrontMetrics
 from bridges.net.budget import Kind, MemoryBudget
+from bridges.net.quotas import Quotas
 from kafka_front.context import DEFERRED
 from kafka_front.service import fetch_partitions
 from kafka_front.service.access import Access
@@ -77,6 +80,7 @@ class Lab:
             logs=self.world.logs,
             catalog=SimpleNamespace(topics={}, by_id={}),
             node_id=0,
+            node=SimpleNamespace(quotas=Quotas(QuotaRules(), 1, Barrier())),
             rack=None,
             brokers=Brokers(0, None, None),
             access=Access(Everybody()),

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from bridges.auth import Everybody
+from bridges.auth.quotas import QuotaRules
 from bridges.barrier import Barrier
 from bridges.catalog.topic_rules import TopicRules
 from bridges.errors import LogUnavailable
 from bridges.metrics import FrontMetrics
 from bridges.net.budget import MemoryBudget
+from bridges.net.quotas import Quotas
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
@@ -53,7 +55,7 @@ class Lab:
             access=Access(Everybody()),
             transactions=None,
             works=None,
-            node=SimpleNamespace(barrier=Barrier(), limits=limits),
+            node=SimpleNamespace(barrier=Barrier(), quotas=Quotas(QuotaRules(), 1, Barrier()), limits=limits),
             loop=loop,
         )
         registry = Registry()

@@ -11,9 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from bridges.auth import ANONYMOUS
+from bridges.auth.quotas import QuotaRules
 from bridges.barrier import Barrier
 from bridges.metrics import FrontMetrics
 from bridges.net.budget import MemoryBudget
+from bridges.net.quotas import Quotas
 from pravega_front.server import SegmentStore
 from pravega_front.session.connection import Connection
 from pravega_front.settings import PravegaSettings
@@ -34,8 +37,10 @@ class Lab(SegmentStore):
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         budget = MemoryBudget(16 * MIB, loop.call_soon)
-        node = SimpleNamespace(metrics=FrontMetrics("pravega"), budget=budget, barrier=Barrier())
-        access = SimpleNamespace(check=lambda listener, host, token, segment, update: None)
+        node = SimpleNamespace(
+            metrics=FrontMetrics("pravega"), budget=budget, barrier=Barrier(), quotas=Quotas(QuotaRules(), 1, Barrier())
+        )
+        access = SimpleNamespace(check=lambda listener, host, token, segment, update: (ANONYMOUS, None))
         nothing: Any = SimpleNamespace()
         super().__init__(cast(Any, node), PravegaSettings(), nothing, nothing, cast(Any, access))
         self.handlers[wire.UpdateSegmentPolicy] = self.hold

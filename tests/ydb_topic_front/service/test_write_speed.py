@@ -10,7 +10,9 @@ from typing import Any
 import ydb
 from confluent_kafka import Producer
 
+from bridges.auth.quotas import QuotaRules
 from bridges.barrier import Barrier
+from bridges.net.quotas import Quotas
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.service.test_write import Session, told
@@ -125,7 +127,9 @@ async def test_nobody_holds_memory_for_long_while_it_is_short() -> None:
     budget = SimpleNamespace(scarce=False, waiting=False)
     wanted = SimpleNamespace(partition_write_speed_bytes_per_second=1, partition_write_burst_bytes=1)
     service: Any = SimpleNamespace(
-        node=SimpleNamespace(budget=budget, barrier=Barrier(), every=lambda *chore: None),
+        node=SimpleNamespace(
+            budget=budget, quotas=Quotas(QuotaRules(), 1, Barrier()), barrier=Barrier(), every=lambda *chore: None
+        ),
         settings=SimpleNamespace(writer_patience_ms=5_000),
         catalog=SimpleNamespace(on_change=[]),
         topics=SimpleNamespace(on_change=[], of=lambda topic: SimpleNamespace(wanted=wanted)),
