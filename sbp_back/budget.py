@@ -173,10 +173,11 @@ class MemoryBudget:
         return before >= share or self._fits_share(share - before)
 
     def _fits_large(self, account: Account, more: int, instead: int) -> bool:
-        """As the one request that may be larger than its part."""
-        if self._large is not None:
+        """As the one request that may be larger than its part, or as more of it."""
+        if self._large not in (None, account):
             self._settle_large(self._large)
-        if self._large is not None or self._claimant not in (None, account) or account.held - instead > self.share:
+        large = self._large
+        if large not in (None, account) or self._claimant not in (None, account) or account.held - instead > self.share:
             return False
         beyond = account.held + more - self.share
         if beyond <= 0:

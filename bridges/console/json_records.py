@@ -16,16 +16,14 @@ from typing import Any
 
 from bridges.errors import LogError
 from bridges.formats.records import Record, told_headers
+from bridges.sliced import at_once
 
 _KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
 _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
 """Keys that reading adds and writing ignores, so that what was read can be written again."""
 
 
-_LONG_LINE = 64 * 1024
-_MOST_VALUES = 100_000
-"""Values (numbers, texts, members of lists and objects) of a longer line: each costs a good part of a microsecond."""
-_NO_VALUE = bytes(set(range(256)) - set(b'",[{'))
+_HEADERS_AT_ONCE = 500
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -33,14 +31,50 @@ class BadLine(LogError):
     """A line is not a record; the message says why."""
 
 
+class FieldReader:
+    """Reads the bytes of fields out of what was parsed; work may be done in steps."""
+
+    def text(self, value: Any, what: str) -> Generator[None, None, bytes | None]:
+        """Text, or what is stored as its JSON text. Raises BadLine."""
+        yield from ()
+        if value is None:
+            return None
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raise BadLine(f"{what} has half a surrogate pair, which is no character") from None
+
+    def base64(self, value: Any, what: str) -> Generator[None, None, bytes]:
+        """What is given as base64. Raises BadLine."""
+        yield from ()
+        if not isinstance(value, str):
+            raise BadLine(f"{what} is not text")
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadLine(f"{what} is not base64") from None
+
+    def name(self, value: str, what: str) -> Generator[None, None, str]:
+        """A header's name. Raises BadLine."""
+        yield from self.text(value, what)
+        return value
+
+
+_SHORT = FieldReader()
+
+
 def parse_line(line: bytes) -> tuple[Record, int | None]:
-    """The record of a line and the partition it asks for (None: by key). Raises BadLine."""
-    if len(line) > _LONG_LINE and _values(line) > _MOST_VALUES:
-        raise BadLine(f"more than {_MOST_VALUES} values in one line: give a large value as text")
+    """The record of a line that is not long, and the partition it asks for (None: by key). Raises BadLine."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadLine(f"not JSON: {error}") from None
+    return at_once(record_of(document, _SHORT))
+
+
+def record_of(document: Any, read: FieldReader) -> Generator[None, None, tuple[Record, int | None]]:
+    """The record of a parsed line, and the partition it asks for. Raises BadLine."""
     if not isinstance(document, dict):
         raise BadLine("not a JSON object")
     if unknown := sorted(document.keys() - _KEYS - _OUTPUT_ONLY):
@@ -48,19 +82,10 @@ def parse_line(line: bytes) -> tuple[Record, int | None]:
     partition = _whole(document, "partition", None)
     timestamp = _whole(document, "timestamp", -1)
     assert timestamp is not None
-    record = Record(
-        _bytes(document, "key"), _bytes(document, "value"), _headers(document.get("headers")), max(-1, timestamp)
-    )
-    return record, partition
-
-
-def _values(line: bytes) -> int:
-    """About how many values a line of JSON has, told without making them; its texts are not looked into."""
-    left = line.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_VALUE)
-    strings = left.count(b'"') // 2
-    if strings > _MOST_VALUES:
-        return strings
-    return strings + sum(map(len, left.split(b'"')[::2]))
+    key = yield from _bytes(document, "key", read)
+    value = yield from _bytes(document, "value", read)
+    headers = yield from _headers(document.get("headers"), read)
+    return Record(key, value, headers, max(-1, timestamp)), partition
 
 
 def to_line(record: Record, partition: int) -> bytes:
@@ -163,35 +188,16 @@ def _whole(document: Mapping[str, Any], key: str, default: int | None) -> int | 
     return value
 
 
-def _bytes(document: Mapping[str, Any], key: str) -> bytes | None:
+def _bytes(document: Mapping[str, Any], key: str, read: FieldReader) -> Generator[None, None, bytes | None]:
     encoded = document.get(f"{key}_base64")
     if encoded is not None:
         if document.get(key) is not None:
             raise BadLine(f"both {key} and {key}_base64 are given")
-        return _base64(encoded, f"{key}_base64")
-    return _text(document.get(key), key)
+        return (yield from read.base64(encoded, f"{key}_base64"))
+    return (yield from read.text(document.get(key), key))
 
 
-def _text(value: Any, what: str) -> bytes | None:
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise BadLine(f"{what} has half a surrogate pair, which is no character") from None
-
-
-def _base64(value: Any, what: str) -> bytes:
-    if not isinstance(value, str):
-        raise BadLine(f"{what} is not text")
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        raise BadLine(f"{what} is not base64") from None
-
-
-def _headers(value: Any) -> list[tuple[str, bytes | None]]:
+def _headers(value: Any, read: FieldReader) -> Generator[None, None, list[tuple[str, bytes | None]]]:
     if value is None:
         return []
     if isinstance(value, dict):
@@ -203,12 +209,14 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
     else:
         raise BadLine("headers are neither an object nor a list of [name, value]")
     headers: list[tuple[str, bytes | None]] = []
-    for name, content in pairs:
-        _text(name, "a header's name")
+    for number, (given, content) in enumerate(pairs):
+        if number % _HEADERS_AT_ONCE == _HEADERS_AT_ONCE - 1:
+            yield
+        name = yield from read.name(given, "a header's name")
         if isinstance(content, dict) and content.keys() == {"base64"}:
-            headers.append((name, _base64(content["base64"], f"header {name}")))
+            headers.append((name, (yield from read.base64(content["base64"], f"header {name}"))))
         else:
-            headers.append((name, _text(content, f"header {name}")))
+            headers.append((name, (yield from read.text(content, f"header {name}"))))
     return headers
 
 

@@ -22,15 +22,16 @@ from bridges.console.access import Access
 from bridges.console.errors import RequestError, error_body, error_response, status_of
 from bridges.console.host import Host
 from bridges.console.json_records import BadLine, parse_line
+from bridges.console.long_lines import parse_long_line
 from bridges.console.memory import memory_of
-from bridges.console.rendering import Wanted, rendered
-from bridges.errors import LogError, OffsetOutOfRange
+from bridges.console.rendering import LARGE, STEP, Wanted, rendered
+from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.net.budget import Kind
 from bridges.net.http_site import BodyStalled
-from bridges.sliced import Sliced, SlicedWorks, advance
+from bridges.sliced import Sliced, SlicedWorks, advance, in_turns
 from bridges.turns import Turns
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ _PENDING_PARTITION = 1024
 _LINE_BYTES = 64 * 1024
 """A line that is longer is received when there is room for all of it."""
 _ROOM_S = 30.0
-"""How long a line waits for memory."""
+"""How long a line, or a record that is decompressed, waits for memory."""
 _SENDING = 64 * 1024
 """What an answer holds on its way, here and in its socket."""
 _READ_LEAST = 16 * 1024
@@ -83,6 +84,7 @@ class RecordHandlers:
         self._inflated_bytes = node.limits.batch_inflated_bytes
         # Of its own: who reads slowly holds up nothing but the console.
         self._works = SlicedWorks(_READERS_AT_ONCE)
+        self._growing = asyncio.Lock()
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_post("/api/topics/{topic}/records", self.produce)
@@ -113,7 +115,7 @@ class RecordHandlers:
                 number += 1
                 await turns.rest()
                 if line.strip():
-                    await writer.add(*parse_line(line))
+                    await writer.add(*(await _parsed(line)))
             await writer.finish()
         except LogError as error:
             await writer.settle()
@@ -197,9 +199,10 @@ class RecordHandlers:
                         try:
                             batches = await log.read_committed(positions[log], held)
                             size = sum(len(batch.payload) for batch in batches)
-                            if size > held:  # one batch is read whole
-                                memory.take(Kind.READS, size - held)
-                                held = size
+                            # One batch is read whole; and who waits for room to decompress it holds no more than that.
+                            memory.give(Kind.READS, held)
+                            memory.take(Kind.READS, size)
+                            held = size
                             if not batches:
                                 break  # an operator has declared lost what is there
                             progress = True
@@ -226,22 +229,39 @@ class RecordHandlers:
     async def _send(
         self, response: web.StreamResponse, lines: Sliced[None], wanted: Wanted, records: int, memory: RequestMemory
     ) -> None:
-        """Write ``lines`` as they are made: the first at once, more off the event loop. A large record is counted until
-        it is written."""
+        """Write ``lines`` as they are made: the first at once, more off the event loop.
+
+        A large record waits for room in the budget as it is decompressed, a stretch at a time, and is counted until it
+        is written. One grows at a time: of several that hold a part and wait for more none would go on.
+        """
         ended, piece = advance(lines)
         if piece:
             await response.write(piece)
         if ended:
             return
-        counted = 0
+        counted, growing = 0, False
         async with self._works.turn(records):
             try:
                 while True:
+                    if wanted.grows and wanted.held + STEP > max(counted, LARGE):
+                        if not growing:
+                            await self._growing.acquire()
+                            growing = True
+                        try:
+                            async with asyncio.timeout(_ROOM_S):
+                                await memory.grow(Kind.READS, wanted.held + LARGE - counted)
+                        except TimeoutError:
+                            raise LogUnavailable("the node is short of memory for a record of this length") from None
+                        counted = wanted.held + LARGE
                     ended, piece = await self._works.step(lines)
-                    if wanted.held != counted:
-                        memory.give(Kind.READS, counted)
-                        memory.take(Kind.READS, wanted.held)
-                        counted = wanted.held
+                    if not wanted.grows:
+                        if growing:
+                            self._growing.release()
+                            growing = False
+                        if wanted.held != counted:
+                            memory.give(Kind.READS, counted)
+                            memory.take(Kind.READS, wanted.held)
+                            counted = wanted.held
                     if piece:
                         # A client that reads nothing must not keep a turn from others.
                         try:
@@ -252,6 +272,8 @@ class RecordHandlers:
                     if ended:
                         return
             finally:
+                if growing:
+                    self._growing.release()
                 memory.give(Kind.READS, counted)
 
 
@@ -341,7 +363,8 @@ class _Writer:
         self._waiting -= waited
         self._next += 1  # records without a key stay together, batch by batch
         self._active = self._topic.active
-        payload = batch.finish()
+        # Few are longer than a step: those have one large record.
+        payload = batch.finish() if waited <= _BATCH_BYTES else await in_turns(batch.finish_in_slices())
         newest = batch.max_timestamp
         count, size = len(batch), len(payload)
         memory = self._memory
@@ -449,10 +472,11 @@ class _Lines:
 
     async def _count(self, idle: Callable[[], Awaitable[None]]) -> None:
         """Have counted what is held, and what may follow in a line that is long already. Raises RequestError."""
-        wanted = sum(map(len, self._ready)) + len(self._rest)
+        wanted = sum(map(_room_for, self._ready)) + len(self._rest)
         if len(self._rest) > _LINE_BYTES:
             # All that it may become, at once: of those that hold a part and wait for more none would go on.
-            wanted += min(self._limit, self._limit if self._to_come is None else self._to_come)
+            to_come = self._limit if self._to_come is None else self._to_come
+            wanted += len(self._rest) + 2 * min(self._limit, to_come)
         if wanted > self._counted:
             await idle()  # what waits for this line would keep its room
             try:
@@ -463,6 +487,15 @@ class _Lines:
         else:
             self._memory.give(Kind.REQUESTS, self._counted - wanted)
         self._counted = wanted
+
+
+def _room_for(line: bytes) -> int:
+    """Bytes that a line takes: of a long one there is a second copy while it is parsed."""
+    return len(line) if len(line) <= _LINE_BYTES else 2 * len(line)
+
+
+async def _parsed(line: bytes) -> tuple[Record, int | None]:
+    return parse_line(line) if len(line) <= _LINE_BYTES else await in_turns(parse_long_line(line))
 
 
 def _position(log: PartitionLog, text: str) -> int:

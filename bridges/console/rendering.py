@@ -10,19 +10,23 @@ from msgspec import Struct
 from bridges.console.json_records import line_parts
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of, records_of
+from bridges.formats.compression import PIECE
 from bridges.formats.records import StoredBatch, bounded
 from bridges.sliced import Sliced
 
 _SLICE_RECORDS = 100
 _SLICE_BYTES = 64 * 1024
-_LARGE = 1024 * 1024
+LARGE = 1024 * 1024
 """Bytes of a record that is counted by itself: others are no more than what is counted for its reader anyway."""
+STEP = PIECE
+"""Bytes by which a record becomes longer in a step, where its codec goes piece by piece. Blocks of lz4 may have more:
+what they have become is counted once the record is there."""
 
 
 class Wanted(Struct):
     """What of a partition is rendered: offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
-    ``records`` counts those that were; ``held``: bytes of the large one that is being rendered, which it may have
-    become when it was decompressed."""
+    ``records`` counts those that were; ``held``: bytes of the large one that is being rendered, or decompressed;
+    ``grows``: it is being decompressed, and a step may add :data:`STEP` to it."""
 
     partition: int
     start: int
@@ -30,6 +34,11 @@ class Wanted(Struct):
     limit: int
     records: int = 0
     held: int = 0
+    grows: bool = True
+
+
+def _large(size: int) -> int:
+    return size if size > LARGE else 0
 
 
 def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int) -> Sliced[None]:
@@ -40,11 +49,14 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
     for batch in batches:
         try:
             records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
+            decompressed = 0  # since the last record, and what is passed over is not known to be nothing
             for record in bounded(records, wanted.limit - wanted.records if wanted.limit >= 0 else -1):
                 seen += 1
+                decompressed = decompressed + STEP if record is None else 0
+                wanted.grows = record is None
+                wanted.held = _large(min(decompressed, inflated_bytes) if record is None else record.size)
                 if record is not None and record.offset < wanted.end:
                     wanted.records += 1
-                    wanted.held = record.size if record.size > _LARGE else 0
                     for part in line_parts(record, wanted.partition):
                         lines.append(part)
                         size += max(len(part), 1)

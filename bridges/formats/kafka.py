@@ -533,7 +533,7 @@ class BatchBuilder:
             base_sequence,
             self._count,
         )
-        struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_START:]))
+        struct.pack_into(">I", batch, _CRC_AT, (yield from checksum(memoryview(batch))))
         return batch
 
 

@@ -53,6 +53,11 @@ class RequestMemory:
             await self._has_room(size, instead)
         self._held[kind] += size - instead
 
+    async def grow(self, kind: Kind, more: int) -> None:
+        """Hold ``more`` bytes beside all of the kind that are held, which together may be the one large request."""
+        held = self._held[kind]
+        await self.admit(kind, held + more, instead=held)
+
     async def granted(self, kind: Kind, most: int, least: int) -> int:
         """Hold as many bytes more as there is room for, up to ``most``, as soon as that are ``least``."""
         while not (size := self._account.grant(kind, most, least)):

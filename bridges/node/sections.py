@@ -252,8 +252,7 @@ class LimitSettings(Section):
     http_line_bytes: Size = setting(
         4 * 1024**2,
         ge=1024,
-        description="Longest line accepted in records sent to the HTTP interface. A line is parsed in one go, and "
-        "others wait for up to 7 ms a MiB.",
+        description="Longest line accepted in records sent to the HTTP interface.",
     )
     http_connections: int = setting(
         1_000, ge=1, description="Most connections to the console address at the same time."

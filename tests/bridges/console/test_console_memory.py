@@ -174,6 +174,41 @@ async def test_what_a_large_record_decompresses_to_is_counted_while_a_reader_tak
     await all_given_back(node)
 
 
+@pytest.mark.parametrize("codec", [1, 4], ids=["gzip", "zstd"])
+async def test_large_records_wait_for_room_as_they_are_decompressed(node: Node, codec: int) -> None:
+    log = node.logs.get("words", 0)
+    assert log is not None
+    stored: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    size = 8 * MIB
+    batch = encode([Record(None, b"x" * size, timestamp=1)], codec=codec)
+    log.append(Batch(batch, 1, int(FormatId.KAFKA), 1), lambda at, error: stored.set_result(error))
+    assert await stored is None
+    links = [await connect(node) for _ in range(6)]
+    for reader, writer in links:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(head(RECORDS + "?partition=0", "GET", "Connection: close"))
+    tracemalloc.start()
+    try:
+        base = tracemalloc.get_traced_memory()[0]
+        taken = await until_counted_or_too_much(node, base, 6 * size)
+        assert taken < 2 * BUDGET, "those that wait hold nothing much"
+    finally:
+        tracemalloc.stop()
+    assert node.budget.held <= BUDGET
+
+    async def read(link: Link) -> int:
+        link[0]._transport.resume_reading()  # type: ignore[attr-defined]
+        found = 0
+        while piece := await link[0].read(MIB):
+            found += piece.count(b"x")
+            assert node.budget.held <= BUDGET
+        link[1].close()
+        return found
+
+    assert min(await asyncio.gather(*map(read, links))) >= size
+    await all_given_back(node)
+
+
 @pytest.mark.parametrize("node", ["500ms"], indirect=True)
 async def test_half_sent_bodies_of_json_wait_for_memory_and_are_given_up(node: Node) -> None:
     for listener, path in (("console", "/api/topics"), ("pipeline", "/v1/positions")):

@@ -87,7 +87,7 @@ async def test_a_client_that_takes_nothing_is_no_failure_of_ours(monkeypatch: py
             yield b"a line\n"
 
     monkeypatch.setattr(records, "_STALLED_S", 0.01)
-    handlers: Any = SimpleNamespace(_works=SlicedWorks())
+    handlers: Any = SimpleNamespace(_works=SlicedWorks(), _growing=asyncio.Lock())
     response: Any = Response()
     memory = RequestMemory(MemoryBudget(1000, asyncio.get_running_loop().call_soon))
     with pytest.raises(ConnectionError):
