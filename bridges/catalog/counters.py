@@ -43,4 +43,5 @@ class Counters:
 
     async def _count(self, counter: str, step: int) -> int:
         # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
-        return await self._db.run(lambda connection: advance(connection, counter, step), flush=True)
+        # Nobody opens, and so reads, a partition without one: on a full disk there is a reserve for that.
+        return await self._db.run(lambda connection: advance(connection, counter, step), flush=True, frees=True)

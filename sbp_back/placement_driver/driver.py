@@ -131,11 +131,12 @@ class PlacementDriver:
                 self._transact(lambda tx: rules.list_ranges(tx, request), reply)
             case m.CreateRangeRequest():
                 chosen = self._candidates()
-                self._transact(lambda tx: rules.create_range(tx, request, chosen), reply)
+                # As a seal: without one nobody can open, and so read, what was written to on a full disk.
+                self._transact(lambda tx: rules.create_range(tx, request, chosen), reply, frees=True)
             case m.SealRangeRequest(kind=m.SealKind.AT_LEAST):
                 self._promise(request, reply)
             case m.SealRangeRequest():
-                self._transact(lambda tx: rules.seal_range(tx, request), partial(self._sealed, reply))
+                self._transact(lambda tx: rules.seal_range(tx, request), partial(self._sealed, reply), frees=True)
             case m.CreateStreamRequest():
                 self._transact(lambda tx: rules.create_stream(tx, request.stream), reply)
             case m.DescribeStreamRequest():

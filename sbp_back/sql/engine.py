@@ -29,7 +29,8 @@ class Job:
     """A closure and what became of it: ``result``, or ``error`` (its own, or a :class:`SqlFailed`).
 
     Whoever waits for it has a class of their own. With ``flush`` it survives loss of power even where the engine
-    promises less; what ``frees`` room on the disk may take that of the reserve, where there is no other.
+    promises less; what ``frees`` room on the disk, or lets somebody read, may take that of the reserve, where there is
+    no other.
     """
 
     __slots__ = ("error", "flush", "fn", "frees", "result")

@@ -1,4 +1,5 @@
-"""Room on the disk that is kept for what makes room: on a full one SQLite cannot commit, not even that a topic goes."""
+"""Room on the disk that is kept for what makes room: on a full one SQLite cannot commit, not even that a topic goes, or
+that a partition is opened, without which nobody reads it."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from sbp_back.files import Files, write_all
 _AGAIN_S = 10.0
 _TIMES = 4
 """The reserve is made, and made again, where so many times its size is free."""
+_PARTS = 4
+"""It is given in so many: what takes one leaves the rest to what comes later, and nothing to others on the disk."""
 _TO_OPEN = 256 * 1024
 """Bytes of disk with which SQLite can open a database: its index of the log takes 32 KiB."""
 
 
 class Reserve:
-    """A file of ``size`` bytes that is removed when its room is needed. Use in one thread."""
+    """A file of ``size`` bytes that is cut down when its room is needed. Use in one thread."""
 
     __slots__ = ("_files", "_held", "_next", "_path", "_size")
 
@@ -49,12 +52,16 @@ class Reserve:
             return False
 
     def spend(self) -> bool:
-        """Give its room to whoever writes next; False if there is none."""
+        """Give a part of its room to whoever writes next; False if there is none."""
         if not self._path.exists():
             return False
         self._held = False
         self._next = monotonic() + _AGAIN_S
-        self._path.unlink(missing_ok=True)
+        left = self._path.stat().st_size - -(-self._size // _PARTS)
+        if left > 0:
+            os.truncate(self._path, left)
+        else:
+            self._path.unlink(missing_ok=True)
         return True
 
     def _make(self) -> None:

@@ -75,6 +75,10 @@ class _Looking(Files):
         else:
             super().truncate(fd, size)
 
+    def allocate(self, fd: int, offset: int, size: int) -> None:
+        if fd not in self._linked:
+            super().allocate(fd, offset, size)
+
     def sync(self, fd: int) -> None:
         """Nothing of this has to last."""
 

@@ -363,6 +363,9 @@ class Recovery:
                     f"segment {segment.path.name} is cut at {position}: the last write was torn"
                 )
             self._files.truncate(fd, position)
+            with suppress(OSError):
+                # On a full disk this room was there for what frees some, and for opening partitions: not for others.
+                self._files.allocate(fd, position, min(self._options.control_reserve, segment.size - position))
         finally:
             self._files.close(fd)
         self._unsure.setdefault(segment.base, (segment, position, position))

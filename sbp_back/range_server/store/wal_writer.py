@@ -353,8 +353,9 @@ class WalWriter(Writing):
     def _add_control(self, item: Control) -> bool:
         error: StoreError | None = self.failure
         if error is None:
-            # The reserve is for what lets space be freed.
-            room = self._room(1, 0, self._reserve if item.kind == RecordType.CREATE else 0)
+            # The reserve is for what lets space be freed. Half of it, too, for ranges that are made: without one nobody
+            # could open, and so read, a partition whose node died on a full disk.
+            room = self._room(1, 0, self._reserve // 2 if item.kind == RecordType.CREATE else 0)
             if not room:
                 return False
             error = room if room is not True else None
@@ -409,20 +410,23 @@ class WalWriter(Writing):
     def _allocate(self, end: int, reserve: int) -> bool | StoreError:
         """Reserve disk space up to ``end`` and the control reserve behind it."""
         size = self.segment.size
-        target = min(size, max(end + self._reserve, self._allocated + self._options.allocate_step_bytes))
-        try:
-            self._files.allocate(self._fd, self._allocated, target - self._allocated)
-        except OSError as error:
-            if not is_disk_full(error):
-                self.fail(error)
-                assert self.failure is not None
-                return self.failure
-            if reserve == 0 and end <= self._allocated:
+        # Where there is no room for a whole step the least will do: after a start that is reserved, and nobody knows.
+        for wanted in (max(end + self._reserve, self._allocated + self._options.allocate_step_bytes), end + reserve):
+            target = min(size, wanted)
+            if target <= self._allocated:
                 return True
-            return self._no_room()
-        self._allocated = target
-        self._measure_room()
-        return True
+            try:
+                self._files.allocate(self._fd, self._allocated, target - self._allocated)
+            except OSError as error:
+                if not is_disk_full(error):
+                    self.fail(error)
+                    assert self.failure is not None
+                    return self.failure
+                continue
+            self._allocated = target
+            self._measure_room()
+            return True
+        return self._no_room()
 
     def _no_room(self) -> DiskFull:
         error = DiskFull("the disk is full: appends are refused until there is room, reads go on")
