@@ -27,28 +27,11 @@ from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from tests.certificates import Authority
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient
-from tests.pravega_front.test_access import LOGIN, PASSWORD, USER, wheel
+from tests.pravega_front.test_access import LOGIN, PASSWORD, USER, logged_in, wheel
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS
 
 pytestmark = pytest.mark.slow
-
-INSIDE = """
-import asyncio, os, sys
-from pravega_client import StreamManager
-streams = StreamManager(sys.argv[1])
-reader = streams.create_reader_group("inside", "wheel", "events").create_reader("reader")
-async def read():
-    found = []
-    while len(found) < 10:
-        part = await reader.get_segment_slice_async()
-        found += [int(event.data()) for event in part]
-        reader.release_segment(part)
-    return found
-assert asyncio.run(read()) == list(range(10))
-os._exit(0)  # the wheel's threads trip over the end of the interpreter
-"""
-"""Reads what :func:`tests.pravega_front.test_access.wheel` has written."""
 
 KINDS = ("kafka", "ydb", "pravega", "pravega-segmentstore", "pipeline")
 PATIENCE = 60.0
@@ -221,10 +204,8 @@ def test_pravegas_clients_inside_and_outside_are_told_their_own_segment_store(pl
         with pytest.raises(grpc.RpcError) as refused:
             call(message(request)(), timeout=PATIENCE)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    wheel(f"tls://{place.outside('pravega')}", tls=True, pravega_client_tls_cert_path=str(certs))
-    command = [sys.executable, "-c", INSIDE, f"tcp://{place.inside('pravega')}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    logged_in(f"tls://{place.outside('pravega')}", certs)
+    wheel(f"tcp://{place.inside('pravega')}", "inside")
 
 
 def test_the_pipelines_clients_outside_must_say_who_they_are(place: Place) -> None:

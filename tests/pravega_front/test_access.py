@@ -89,39 +89,26 @@ def test_commands_need_a_token_of_their_stream(strict: NodeProcess) -> None:
     client.close()
 
 
-WHEEL = """
-import asyncio, os, sys
-from pravega_client import StreamManager
-streams = StreamManager(sys.argv[1], auth_enabled=True, tls_enabled={tls})
-streams.create_scope("wheel")
-streams.create_stream("wheel", "events", 1)
-writer = streams.create_writer("wheel", "events")
-for number in range(10):
-    writer.write_event(str(number))
-writer.flush()
-reader = streams.create_reader_group("group", "wheel", "events").create_reader("reader")
-async def read():
-    found = []
-    while len(found) < 10:
-        part = await reader.get_segment_slice_async()
-        found += [int(event.data()) for event in part]
-        reader.release_segment(part)
-    return found
-assert asyncio.run(read()) == list(range(10))
-os._exit(0)  # the wheel's threads trip over the end of the interpreter
-"""
-
-
-def wheel(uri: str, *, tls: bool = False, **more: str) -> None:
-    environment = {
-        "pravega_client_auth_method": "Basic",
-        "pravega_client_auth_username": USER,
-        "pravega_client_auth_password": PASSWORD,
-        **more,
-    }
-    command = [sys.executable, "-c", WHEEL.format(tls=tls), uri]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+def wheel(uri: str, group: str, *words: str, **environment: str) -> None:
+    """Have a client write and read events; see ``wheel_events.py``."""
+    command = [sys.executable, str(Path(__file__).with_name("wheel_events.py")), uri, group, *words]
+    done = subprocess.run(command, env=environment or None, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def logged_in(uri: str, trusted: Path) -> None:
+    """The same over TLS, by who has a password; ``trusted`` is a directory of certificates and nothing else."""
+    wheel(
+        uri,
+        "group",
+        "write",
+        "login",
+        "tls",
+        pravega_client_auth_method="Basic",
+        pravega_client_auth_username=USER,
+        pravega_client_auth_password=PASSWORD,
+        pravega_client_tls_cert_path=str(trusted),
+    )
 
 
 class Secured(NamedTuple):
@@ -159,7 +146,7 @@ def test_the_wheel_logs_in_over_tls(secured: Secured, tmp_path: Path) -> None:
     certs = tmp_path / "certs"  # a directory of nothing else
     certs.mkdir()
     shutil.copy(secured.trust, certs)
-    wheel(f"tls://localhost:{secured.port}", tls=True, pravega_client_tls_cert_path=str(certs))
+    logged_in(f"tls://localhost:{secured.port}", certs)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,45 @@
+"""Ten events written, or only read, by the PyPI wheel ``pravega`` in a process of its own.
+
+    python wheel_events.py URI GROUP [write] [login] [tls]
+
+The wheel takes a password, and what it trusts, from the environment alone; and its threads trip over the end of the
+interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from pravega_client import StreamManager
+
+EVENTS = list(range(10))
+
+
+def write(streams: StreamManager) -> None:
+    streams.create_scope("wheel")
+    streams.create_stream("wheel", "events", 1)
+    writer = streams.create_writer("wheel", "events")
+    for number in EVENTS:
+        writer.write_event(str(number))
+    writer.flush()
+
+
+async def read(streams: StreamManager, group: str) -> list[int]:
+    reader = streams.create_reader_group(group, "wheel", "events").create_reader("reader")
+    found: list[int] = []
+    while len(found) < len(EVENTS):
+        part = await reader.get_segment_slice_async()
+        found += [int(event.data()) for event in part]
+        reader.release_segment(part)
+    return found
+
+
+if __name__ == "__main__":
+    uri, group, *words = sys.argv[1:]
+    streams = StreamManager(uri, auth_enabled="login" in words, tls_enabled="tls" in words)
+    if "write" in words:
+        write(streams)
+    assert asyncio.run(read(streams, group)) == EVENTS
+    os._exit(0)
