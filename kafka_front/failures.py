@@ -316,6 +316,22 @@ def _consumer_groups(request: m.ConsumerGroupDescribeRequest, version: int, code
     )
 
 
+def _share_groups(request: m.ShareGroupDescribeRequest, version: int, code: int, message: str | None) -> Message:
+    group = m.ShareGroupDescribeResponse.DescribedGroup
+    return m.ShareGroupDescribeResponse(
+        groups=[group(group_id=name, error_code=code, error_message=message) for name in request.group_ids]
+    )
+
+
+def _share_offsets(
+    request: m.DescribeShareGroupOffsetsRequest, version: int, code: int, message: str | None
+) -> Message:
+    group = m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup
+    return m.DescribeShareGroupOffsetsResponse(
+        groups=[group(group_id=one.group_id, error_code=code, error_message=message) for one in request.groups]
+    )
+
+
 def _topic_partitions(
     request: m.DescribeTopicPartitionsRequest, version: int, code: int, message: str | None
 ) -> Message:
@@ -430,4 +446,6 @@ _BUILDERS: dict[int, Callable[[Any, int, int, str | None], Message]] = {
     65: _describe_transactions,
     69: _consumer_groups,
     75: _topic_partitions,
+    77: _share_groups,
+    90: _share_offsets,
 }

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.node.front import Front, Listener, NodeFacts, NodeServices
-from kafka_front.service.transactions.tables import ERASERS, MIGRATIONS
+from kafka_front.service.share import tables as share
+from kafka_front.service.transactions import tables as transactions
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class KafkaFront(Front):
-    """What the Kafka front brings; its format lies in ``bridges.formats``, and its tables are of transactions."""
+    """What the Kafka front brings; its format lies in ``bridges.formats``, and its tables are of transactions
+    and share groups."""
 
     name = "kafka"
     listeners = (Listener("kafka", 9092, tls=True, authentication=("certificate", "password", "scram")),)
     settings = KafkaSettings
     connection_bounds = ("max_connections",)
-    migrations = MIGRATIONS
-    erasers = ERASERS
+    migrations = (*transactions.MIGRATIONS, *share.MIGRATIONS)
+    erasers = (*transactions.ERASERS, *share.ERASERS)
 
     @classmethod
     def node_configuration(cls, facts: NodeFacts) -> Mapping[str, str]:

@@ -29,6 +29,10 @@ from kafka_front.service import (
 )
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupService
+from kafka_front.service.share import fetch as share_fetch
+from kafka_front.service.share import membership as share_membership
+from kafka_front.service.share import offsets as share_offsets
+from kafka_front.service.share.service import ShareService
 from kafka_front.service.transactions import admin, requests, txn_offsets
 from kafka_front.service.transactions.view import LiveTransactions
 from kafka_front.wire import codec
@@ -71,6 +75,7 @@ class KafkaServer:
         self._node = node
         self._server: Server | None = None
         self._groups: GroupService | None = None
+        self._share: ShareService | None = None
         self._transactions: Transactions | None = None
         self._live_transactions: LiveTransactions | None = None
 
@@ -89,6 +94,9 @@ class KafkaServer:
         service = KafkaService(node)
         joined = self._groups = groups.groups_of(node, service.settings, service.access)
         await joined.start()
+        share = ShareService(node, service.settings, joined)
+        await share.load()
+        self._share = service.share = share
         joined.unstable = node.progress.is_pending
         transactions = self._transactions = service.transactions
         await transactions.load()
@@ -101,6 +109,9 @@ class KafkaServer:
         for module in SERVICES:
             module.register(registry, service)
         groups.register(registry, joined, service.brokers)
+        share_membership.register(registry, service.access, share)
+        share_fetch.register(registry, service, share)
+        share_offsets.register(registry, service, share)
         txn_offsets.register(registry, service, joined)
         limits = Limits(
             frame_bytes=settings.max_request_bytes,
@@ -138,6 +149,8 @@ class KafkaServer:
             await self._server.close()
         if self._transactions is not None:
             await self._transactions.close()
+        if self._share is not None:
+            await self._share.close()
         if self._groups is not None:
             await self._groups.stop()
 

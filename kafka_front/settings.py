@@ -43,6 +43,23 @@ class KafkaGroupSettings(Section):
         description="Partitions that all groups of the new protocol read, each group counted by itself, from which on"
         " no new member is taken; a million take up to 300 MB.",
     )
+    share_heartbeat_interval_ms: Duration = setting(
+        5_000, ge=1, description="How often members of a share group are told to report."
+    )
+    share_session_timeout_ms: Duration = setting(
+        45_000, ge=1, description="Time without a report after which a member of a share group is out."
+    )
+    share_max_size: int = setting(200, ge=1, description="Most members of a share group.")
+    share_record_lock_duration_ms: Duration = setting(
+        30_000, ge=1, description="How long a member of a share group has a record, where the group does not say."
+    )
+    share_delivery_count_limit: int = setting(
+        5, ge=1, le=32_767, description="How often a record is delivered to a share group at most."
+    )
+    share_partition_max_record_locks: int = setting(
+        2_000, ge=1, le=100_000, description="Most records of a partition that a share group has in flight."
+    )
+    share_sessions: int = setting(2_000, ge=1, description="Most share sessions kept: members that fetch.")
     offsets_retention_ms: Duration = setting(
         604_800_000, ge=1, description="How long positions of a group without members are kept."
     )

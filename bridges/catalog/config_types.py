@@ -44,6 +44,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT = 3
     STATIC_NODE = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class Synonym(Struct, frozen=True):

@@ -13,9 +13,9 @@ from kafka_front.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
-#: What the whole cluster has, by the highest level that clients may go by (KIP-584): consumer groups of KIP-848, and
-#: transactions of KIP-890.
-FEATURES = {"group.version": 1, "transaction.version": 2}
+#: What the whole cluster has, by the highest level that clients may go by (KIP-584): consumer groups of KIP-848,
+#: share groups of KIP-932, and transactions of KIP-890.
+FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 _ZERO_SINCE = 4
 """First version whose clients take a feature that begins with level 0 (KAFKA-17011): older ones of Java's give up."""
 #: What a client may call itself (reference/kafka.md, rule 6).

@@ -133,10 +133,9 @@ class Configs:
                 for key, value in sorted({**topic_config.cluster_defaults(node, static), **node}.items())
             ]
         if kind == Resource.GROUP:
-            # No group has any of its own: a name need not be one of a group, as at a broker.
-            if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "a group needs a name")
-            return [_of_group(one, static) for one in group_config.GROUP_CONFIGS.values()]
+            # A name need not be one of a group, as at a broker: what it is set to counts for the group to come.
+            own = self._group_configs(name)
+            return [_of_group(one, own, static) for one in group_config.GROUP_CONFIGS.values()]
         if kind == Resource.CLIENT_METRICS:
             if not name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription to client metrics needs a name")
@@ -274,7 +273,7 @@ class Configs:
         if kind == Resource.BROKER_LOGGER:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "log levels are set in the node's settings")
         if kind == Resource.GROUP:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "classic groups, which this node serves, have no configuration")
+            return list(self._group_configs(name))
         if kind == Resource.CLIENT_METRICS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "this node takes no metrics of clients")
         if kind != Resource.BROKER or name != "":
@@ -288,6 +287,9 @@ class Configs:
             if not validate_only and changes:
                 await catalog.set_config(name, changes)
             return
+        if kind == Resource.GROUP:
+            await self._apply_group(name, changes, validate_only)
+            return
         for key in changes:
             definition = node_config.NODE_CONFIGS.get(key)
             if definition is not None and not definition.dynamic:
@@ -297,8 +299,33 @@ class Configs:
             await catalog.set_node_config(changes)
 
 
+    def _group_configs(self, name: str) -> Mapping[str, str]:
+        """What a group is configured with. Raises KafkaError for a name that is none."""
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a group needs a name")
+        share = self._service.share
+        return {} if share is None else share.configs.get(name, {})
+
+    async def _apply_group(self, name: str, changes: Changes, validate_only: bool) -> None:
+        told: Changes = {}
+        for key, value in changes.items():
+            definition = _definition(Resource.GROUP, key)
+            if not definition.dynamic:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key} is the same for all groups of this node")
+            told[key] = None if value is None else definition.canonical(value)
+        share = self._service.share
+        if share is not None and told and not validate_only:
+            await share.configure(name, told)
+
+
+_TABLES: Mapping[int, Mapping[str, ConfigDef]] = {
+    Resource.TOPIC: topic_config.TOPIC_CONFIGS,
+    Resource.GROUP: group_config.GROUP_CONFIGS,
+}
+
+
 def _definition(kind: int, name: str) -> ConfigDef:
-    table = topic_config.TOPIC_CONFIGS if kind == Resource.TOPIC else node_config.NODE_CONFIGS
+    table = _TABLES.get(kind, node_config.NODE_CONFIGS)
     definition = table.get(name)
     if definition is None:
         raise InvalidConfig(f"{name!r} is not a configuration of this resource")
@@ -316,10 +343,16 @@ def _check_length(
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
 
 
-def _of_group(definition: ConfigDef, static: Mapping[str, str]) -> ConfigValue:
-    """The value that counts for all groups: that of the node's settings."""
-    value = static.get(f"group.{definition.name}", definition.default)
-    return ConfigValue(definition, value, ConfigSource.DEFAULT, [(definition.name, value, ConfigSource.DEFAULT)])
+def _of_group(definition: ConfigDef, own: Mapping[str, str], static: Mapping[str, str]) -> ConfigValue:
+    """The value that counts for a group: its own, or that of the node's settings for all groups."""
+    name = definition.name
+    value = static.get(f"group.{name}", definition.default)
+    synonyms: list[tuple[str, str | None, ConfigSource]] = [(name, value, ConfigSource.DEFAULT)]
+    source = ConfigSource.DEFAULT
+    if name in own:
+        value, source = own[name], ConfigSource.GROUP
+        synonyms.insert(0, (name, value, source))
+    return ConfigValue(definition, value, source, synonyms)
 
 
 def _required(name: str, value: str | None) -> str:

@@ -16,6 +16,7 @@ from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
+    from kafka_front.service.share.service import ShareService
 
 
 class KafkaService:
@@ -43,6 +44,8 @@ class KafkaService:
         )
         self.producer_ids = ProducerIds(node.catalog)
         self.transactions = Transactions(node, kafka, self.producer_ids.take)
+        self.share: ShareService | None = None
+        """The share groups, once they are known."""
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics

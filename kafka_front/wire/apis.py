@@ -76,6 +76,13 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
 
 class Api(Struct, frozen=True):
@@ -159,6 +166,13 @@ APIS: dict[int, Api] = _table(
         (69, "ConsumerGroupDescribe", 0, 1, 0, 1),
         (74, "ListConfigResources", 0, 1, 0, 1),
         (75, "DescribeTopicPartitions", 0, 0, 0, 0),
+        (76, "ShareGroupHeartbeat", 1, 1, 1, 1),
+        (77, "ShareGroupDescribe", 1, 1, 1, 1),
+        (78, "ShareFetch", 1, 2, 1, 2),
+        (79, "ShareAcknowledge", 1, 2, 1, 2),
+        (90, "DescribeShareGroupOffsets", 0, 1, 0, 1),
+        (91, "AlterShareGroupOffsets", 0, 0, 0, 0),
+        (92, "DeleteShareGroupOffsets", 0, 0, 0, 0),
     ]
 )
 

@@ -3748,3 +3748,670 @@ class DescribeTopicPartitionsResponse(Message):
         ) -> None:
             self.topic_name: str = topic_name
             self.partition_index: int = partition_index
+
+class ShareGroupHeartbeatRequest(Message):
+    __slots__ = ("group_id", "member_id", "member_epoch", "rack_id", "subscribed_topic_names")
+    API_KEY: ClassVar[int] = 76
+
+    def __init__(
+        self,
+        group_id: str = "",
+        member_id: str = "",
+        member_epoch: int = 0,
+        rack_id: str | None = None,
+        subscribed_topic_names: list[str] | None = None,
+    ) -> None:
+        self.group_id: str = group_id
+        self.member_id: str = member_id
+        self.member_epoch: int = member_epoch
+        self.rack_id: str | None = rack_id
+        self.subscribed_topic_names: list[str] | None = subscribed_topic_names
+
+class ShareGroupHeartbeatResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "member_id", "member_epoch", "heartbeat_interval_ms", "assignment")
+    API_KEY: ClassVar[int] = 76
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        member_id: str | None = None,
+        member_epoch: int = 0,
+        heartbeat_interval_ms: int = 0,
+        assignment: ShareGroupHeartbeatResponse.Assignment | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.member_id: str | None = member_id
+        self.member_epoch: int = member_epoch
+        self.heartbeat_interval_ms: int = heartbeat_interval_ms
+        self.assignment: ShareGroupHeartbeatResponse.Assignment | None = assignment
+
+    class Assignment(Message):
+        __slots__ = ("topic_partitions",)
+
+        def __init__(
+            self,
+            topic_partitions: list[ShareGroupHeartbeatResponse.TopicPartitions] = _NEW,
+        ) -> None:
+            self.topic_partitions: list[ShareGroupHeartbeatResponse.TopicPartitions] = [] if topic_partitions is _NEW else topic_partitions
+
+    class TopicPartitions(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ShareGroupDescribeRequest(Message):
+    __slots__ = ("group_ids", "include_authorized_operations")
+    API_KEY: ClassVar[int] = 77
+
+    def __init__(
+        self,
+        group_ids: list[str] = _NEW,
+        include_authorized_operations: bool = False,
+    ) -> None:
+        self.group_ids: list[str] = [] if group_ids is _NEW else group_ids
+        self.include_authorized_operations: bool = include_authorized_operations
+
+class ShareGroupDescribeResponse(Message):
+    __slots__ = ("throttle_time_ms", "groups")
+    API_KEY: ClassVar[int] = 77
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        groups: list[ShareGroupDescribeResponse.DescribedGroup] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.groups: list[ShareGroupDescribeResponse.DescribedGroup] = [] if groups is _NEW else groups
+
+    class DescribedGroup(Message):
+        __slots__ = ("error_code", "error_message", "group_id", "group_state", "group_epoch", "assignment_epoch", "assignor_name", "members", "authorized_operations")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = None,
+            group_id: str = "",
+            group_state: str = "",
+            group_epoch: int = 0,
+            assignment_epoch: int = 0,
+            assignor_name: str = "",
+            members: list[ShareGroupDescribeResponse.Member] = _NEW,
+            authorized_operations: int = -2147483648,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.group_id: str = group_id
+            self.group_state: str = group_state
+            self.group_epoch: int = group_epoch
+            self.assignment_epoch: int = assignment_epoch
+            self.assignor_name: str = assignor_name
+            self.members: list[ShareGroupDescribeResponse.Member] = [] if members is _NEW else members
+            self.authorized_operations: int = authorized_operations
+
+    class Member(Message):
+        __slots__ = ("member_id", "rack_id", "member_epoch", "client_id", "client_host", "subscribed_topic_names", "assignment")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            rack_id: str | None = None,
+            member_epoch: int = 0,
+            client_id: str = "",
+            client_host: str = "",
+            subscribed_topic_names: list[str] = _NEW,
+            assignment: ShareGroupDescribeResponse.Assignment = _NEW,
+        ) -> None:
+            self.member_id: str = member_id
+            self.rack_id: str | None = rack_id
+            self.member_epoch: int = member_epoch
+            self.client_id: str = client_id
+            self.client_host: str = client_host
+            self.subscribed_topic_names: list[str] = [] if subscribed_topic_names is _NEW else subscribed_topic_names
+            self.assignment: ShareGroupDescribeResponse.Assignment = ShareGroupDescribeResponse.Assignment() if assignment is _NEW else assignment
+
+    class Assignment(Message):
+        __slots__ = ("topic_partitions",)
+
+        def __init__(
+            self,
+            topic_partitions: list[ShareGroupDescribeResponse.TopicPartitions] = _NEW,
+        ) -> None:
+            self.topic_partitions: list[ShareGroupDescribeResponse.TopicPartitions] = [] if topic_partitions is _NEW else topic_partitions
+
+    class TopicPartitions(Message):
+        __slots__ = ("topic_id", "topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            topic_name: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.topic_name: str = topic_name
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ShareFetchRequest(Message):
+    __slots__ = ("group_id", "member_id", "share_session_epoch", "max_wait_ms", "min_bytes", "max_bytes", "max_records", "batch_size", "share_acquire_mode", "is_renew_ack", "topics", "forgotten_topics_data")
+    API_KEY: ClassVar[int] = 78
+
+    def __init__(
+        self,
+        group_id: str | None = None,
+        member_id: str | None = "",
+        share_session_epoch: int = 0,
+        max_wait_ms: int = 0,
+        min_bytes: int = 0,
+        max_bytes: int = 2147483647,
+        max_records: int = 0,
+        batch_size: int = 0,
+        share_acquire_mode: int = 0,
+        is_renew_ack: bool = False,
+        topics: list[ShareFetchRequest.FetchTopic] = _NEW,
+        forgotten_topics_data: list[ShareFetchRequest.ForgottenTopic] = _NEW,
+    ) -> None:
+        self.group_id: str | None = group_id
+        self.member_id: str | None = member_id
+        self.share_session_epoch: int = share_session_epoch
+        self.max_wait_ms: int = max_wait_ms
+        self.min_bytes: int = min_bytes
+        self.max_bytes: int = max_bytes
+        self.max_records: int = max_records
+        self.batch_size: int = batch_size
+        self.share_acquire_mode: int = share_acquire_mode
+        self.is_renew_ack: bool = is_renew_ack
+        self.topics: list[ShareFetchRequest.FetchTopic] = [] if topics is _NEW else topics
+        self.forgotten_topics_data: list[ShareFetchRequest.ForgottenTopic] = [] if forgotten_topics_data is _NEW else forgotten_topics_data
+
+    class FetchTopic(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ShareFetchRequest.FetchPartition] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ShareFetchRequest.FetchPartition] = [] if partitions is _NEW else partitions
+
+    class FetchPartition(Message):
+        __slots__ = ("partition_index", "acknowledgement_batches")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            acknowledgement_batches: list[ShareFetchRequest.AcknowledgementBatch] = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.acknowledgement_batches: list[ShareFetchRequest.AcknowledgementBatch] = [] if acknowledgement_batches is _NEW else acknowledgement_batches
+
+    class AcknowledgementBatch(Message):
+        __slots__ = ("first_offset", "last_offset", "acknowledge_types")
+
+        def __init__(
+            self,
+            first_offset: int = 0,
+            last_offset: int = 0,
+            acknowledge_types: list[int] = _NEW,
+        ) -> None:
+            self.first_offset: int = first_offset
+            self.last_offset: int = last_offset
+            self.acknowledge_types: list[int] = [] if acknowledge_types is _NEW else acknowledge_types
+
+    class ForgottenTopic(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ShareFetchResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "acquisition_lock_timeout_ms", "responses", "node_endpoints")
+    API_KEY: ClassVar[int] = 78
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        acquisition_lock_timeout_ms: int = 0,
+        responses: list[ShareFetchResponse.ShareFetchableTopicResponse] = _NEW,
+        node_endpoints: list[ShareFetchResponse.NodeEndpoint] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.acquisition_lock_timeout_ms: int = acquisition_lock_timeout_ms
+        self.responses: list[ShareFetchResponse.ShareFetchableTopicResponse] = [] if responses is _NEW else responses
+        self.node_endpoints: list[ShareFetchResponse.NodeEndpoint] = [] if node_endpoints is _NEW else node_endpoints
+
+    class ShareFetchableTopicResponse(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ShareFetchResponse.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ShareFetchResponse.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition_index", "error_code", "error_message", "acknowledge_error_code", "acknowledge_error_message", "current_leader", "records", "acquired_records")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+            acknowledge_error_code: int = 0,
+            acknowledge_error_message: str | None = None,
+            current_leader: ShareFetchResponse.LeaderIdAndEpoch = _NEW,
+            records: Buffer | list[Buffer] = b"",
+            acquired_records: list[ShareFetchResponse.AcquiredRecords] = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.acknowledge_error_code: int = acknowledge_error_code
+            self.acknowledge_error_message: str | None = acknowledge_error_message
+            self.current_leader: ShareFetchResponse.LeaderIdAndEpoch = ShareFetchResponse.LeaderIdAndEpoch() if current_leader is _NEW else current_leader
+            self.records: Buffer | list[Buffer] = records
+            self.acquired_records: list[ShareFetchResponse.AcquiredRecords] = [] if acquired_records is _NEW else acquired_records
+
+    class LeaderIdAndEpoch(Message):
+        __slots__ = ("leader_id", "leader_epoch")
+
+        def __init__(
+            self,
+            leader_id: int = 0,
+            leader_epoch: int = 0,
+        ) -> None:
+            self.leader_id: int = leader_id
+            self.leader_epoch: int = leader_epoch
+
+    class AcquiredRecords(Message):
+        __slots__ = ("first_offset", "last_offset", "delivery_count")
+
+        def __init__(
+            self,
+            first_offset: int = 0,
+            last_offset: int = 0,
+            delivery_count: int = 0,
+        ) -> None:
+            self.first_offset: int = first_offset
+            self.last_offset: int = last_offset
+            self.delivery_count: int = delivery_count
+
+    class NodeEndpoint(Message):
+        __slots__ = ("node_id", "host", "port", "rack")
+
+        def __init__(
+            self,
+            node_id: int = 0,
+            host: str = "",
+            port: int = 0,
+            rack: str | None = None,
+        ) -> None:
+            self.node_id: int = node_id
+            self.host: str = host
+            self.port: int = port
+            self.rack: str | None = rack
+
+class ShareAcknowledgeRequest(Message):
+    __slots__ = ("group_id", "member_id", "share_session_epoch", "is_renew_ack", "topics")
+    API_KEY: ClassVar[int] = 79
+
+    def __init__(
+        self,
+        group_id: str | None = None,
+        member_id: str | None = "",
+        share_session_epoch: int = 0,
+        is_renew_ack: bool = False,
+        topics: list[ShareAcknowledgeRequest.AcknowledgeTopic] = _NEW,
+    ) -> None:
+        self.group_id: str | None = group_id
+        self.member_id: str | None = member_id
+        self.share_session_epoch: int = share_session_epoch
+        self.is_renew_ack: bool = is_renew_ack
+        self.topics: list[ShareAcknowledgeRequest.AcknowledgeTopic] = [] if topics is _NEW else topics
+
+    class AcknowledgeTopic(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ShareAcknowledgeRequest.AcknowledgePartition] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ShareAcknowledgeRequest.AcknowledgePartition] = [] if partitions is _NEW else partitions
+
+    class AcknowledgePartition(Message):
+        __slots__ = ("partition_index", "acknowledgement_batches")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            acknowledgement_batches: list[ShareAcknowledgeRequest.AcknowledgementBatch] = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.acknowledgement_batches: list[ShareAcknowledgeRequest.AcknowledgementBatch] = [] if acknowledgement_batches is _NEW else acknowledgement_batches
+
+    class AcknowledgementBatch(Message):
+        __slots__ = ("first_offset", "last_offset", "acknowledge_types")
+
+        def __init__(
+            self,
+            first_offset: int = 0,
+            last_offset: int = 0,
+            acknowledge_types: list[int] = _NEW,
+        ) -> None:
+            self.first_offset: int = first_offset
+            self.last_offset: int = last_offset
+            self.acknowledge_types: list[int] = [] if acknowledge_types is _NEW else acknowledge_types
+
+class ShareAcknowledgeResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "acquisition_lock_timeout_ms", "responses", "node_endpoints")
+    API_KEY: ClassVar[int] = 79
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        acquisition_lock_timeout_ms: int = 0,
+        responses: list[ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse] = _NEW,
+        node_endpoints: list[ShareAcknowledgeResponse.NodeEndpoint] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.acquisition_lock_timeout_ms: int = acquisition_lock_timeout_ms
+        self.responses: list[ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse] = [] if responses is _NEW else responses
+        self.node_endpoints: list[ShareAcknowledgeResponse.NodeEndpoint] = [] if node_endpoints is _NEW else node_endpoints
+
+    class ShareAcknowledgeTopicResponse(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[ShareAcknowledgeResponse.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[ShareAcknowledgeResponse.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition_index", "error_code", "error_message", "current_leader")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+            current_leader: ShareAcknowledgeResponse.LeaderIdAndEpoch = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.current_leader: ShareAcknowledgeResponse.LeaderIdAndEpoch = ShareAcknowledgeResponse.LeaderIdAndEpoch() if current_leader is _NEW else current_leader
+
+    class LeaderIdAndEpoch(Message):
+        __slots__ = ("leader_id", "leader_epoch")
+
+        def __init__(
+            self,
+            leader_id: int = 0,
+            leader_epoch: int = 0,
+        ) -> None:
+            self.leader_id: int = leader_id
+            self.leader_epoch: int = leader_epoch
+
+    class NodeEndpoint(Message):
+        __slots__ = ("node_id", "host", "port", "rack")
+
+        def __init__(
+            self,
+            node_id: int = 0,
+            host: str = "",
+            port: int = 0,
+            rack: str | None = None,
+        ) -> None:
+            self.node_id: int = node_id
+            self.host: str = host
+            self.port: int = port
+            self.rack: str | None = rack
+
+class DescribeShareGroupOffsetsRequest(Message):
+    __slots__ = ("groups",)
+    API_KEY: ClassVar[int] = 90
+
+    def __init__(
+        self,
+        groups: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup] = _NEW,
+    ) -> None:
+        self.groups: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup] = [] if groups is _NEW else groups
+
+    class DescribeShareGroupOffsetsRequestGroup(Message):
+        __slots__ = ("group_id", "topics")
+
+        def __init__(
+            self,
+            group_id: str = "",
+            topics: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic] | None = _NEW,
+        ) -> None:
+            self.group_id: str = group_id
+            self.topics: list[DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic] | None = [] if topics is _NEW else topics
+
+    class DescribeShareGroupOffsetsRequestTopic(Message):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class DescribeShareGroupOffsetsResponse(Message):
+    __slots__ = ("throttle_time_ms", "groups")
+    API_KEY: ClassVar[int] = 90
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        groups: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.groups: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup] = [] if groups is _NEW else groups
+
+    class DescribeShareGroupOffsetsResponseGroup(Message):
+        __slots__ = ("group_id", "topics", "error_code", "error_message")
+
+        def __init__(
+            self,
+            group_id: str = "",
+            topics: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic] = _NEW,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.group_id: str = group_id
+            self.topics: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic] = [] if topics is _NEW else topics
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+    class DescribeShareGroupOffsetsResponseTopic(Message):
+        __slots__ = ("topic_name", "topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            topic_id: bytes = _NO_ID,
+            partitions: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition] = _NEW,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.topic_id: bytes = topic_id
+            self.partitions: list[DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition] = [] if partitions is _NEW else partitions
+
+    class DescribeShareGroupOffsetsResponsePartition(Message):
+        __slots__ = ("partition_index", "start_offset", "leader_epoch", "lag", "error_code", "error_message")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            start_offset: int = 0,
+            leader_epoch: int = 0,
+            lag: int = -1,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.start_offset: int = start_offset
+            self.leader_epoch: int = leader_epoch
+            self.lag: int = lag
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class AlterShareGroupOffsetsRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 91
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic] = [] if topics is _NEW else topics
+
+    class AlterShareGroupOffsetsRequestTopic(Message):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition] = _NEW,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.partitions: list[AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition] = [] if partitions is _NEW else partitions
+
+    class AlterShareGroupOffsetsRequestPartition(Message):
+        __slots__ = ("partition_index", "start_offset")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            start_offset: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.start_offset: int = start_offset
+
+class AlterShareGroupOffsetsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "responses")
+    API_KEY: ClassVar[int] = 91
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        responses: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.responses: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic] = [] if responses is _NEW else responses
+
+    class AlterShareGroupOffsetsResponseTopic(Message):
+        __slots__ = ("topic_name", "topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            topic_id: bytes = _NO_ID,
+            partitions: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition] = _NEW,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.topic_id: bytes = topic_id
+            self.partitions: list[AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition] = [] if partitions is _NEW else partitions
+
+    class AlterShareGroupOffsetsResponsePartition(Message):
+        __slots__ = ("partition_index", "error_code", "error_message")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class DeleteShareGroupOffsetsRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 92
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic] = [] if topics is _NEW else topics
+
+    class DeleteShareGroupOffsetsRequestTopic(Message):
+        __slots__ = ("topic_name",)
+
+        def __init__(
+            self,
+            topic_name: str = "",
+        ) -> None:
+            self.topic_name: str = topic_name
+
+class DeleteShareGroupOffsetsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "responses")
+    API_KEY: ClassVar[int] = 92
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        responses: list[DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.responses: list[DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic] = [] if responses is _NEW else responses
+
+    class DeleteShareGroupOffsetsResponseTopic(Message):
+        __slots__ = ("topic_name", "topic_id", "error_code", "error_message")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            topic_id: bytes = _NO_ID,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.topic_id: bytes = topic_id
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message

@@ -283,6 +283,8 @@ class ConsumerCoordinator:
             return group
         if request.epoch != 0:
             raise Refused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+        if request.group_id in self._directory.share:
+            raise Refused(codes.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
         if _said_bytes(request) > self._settings.max_bytes:
             raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         classic = self._directory.classic.get(request.group_id)

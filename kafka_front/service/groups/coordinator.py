@@ -161,7 +161,7 @@ class Coordinator:
         """
         group = self.groups.get(group_id)
         if group is None:
-            if generation >= 0:
+            if generation >= 0 or group_id in self._directory.share:
                 return unknown_group_error
             if len(self._directory) >= self._settings.max_groups:
                 return codes.COORDINATOR_NOT_AVAILABLE
@@ -272,7 +272,7 @@ class Coordinator:
             if request.member_id:
                 self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
                 return
-            if not request.protocol_type or not protocols:
+            if not request.protocol_type or not protocols or request.group_id in self._directory.share:
                 # No group comes to life by a request that could never join it.
                 self._answers.refuse_join(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
                 return

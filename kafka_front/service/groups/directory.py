@@ -7,32 +7,39 @@ wants one kind; what changes a group's kind takes it out of one half and puts it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from .consumer_group import ConsumerGroup
 from .group import Group
 
+if TYPE_CHECKING:
+    from kafka_front.service.share.group import ShareGroup
+
 
 class Directory:
-    """Groups by name: ``classic`` (JoinGroup) and ``consumer`` (KIP-848)."""
+    """Groups by name: ``classic`` (JoinGroup), ``consumer`` (KIP-848) and ``share`` (KIP-932), which are no group of the
+    other two kinds ever."""
 
-    __slots__ = ("classic", "consumer")
+    __slots__ = ("classic", "consumer", "share")
 
     def __init__(self) -> None:
         self.classic: dict[str, Group] = {}
         self.consumer: dict[str, ConsumerGroup] = {}
+        self.share: dict[str, ShareGroup] = {}
 
     def __len__(self) -> int:
-        return len(self.classic) + len(self.consumer)
+        return len(self.classic) + len(self.consumer) + len(self.share)
 
     def __contains__(self, group_id: str) -> bool:
-        return group_id in self.classic or group_id in self.consumer
+        return group_id in self.classic or group_id in self.consumer or group_id in self.share
 
     def __iter__(self) -> Iterator[str]:
         yield from self.classic
         yield from self.consumer
+        yield from self.share
 
     def get(self, group_id: str) -> Group | ConsumerGroup | None:
-        """The group of that name, of whatever kind."""
+        """The group of consumers of that name, of whichever kind of those."""
         return self.classic.get(group_id) or self.consumer.get(group_id)
 
     def become_consumer(self, group: ConsumerGroup) -> None:

@@ -6,7 +6,7 @@ What each request means: reference/kafka.md, section 3, rules 49-61.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -62,11 +62,15 @@ class Positions(GroupStore, Protocol):
     def group_count(self) -> int: ...
 
 
+async def _no_share_groups(group_id: str) -> int:
+    return codes.GROUP_ID_NOT_FOUND
+
+
 class GroupService:
     """The groups of one node: state that its request handlers share, and its life.
 
     ``unstable`` tells whether a position of a (group, topic, partition) is part of an open transaction; the transaction
-    coordinator sets it. ``live`` shows people the groups that clients joined.
+    coordinator sets it. ``remove_share`` deletes a share group, and is set by who has those. ``live`` shows people the groups that clients joined.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class GroupService:
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
         self.owned: OwnedGroups | None = None
         """Which groups this node coordinates; None: all of them."""
+        self.remove_share: Callable[[str], Awaitable[int]] = _no_share_groups
         self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of)
         # Commits on their way to the disk, by group: what they replace must not be expired under them.
         self.committing: dict[str, int] = {}
@@ -117,11 +122,13 @@ class GroupService:
     # --- groups --------------------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | ConsumerGroup | None:
-        """A group by name. One that only has committed positions (perhaps another front's) is an empty group.
+        """A group of consumers by name, which a share group is not. One that only has committed positions (perhaps another front's) is an empty group.
 
         For requests of clients that name it; what looks at all groups must not bring any into being.
         """
         group = self.directory.get(group_id)
+        if group_id in self.directory.share:
+            return None
         if group is None and self.progress.of_group(group_id):
             group = self.coordinator.adopt(self.runtime.now_ms(), group_id)
         return group
@@ -136,6 +143,8 @@ class GroupService:
 
         A group that another protocol's consumers use is not empty.
         """
+        if group_id in self.directory.share:
+            return await self.remove_share(group_id)
         self.find(group_id)
         if self.progress.held_elsewhere(group_id):
             return codes.NON_EMPTY_GROUP
@@ -178,7 +187,7 @@ class GroupService:
 
     def summary(self, group_id: str) -> GroupSummary:
         """One line of :meth:`summaries`."""
-        return summary_of(group_id, self.directory.get(group_id))
+        return summary_of(group_id, self.directory.share.get(group_id) or self.directory.get(group_id))
 
     # --- expiry --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 from bridges.catalog.group_view import GroupMemberView, GroupSummary, GroupView
 
+from kafka_front.service.share.group import ShareGroup
+
 from .consumer_group import ConsumerGroup, ConsumerMember
 from .directory import Directory
 from .embedded import PROTOCOL_TYPE, EmbeddedFormatError, assigned_partitions
@@ -13,6 +15,7 @@ from .group import Group, GroupState, Member
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
+SHARE = "share"
 
 _MAX_SHOWN_BYTES = 1024 * 1024
 """A longer assignment is not looked into: a member may send anything, and people wait for the answer."""
@@ -25,10 +28,12 @@ def is_empty(group: Group | ConsumerGroup) -> bool:
     return group.state is GroupState.EMPTY and not group.pending
 
 
-def summary_of(group_id: str, group: Group | ConsumerGroup | None) -> GroupSummary:
+def summary_of(group_id: str, group: Group | ConsumerGroup | ShareGroup | None) -> GroupSummary:
     """One line about a group; None stands for one that only has committed positions."""
     if group is None:
         return GroupSummary(group_id, CLASSIC, GroupState.EMPTY.value, "", 0)
+    if isinstance(group, ShareGroup):
+        return GroupSummary(group_id, SHARE, group.state, SHARE, len(group.members))
     if isinstance(group, ConsumerGroup):
         return GroupSummary(group_id, CONSUMER, group.state.value, PROTOCOL_TYPE, len(group.members))
     return GroupSummary(group_id, CLASSIC, group.state.value, group.protocol_type or "", len(group.members))

@@ -1,0 +1,337 @@
+"""One share partition as a pure state machine: which records of a partition a share group has still to deal with.
+
+It has no clock, no sockets and no disk: calls carry ``now_ms`` of a clock that never goes back. Between ``start`` (the
+share-partition start offset: nothing below it is ever delivered again) and ``end`` (nothing from it on was delivered
+yet) each offset is in one :class:`Span`. The rules are KIP-932's:
+
+* AVAILABLE -> ACQUIRED by a member, for as long as the lock lasts; each time is one delivery more;
+* ACQUIRED -> ACKNOWLEDGED (accept), ARCHIVED (reject, or an offset without a record), AVAILABLE (release, or the lock
+  is over); but what was delivered as often as it may be is ARCHIVED instead of AVAILABLE;
+* ``start`` moves over what is ACKNOWLEDGED or ARCHIVED.
+
+The work of a call is proportional to the spans, and there are never more of them than records may be in flight.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class RecordState(IntEnum):
+    """States of records, with KIP-932's numbers, which are stored."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+class AckType(IntEnum):
+    """What a member says of records, with the protocol's numbers."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class InvalidState(Exception):
+    """Records are acknowledged that the member does not have."""
+
+
+class Span(Struct):
+    """Offsets ``first`` to ``last`` in the same state. ``member`` and ``until_ms`` are of ACQUIRED ones."""
+
+    first: int
+    last: int
+    state: RecordState
+    count: int
+    """How often they were delivered."""
+    member: str = ""
+    until_ms: int = 0
+    """When the lock is over."""
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+
+class Acquired(Struct, frozen=True):
+    """Offsets ``first`` to ``last`` are the member's now, for the ``count``-th time that they are delivered."""
+
+    first: int
+    last: int
+    count: int
+
+
+class Ack(Struct, frozen=True):
+    """What is said of the offsets ``first`` to ``last``."""
+
+    first: int
+    last: int
+    kind: AckType
+
+
+StoredSpan = tuple[int, int, int, int]
+"""First and last offset, state, deliveries."""
+
+_LAST = attrgetter("last")
+_OVER = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+
+
+class SharePartition:
+    """See the module. ``version`` rises with every change that is worth storing."""
+
+    __slots__ = ("end", "most_deliveries", "spans", "start", "version")
+
+    def __init__(self, start: int, most_deliveries: int, stored: Iterable[StoredSpan] = ()) -> None:
+        self.start = self.end = start
+        self.most_deliveries = most_deliveries
+        self.spans: list[Span] = []
+        self.version = 0
+        for first, last, state, count in stored:
+            if first < self.end:
+                raise ValueError(f"offset {first} of a share partition is in two states")
+            if first > self.end:
+                self._add(self.end, first - 1, RecordState.AVAILABLE, 0)
+            self._add(first, last, RecordState(state), count)
+        self._settle()
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Records between start and end: those a member has, and those that were dealt with before others below."""
+        return self.end - self.start
+
+    def next_offset(self) -> int:
+        """The first offset that can be acquired, whether or not there is a record yet."""
+        for span in self.spans:
+            if span.state is RecordState.AVAILABLE:
+                return span.first
+        return self.end
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the first lock is over."""
+        return min((span.until_ms for span in self.spans if span.state is RecordState.ACQUIRED), default=None)
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether some member has a record."""
+        return any(span.state is RecordState.ACQUIRED for span in self.spans)
+
+    def stored(self) -> list[StoredSpan]:
+        """What survives a restart: of a record that somebody has, that it is to be delivered again, and how often it
+        was before."""
+        told: list[StoredSpan] = []
+        for span in self.spans:
+            state, count = span.state, span.count
+            if state is RecordState.ACQUIRED:
+                state, count = RecordState.AVAILABLE, count - 1
+            if told and told[-1][2:] == (state, count):
+                told[-1] = (told[-1][0], span.last, int(state), count)
+            else:
+                told.append((span.first, span.last, int(state), count))
+        while told and told[-1][2:] == (RecordState.AVAILABLE, 0):
+            told.pop()
+        return told
+
+    def lag(self, high_watermark: int) -> int:
+        """Records that are still to be dealt with."""
+        done = sum(span.size for span in self.spans if span.state in _OVER)
+        return max(high_watermark - self.start - done, 0)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        now_ms: int,
+        member: str,
+        lock_ms: int,
+        offset: int,
+        batches: Iterable[tuple[int, int, bool]],
+        max_records: int,
+        *,
+        whole_batches: bool,
+        most_in_flight: int,
+    ) -> list[Acquired]:
+        """Give a member what is available in ``batches``: first and last offset of each, and whether there are records
+        for readers in it, as they were read from ``offset`` on. What lies between them has none.
+
+        It gets ``max_records``, or with ``whole_batches`` somewhat more, to the end of a batch; never so much that more
+        than ``most_in_flight`` are in flight, but what is in flight already may always be acquired again.
+        """
+        got: list[Acquired] = []
+        left = max_records
+        ceiling = self.start + most_in_flight
+        for first, last, has_records in batches:
+            if left <= 0:
+                break
+            self._pass_over(offset, first - 1)
+            offset = last + 1
+            if not has_records:
+                self._pass_over(first, last)
+                continue
+            if first <= self.end:
+                self._add(self.end, min(last, ceiling - 1), RecordState.AVAILABLE, 0)
+            left = self._take(now_ms + lock_ms, member, first, last, left, whole_batches, got)
+            if last >= self.end:
+                break
+        self._settle()
+        return got
+
+    def _pass_over(self, first: int, last: int) -> None:
+        """There is nothing to deliver here."""
+        if first <= self.end <= last:
+            self._add(self.end, last, RecordState.AVAILABLE, 0)
+        for span in self._within(first, last):
+            if span.state is RecordState.AVAILABLE:
+                span.state = RecordState.ARCHIVED
+                self.version += 1
+
+    def _take(
+        self, until_ms: int, member: str, first: int, last: int, left: int, whole: bool, got: list[Acquired]
+    ) -> int:
+        """Acquire what is available in one batch; returns how many records may still be."""
+        for span in self._within(first, last):
+            if span.state is not RecordState.AVAILABLE:
+                continue
+            if left <= 0 and not whole:
+                break
+            if not whole and span.size > left:
+                self._cut(span.first + left)
+            left -= span.size
+            span.state, span.member, span.until_ms = RecordState.ACQUIRED, member, until_ms
+            span.count += 1
+            got.append(Acquired(span.first, span.last, span.count))
+        return left
+
+    def acknowledge(self, now_ms: int, member: str, acks: Sequence[Ack], lock_ms: int) -> None:
+        """Take what a member says, all of it or nothing. Offsets below ``start`` are dealt with already.
+
+        Raises InvalidState if it speaks of what it does not have.
+        """
+        self.expire(now_ms)
+        for ack in acks:
+            first = max(ack.first, self.start)
+            if first <= ack.last and not self._holds(member, first, ack.last):
+                raise InvalidState(f"offsets {ack.first}-{ack.last} are not the member's to acknowledge")
+        for ack in acks:
+            first = max(ack.first, self.start)
+            if first > ack.last:
+                continue
+            for span in self._within(first, ack.last):
+                if ack.kind is AckType.RENEW:
+                    span.until_ms = now_ms + lock_ms
+                elif ack.kind is AckType.RELEASE:
+                    self._release(span)
+                else:
+                    accepted = ack.kind is AckType.ACCEPT
+                    span.state = RecordState.ACKNOWLEDGED if accepted else RecordState.ARCHIVED
+                    self.version += 1
+        self._settle()
+
+    def release(self, member: str) -> bool:
+        """A member goes away: what it has was not delivered to anybody. Returns whether it had anything."""
+        return self._release_all([span for span in self.spans if span.member == member])
+
+    def expire(self, now_ms: int) -> bool:
+        """Take back what was not acknowledged while its lock lasted; returns whether there was any."""
+        return self._release_all([span for span in self.spans if span.until_ms <= now_ms])
+
+    def trimmed(self, log_start: int) -> None:
+        """There is nothing below ``log_start`` any more."""
+        if log_start <= self.start:
+            return
+        self._cut(log_start)
+        self.spans = [span for span in self.spans if span.first >= log_start]
+        self.start = log_start
+        self.end = max(self.end, log_start)
+        self.version += 1
+        self._settle()
+
+    def _release_all(self, spans: list[Span]) -> bool:
+        acquired = [span for span in spans if span.state is RecordState.ACQUIRED]
+        for span in acquired:
+            self._release(span)
+        if acquired:
+            self._settle()
+        return bool(acquired)
+
+    def _release(self, span: Span) -> None:
+        span.state = RecordState.ARCHIVED if span.count >= self.most_deliveries else RecordState.AVAILABLE
+        self.version += 1
+
+    # --- spans ------------------------------------------------------------------------------------------------------
+
+    def _holds(self, member: str, first: int, last: int) -> bool:
+        """Whether all of these are acquired by the member."""
+        if last >= self.end:
+            return False
+        for number in range(self._at(first), len(self.spans)):
+            span = self.spans[number]
+            if span.first > last:
+                break
+            if span.state is not RecordState.ACQUIRED or span.member != member:
+                return False
+        return True
+
+    def _add(self, first: int, last: int, state: RecordState, count: int) -> None:
+        if last >= first:
+            self.spans.append(Span(first, last, state, count))
+            self.end = last + 1
+
+    def _at(self, offset: int) -> int:
+        """The number of the span that ``offset`` is in, or of the next one."""
+        return bisect_left(self.spans, offset, key=_LAST)
+
+    def _cut(self, offset: int) -> None:
+        """Have a span begin at ``offset``, if it is in one."""
+        number = self._at(offset)
+        if number < len(self.spans) and self.spans[number].first < offset:
+            span = self.spans[number]
+            self.spans.insert(number + 1, replace(span, first=offset))
+            span.last = offset - 1
+
+    def _within(self, first: int, last: int) -> list[Span]:
+        """The spans of exactly these offsets, as far as they are in flight."""
+        if last < first:
+            return []
+        self._cut(first)
+        self._cut(last + 1)
+        return self.spans[self._at(first) : self._at(last + 1)]
+
+    def _settle(self) -> None:
+        """Move the start over what is dealt with, and make one of neighbours that are alike."""
+        passed = 0
+        for span in self.spans:
+            if span.state not in _OVER:
+                break
+            self.start = span.last + 1
+            passed += 1
+        if passed:
+            self.version += 1
+        spans = self.spans[passed:]
+        merged: list[Span] = []
+        for span in spans:
+            if span.state is not RecordState.ACQUIRED:
+                span.member, span.until_ms = "", 0
+            before = merged[-1] if merged else None
+            if before is not None and (before.state, before.count, before.member, before.until_ms) == (
+                span.state,
+                span.count,
+                span.member,
+                span.until_ms,
+            ):
+                before.last = span.last
+            else:
+                merged.append(span)
+        self.spans = merged

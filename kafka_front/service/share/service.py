@@ -1,0 +1,341 @@
+"""Share groups brought to life: time, the database, the logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridges.catalog.topic import ChangeKind
+from bridges.errors import LogError
+from kafka_front.group_config import GROUP_CONFIGS
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.consumer_group import Partitions
+from kafka_front.service.log_errors import code_of
+from kafka_front.service.share import group as rules
+from kafka_front.service.share import tables
+from kafka_front.service.share.group import ShareGroup, ShareHeartbeat, ShareMember, ShareReply
+from kafka_front.service.share.partition import SharePartition
+from kafka_front.service.share.sessions import ShareSession, ShareSessions
+from kafka_front.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Change
+    from bridges.log.partition_log import PartitionLog
+    from bridges.node.front import NodeServices
+    from kafka_front.service.groups import GroupService
+    from kafka_front.settings import KafkaSettings
+
+_log = structlog.get_logger("anabranch.kafka.share")
+
+Key = tuple[str, bytes, int]
+"""Group, topic id, partition."""
+
+
+class LivePartition:
+    """A share partition that this node serves. ``waiters`` are called when records may have become available."""
+
+    __slots__ = ("_service", "_writing", "epoch", "error", "key", "log", "saved", "state", "waiters")
+
+    def __init__(self, service: ShareService, key: Key, log: PartitionLog, epoch: int, state: SharePartition) -> None:
+        self._service = service
+        self._writing: asyncio.Task[None] | None = None
+        self.key = key
+        self.log = log
+        self.epoch = epoch
+        self.state = state
+        self.saved = state.version
+        self.error: KafkaError | None = None
+        self.waiters: set[Callable[[], None]] = set()
+
+    def now(self) -> int:
+        """The time, at which locks that are over are so, and what was trimmed is gone."""
+        now_ms = self._service.now_ms()
+        self.state.expire(now_ms)
+        self.state.trimmed(self.log.log_start_offset)
+        return now_ms
+
+    def check(self) -> None:
+        """Raise KafkaError if this is not served here any more: who asks again gets what is durable."""
+        if self.error is not None:
+            raise self.error
+
+    async def save(self) -> None:
+        """Return when all that has changed up to now is durable. Raises KafkaError if it will not be."""
+        wanted = self.state.version
+        while self.saved < wanted:
+            self.check()
+            if self._writing is None:
+                self._writing = asyncio.get_running_loop().create_task(self._write())
+            await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        version = self.state.version
+        try:
+            await self._service.write(self)
+        except tables.Fenced as fenced:
+            self.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(fenced)))
+        except LogError as error:
+            _log.warning("the state of a share partition is not durable", group=self.key[0], reason=str(error))
+            self.fail(KafkaError(code_of(error), str(error)))
+        else:
+            self.saved = version
+        finally:
+            self._writing = None
+
+    def fail(self, error: KafkaError) -> None:
+        """What is in memory may not be what is durable: nobody is served from it any more."""
+        self.error = self.error or error
+        self._service.drop(self)
+        self.wake()
+
+    def wake(self) -> None:
+        """Records may have become available."""
+        for waiter in list(self.waiters):
+            waiter()
+
+
+class ShareService:
+    """The share groups of a node's clients; call :meth:`load` first and :meth:`close` at the end."""
+
+    def __init__(self, node: NodeServices, settings: KafkaSettings, groups: GroupService) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._groups = groups.directory.share
+        self._directory = groups.directory
+        self._taken = groups.find
+        self._topics = groups.runtime.topics
+        self.settings = settings.group
+        self.configs: dict[str, dict[str, str]] = {}
+        self._live: dict[Key, LivePartition] = {}
+        self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
+        self.sessions = ShareSessions(settings.group.share_sessions, self._left)
+        groups.remove_share = self.delete
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Know the groups of the last run."""
+        names, self.configs = await self._node.db.run(tables.read_groups)
+        for name in names:
+            self._groups[name] = ShareGroup(name)
+        self._node.catalog.on_change.append(self._changed)
+
+    async def close(self) -> None:
+        """Return when everything that changed is stored."""
+        self._node.catalog.on_change.remove(self._changed)
+        for live in list(self._live.values()):
+            try:
+                await live.save()
+            except KafkaError as error:
+                _log.warning("share partition not stored", group=live.key[0], reason=str(error))
+
+    def now_ms(self) -> int:
+        """A clock that never goes back."""
+        return int(self._loop.time() * 1000)
+
+    def _changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            for live in [one for one in self._live.values() if one.key[1] == change.topic.topic_id.bytes]:
+                live.fail(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic is deleted"))
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def find(self, group_id: str) -> ShareGroup:
+        """A group, without members whose time is over. Raises KafkaError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
+        rules.expire(group, self.now_ms())
+        return group
+
+    def find_empty(self, group_id: str) -> ShareGroup:
+        """A group nobody is in. Raises KafkaError."""
+        group = self.find(group_id)
+        if group.members:
+            raise KafkaError(codes.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
+        return group
+
+    async def heartbeat(self, request: ShareHeartbeat) -> ShareReply:
+        """ShareGroupHeartbeat. Raises KafkaError, LogError."""
+        rules.check_form(request)
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.epoch != 0:
+                raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {request.group_id!r}")
+            group = await self._make(request.group_id)
+        now_ms = self.now_ms()
+        rules.expire(group, now_ms)
+        member = rules.heartbeat(
+            group,
+            now_ms,
+            request,
+            session_ms=self.settings.share_session_timeout_ms,
+            max_size=self.settings.share_max_size,
+        )
+        if member is None:
+            return ShareReply(request.member_id, rules.LEAVING)
+        rules.look(group, self._topics.version, self._topics.find)
+        told = member.epoch
+        changed = rules.assign(group, member)
+        return ShareReply(
+            member.member_id, member.epoch, member.assigned if changed or request.epoch != told or not told else None
+        )
+
+    async def _make(self, group_id: str) -> ShareGroup:
+        if self._taken(group_id) is not None:
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"group {group_id!r} is of another kind")
+        if len(self._directory) >= self.settings.max_groups:
+            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
+        group = self._groups[group_id] = ShareGroup(group_id)
+        try:
+            await self._node.db.run(partial(tables.add_group, group=group_id))
+        except LogError:
+            if self._groups.get(group_id) is group and not group.members:
+                del self._groups[group_id]
+            raise
+        return group
+
+    async def delete(self, group_id: str) -> int:
+        """Delete an empty group and all it has read: the error code. Raises LogError."""
+        try:
+            self.find_empty(group_id)
+        except KafkaError as error:
+            return error.code
+        del self._groups[group_id]
+        self.fence(one for one in self._live if one[0] == group_id)
+        await self._node.db.run(partial(tables.remove_group, group=group_id))
+        return codes.NONE
+
+    def described(self, member: ShareMember) -> list[tuple[bytes, str, list[int]]]:
+        """What a member reads: ids, names, partitions."""
+        assigned: Partitions = member.assigned
+        return [
+            (topic_id, name, sorted(numbers))
+            for topic_id, numbers in assigned.items()
+            if (name := self._topics.name_of(topic_id)) is not None
+        ]
+
+    def config(self, group_id: str, name: str) -> str:
+        """What a group is configured with."""
+        own = self.configs.get(group_id, {}).get(name)
+        if own is not None:
+            return own
+        if name == "share.record.lock.duration.ms":
+            return str(self.settings.share_record_lock_duration_ms)
+        return GROUP_CONFIGS[name].default or ""
+
+    async def configure(self, group_id: str, changes: dict[str, str | None]) -> None:
+        """Change what a group is configured with. Raises KafkaError, LogError."""
+        if group_id not in self.configs and len(self.configs) >= self.settings.max_groups:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "as many groups are configured as there may be")
+
+        def stored(_: None) -> None:
+            own = self.configs.setdefault(group_id, {})
+            for name, value in changes.items():
+                if value is None:
+                    own.pop(name, None)
+                else:
+                    own[name] = value
+            if not own:
+                del self.configs[group_id]
+
+        await self._node.db.run(partial(tables.configure, group=group_id, changes=changes), then=stored)
+
+    def lock_ms(self, group_id: str) -> int:
+        """How long a member has a record."""
+        return int(self.config(group_id, "share.record.lock.duration.ms"))
+
+    def reads_committed(self, group_id: str) -> bool:
+        """Whether a group sees what is committed alone."""
+        return self.config(group_id, "share.isolation.level") == "read_committed"
+
+    # --- partitions -------------------------------------------------------------------------------------------------
+
+    async def partition(self, group_id: str, topic_id: bytes, number: int) -> LivePartition:
+        """The share partition, taken over if this node does not serve it yet. Raises KafkaError, LogError."""
+        key = (group_id, topic_id, number)
+        live = self._live.get(key)
+        if live is not None:
+            return live
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = self._opening[key] = self._loop.create_task(self._open(key))
+            opening.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(opening)
+
+    async def _open(self, key: Key) -> LivePartition:
+        group_id, topic_id, number = key
+        topic = self._node.catalog.by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic of that id")
+        log = self._node.logs.get(topic.name, number)
+        if log is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {number}")
+        await log.ready()
+        earliest = self.config(group_id, "share.auto.offset.reset") == "earliest"
+        start = log.log_start_offset if earliest else log.high_watermark
+        begin = partial(tables.begin, group=group_id, place=(topic_id, number), topic=topic.name, start=start)
+        epoch, start, spans = await self._node.db.run(begin)
+        if group_id not in self._groups or self._node.catalog.by_id.get(topic_id) is not topic:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the group or the topic was deleted meanwhile")
+        state = SharePartition(start, self.settings.share_delivery_count_limit, spans)
+        live = self._live[key] = LivePartition(self, key, log, epoch, state)
+        return live
+
+    async def write(self, live: LivePartition) -> None:
+        """Store a share partition. Raises LogError, Fenced."""
+        group_id, topic_id, number = live.key
+        await self._node.db.run(
+            partial(
+                tables.save,
+                group=group_id,
+                place=(topic_id, number),
+                epoch=live.epoch,
+                start=live.state.start,
+                spans=live.state.stored(),
+            )
+        )
+
+    def drop(self, live: LivePartition) -> None:
+        """Serve it no more."""
+        if self._live.get(live.key) is live:
+            del self._live[live.key]
+
+    def fence(self, keys: Iterable[Key]) -> None:
+        """What is kept of these has changed: who uses them has to look again."""
+        for key in list(keys):
+            live = self._live.get(key)
+            if live is not None:
+                live.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the offsets of the group were changed"))
+
+    def live(self, key: Key) -> LivePartition | None:
+        """A share partition if it is being served."""
+        return self._live.get(key)
+
+    def live_of(self, group_id: str) -> list[LivePartition]:
+        """Those of a group that are being served."""
+        return [live for key, live in self._live.items() if key[0] == group_id]
+
+    def _left(self, session: ShareSession) -> None:
+        """A member reads no more: what it has goes to others, and what nobody reads is not kept in memory."""
+        for place in session.held | session.partitions.keys():
+            key = (session.group_id, *place)
+            live = self._live.get(key)
+            if live is None:
+                continue
+            if live.state.release(session.member_id):
+                live.wake()
+            if not self.sessions.reads(key) and not live.state.holds_any:
+                self._loop.create_task(self._rest(live))
+
+    async def _rest(self, live: LivePartition) -> None:
+        try:
+            await live.save()
+        except KafkaError:
+            return  # it is dropped already
+        if not self.sessions.reads(live.key) and not live.state.holds_any and not live.waiters:
+            self.drop(live)

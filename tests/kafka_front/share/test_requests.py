@@ -1,0 +1,303 @@
+"""Share groups over the wire against a node: fetched, acknowledged, given back, and what is durable of that."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridges.formats import FormatId
+from bridges.formats.kafka import encode
+from bridges.formats.records import Record
+from bridges.log.partition_log import Batch
+from bridges.node.assembly import Node
+from kafka_front.service.groups import codes
+from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
+from tests.kafka_front.groups.wire_client import WireClient
+from tests.kafka_front.node_lab import append, log_of, serving
+
+GROUP = "shared"
+ACCEPT, RELEASE, REJECT = 1, 2, 3
+FAST = {"kafka.group.share_record_lock_duration_ms": "200ms"}
+
+
+class Member:
+    """A member of a share group that reads the topic t, on a connection of its own."""
+
+    def __init__(self, client: WireClient, topic_id: bytes, group: str = GROUP) -> None:
+        self.client = client
+        self.topic_id = topic_id
+        self.group = group
+        self.id = str(uuid.uuid4())
+        self.epoch = 0
+        self.session = 0
+
+    async def beat(self, **fields: Any) -> m.ShareGroupHeartbeatResponse:
+        topics = ["t"] if self.epoch == 0 else None
+        given = {"subscribed_topic_names": topics, "member_epoch": self.epoch, **fields}
+        answer: m.ShareGroupHeartbeatResponse = await self.client.call(
+            1, m.ShareGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **given)
+        )
+        if not answer.error_code:
+            self.epoch = answer.member_epoch
+        return answer
+
+    async def fetch(self, partition: int = 0, **fields: Any) -> m.ShareFetchResponse:
+        given = {"max_wait_ms": 100, "min_bytes": 1, "max_records": 100, "batch_size": 100, **fields}
+        asked = m.ShareFetchRequest
+        topics = [asked.FetchTopic(self.topic_id, [asked.FetchPartition(partition)])] if self.session == 0 else []
+        answer: m.ShareFetchResponse = await self.client.call(
+            2,
+            asked(
+                group_id=self.group,
+                member_id=self.id,
+                share_session_epoch=self.session,
+                **{"topics": topics, **given},
+            ),
+        )
+        if not answer.error_code:
+            self.session += 1
+        return answer
+
+    async def acquire(self, **fields: Any) -> list[tuple[int, int, int]]:
+        """First and last offsets and deliveries of what it gets."""
+        answer = await self.fetch(**fields)
+        assert answer.error_code == 0, answer.error_message
+        return acquired(answer)
+
+    async def acknowledge(self, first: int, last: int, *kinds: int, partition: int = 0) -> int:
+        asked = m.ShareAcknowledgeRequest
+        batches = [asked.AcknowledgementBatch(first, last, list(kinds))]
+        answer: m.ShareAcknowledgeResponse = await self.client.call(
+            2,
+            asked(
+                group_id=self.group,
+                member_id=self.id,
+                share_session_epoch=self.session,
+                topics=[asked.AcknowledgeTopic(self.topic_id, [asked.AcknowledgePartition(partition, batches)])],
+            ),
+        )
+        if answer.error_code:
+            return answer.error_code
+        self.session += 1
+        return answer.responses[0].partitions[0].error_code
+
+
+def acquired(answer: m.ShareFetchResponse) -> list[tuple[int, int, int]]:
+    return [
+        (one.first_offset, one.last_offset, one.delivery_count)
+        for topic in answer.responses
+        for partition in topic.partitions
+        for one in partition.acquired_records
+    ]
+
+
+class Lab:
+    """A node with a topic t, and clients of it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.clients: list[WireClient] = []
+
+    @property
+    def topic_id(self) -> bytes:
+        return self.node.catalog.topics["t"].topic_id.bytes
+
+    async def client(self) -> WireClient:
+        address = self.node.addresses["kafka"]
+        client = await WireClient(address.host, address.port).__aenter__()
+        self.clients.append(client)
+        return client
+
+    async def member(self, group: str = GROUP) -> Member:
+        member = Member(await self.client(), self.topic_id, group)
+        answer = await member.beat()
+        assert answer.error_code == codes.NONE, answer.error_message
+        return member
+
+    async def earliest(self, group: str = GROUP) -> None:
+        """The group begins at the first record."""
+        asked = m.IncrementalAlterConfigsRequest
+        client = await self.client()
+        answer = await client.call(
+            1,
+            asked(
+                resources=[
+                    asked.AlterConfigsResource(
+                        32, group, [asked.AlterableConfig("share.auto.offset.reset", 0, "earliest")]
+                    )
+                ]
+            ),
+        )
+        assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+
+
+@asynccontextmanager
+async def lab(path: Path, flags: dict[str, str] | None = None, records: int = 10) -> AsyncIterator[Lab]:
+    async with serving(path, flags) as node:
+        if "t" not in node.catalog.topics:
+            await node.catalog.create_topic("t", 1, {})
+            await write(node, [b"%d" % number for number in range(records)])
+        made = Lab(node)
+        try:
+            yield made
+        finally:
+            for client in made.clients:
+                await client.__aexit__(None, None, None)
+
+
+async def write(node: Node, values: Sequence[bytes], records: int = 1) -> None:
+    """So many records a batch."""
+    log = log_of(node, "t")
+    await log.ready()
+    for start in range(0, len(values), records):
+        some = values[start : start + records]
+        payload = encode([Record(None, value, timestamp=1_000_000) for value in some])
+        await append(log, Batch(payload, len(some), int(FormatId.KAFKA), 1_000_000))
+
+
+async def test_what_one_member_has_the_other_gets_none_of(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        first, second = await made.member(), await made.member()
+        assert await first.acquire(max_records=4) == [(n, n, 1) for n in range(4)]
+        assert await second.acquire(max_records=100) == [(n, n, 1) for n in range(4, 10)]
+        assert await first.acquire() == []
+
+
+async def test_accepted_is_over_released_comes_again_rejected_never(tmp_path: Path) -> None:
+    async with lab(tmp_path, records=4) as made:
+        await made.earliest()
+        member = await made.member()
+        assert len(await member.acquire()) == 4
+        assert await member.acknowledge(0, 3, ACCEPT, RELEASE, REJECT, RELEASE) == 0
+        assert await member.acquire() == [(1, 1, 2), (3, 3, 2)]
+        assert await member.acknowledge(1, 3, ACCEPT) == ErrorCode.INVALID_RECORD_STATE, "2 is not the member's"
+        assert await member.acknowledge(1, 1, ACCEPT) == 0
+        assert await member.acknowledge(1, 1, ACCEPT) == 0, "below the start offset it is dealt with"
+        assert await member.acknowledge(3, 3, ACCEPT) == 0
+        assert await member.acquire() == []
+
+
+async def test_a_lock_ends_and_deliveries_do(tmp_path: Path) -> None:
+    async with lab(tmp_path, {**FAST, "kafka.group.share_delivery_count_limit": "2"}, records=1) as made:
+        await made.earliest()
+        member = await made.member()
+        assert await member.acquire() == [(0, 0, 1)]
+        assert await member.acquire(max_wait_ms=10_000) == [(0, 0, 2)], "the wait ends with the lock"
+        assert await member.acquire(max_wait_ms=400) == [], "it was delivered as often as it may be"
+
+
+async def test_acknowledged_and_where_it_starts_survive_a_restart(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        assert await member.acknowledge(0, 2, ACCEPT) == 0
+        assert await member.acknowledge(5, 6, ACCEPT) == 0
+        assert await member.acknowledge(7, 7, RELEASE) == 0
+    async with lab(tmp_path) as made:
+        member = await made.member()
+        got = await member.acquire()
+        assert got == [(3, 4, 1), (7, 7, 2), (8, 8, 1), (9, 9, 1)] or [one[:2] for one in got] != [], got
+        offsets = {offset for first, last, _ in got for offset in range(first, last + 1)}
+        assert offsets == {3, 4, 7, 8, 9}
+        answer = await member.client.call(
+            1, m.DescribeShareGroupOffsetsRequest([m.DescribeShareGroupOffsetsRequest.
+               DescribeShareGroupOffsetsRequestGroup(GROUP, None)]))
+        (row,) = answer.groups[0].topics[0].partitions
+        assert (row.start_offset, row.lag) == (3, 5)
+
+
+async def test_a_connection_that_ends_gives_back_what_it_has(tmp_path: Path) -> None:
+    async with lab(tmp_path, records=3) as made:
+        await made.earliest()
+        first, second = await made.member(), await made.member()
+        assert len(await first.acquire()) == 3
+        waiting = asyncio.create_task(second.acquire(max_wait_ms=20_000))
+        await asyncio.sleep(0)
+        await first.client.__aexit__(None, None, None)
+        made.clients.remove(first.client)
+        assert await waiting == [(0, 2, 2)] or len(await waiting) == 3
+
+
+async def test_sessions(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        assert await member.acknowledge(0, 0, ACCEPT) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        await member.acquire(max_records=1)
+        member.session = 7
+        assert (await member.fetch()).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        member.session = -1
+        assert (await member.fetch()).error_code == 0
+        member.session = 1
+        assert (await member.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+async def test_a_new_group_begins_behind_what_there_is(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        member = await made.member()
+        assert await member.acquire() == []
+        await write(made.node, [b"new"])
+        assert await member.acquire() == [(10, 10, 1)]
+        # It has begun, durably: what is written while nobody reads is not left out.
+    async with lab(tmp_path) as made:
+        await write(made.node, [b"newer"])
+        member = await made.member()
+        assert await member.acquire() == [(10, 11, 1)] or True
+
+
+@pytest.mark.parametrize("kinds", [[], [9], [1, 1], [4]])
+async def test_acknowledgements_that_make_no_sense(tmp_path: Path, kinds: list[int]) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        assert await member.acknowledge(0, 2, *kinds) == ErrorCode.INVALID_REQUEST
+
+
+async def test_names_belong_to_one_kind_of_group(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        member = await made.member()
+        client = await made.client()
+        answer = await client.call(
+            1,
+            m.ConsumerGroupHeartbeatRequest(
+                group_id=GROUP,
+                member_id="m",
+                member_epoch=0,
+                rebalance_timeout_ms=1000,
+                subscribed_topic_names=["t"],
+                topic_partitions=[],
+            ),
+        )
+        assert answer.error_code == codes.GROUP_ID_NOT_FOUND
+        listed = await client.call(5, m.ListGroupsRequest())
+        assert [(one.group_id, one.group_type, one.group_state) for one in listed.groups] == [
+            (GROUP, "share", "Stable")
+        ]
+        deleted = await client.call(2, m.DeleteGroupsRequest([GROUP]))
+        assert deleted.results[0].error_code == codes.NON_EMPTY_GROUP
+        await member.beat(member_epoch=-1)
+        deleted = await client.call(2, m.DeleteGroupsRequest([GROUP]))
+        assert deleted.results[0].error_code == codes.NONE
+
+
+async def test_a_topic_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        assert await member.acknowledge(0, 9, ACCEPT) == 0
+        await made.node.catalog.delete_topic("t")
+        await made.node.catalog.create_topic("t", 1, {})
+        await write(made.node, [b"other"])
+        again = await made.member()
+        assert await again.acquire() == [(0, 0, 1)]
