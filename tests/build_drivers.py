@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tests.clients.client_remote import REMOTES
 from tests.conftest import TOOLS_OF_MARKER
 from tests.drivers import Program
+from tests.kafka_front.share.test_java import PROGRAM as SHARE_JAVA
 from tests.pravega_front.java_client import PROGRAM as PRAVEGA_JAVA
 from tests.s3_server import PROGRAM as S3_SERVER
 from tests.ydb_topic_front.sdks.programs import SDKS
@@ -21,7 +22,9 @@ from tests.ydb_topic_front.sdks.programs import SDKS
 
 def programs() -> Iterator[Program]:
     """All drivers that tests start, the longest build first."""
-    found = [sdk.program for sdk in SDKS] + [remote.program for remote in REMOTES] + [PRAVEGA_JAVA, S3_SERVER]
+    found = (
+        [sdk.program for sdk in SDKS] + [remote.program for remote in REMOTES] + [PRAVEGA_JAVA, SHARE_JAVA, S3_SERVER]
+    )
     yield from sorted(found, key=lambda program: program.marker != "rust")
 
 

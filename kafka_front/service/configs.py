@@ -165,7 +165,8 @@ class Configs:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {self._service.node_id}, not {name!r}")
 
     async def resources(self, ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-        """ListConfigResources: what has a configuration to describe. Groups and client metrics have none of their own.
+        """ListConfigResources: what has a configuration to describe: of groups those that have some of their own, and
+        no client metrics.
 
         Version 0 asks for client metrics alone (KIP-1142).
         """
@@ -177,6 +178,10 @@ class Configs:
         row = ListConfigResourcesResponse.ConfigResource
         node_id = str(self._service.node_id)
         found = [row(node_id, kind) for kind in (Resource.BROKER_LOGGER, Resource.BROKER) if kind in kinds]
+        share = self._service.share
+        if Resource.GROUP in kinds and share is not None:
+            async for name in in_turns(list(share.configs)):
+                found.append(row(name, Resource.GROUP))
         if Resource.TOPIC in kinds:
             async for name in in_turns(list(self._catalog.topics)):
                 found.append(row(name, Resource.TOPIC))
@@ -297,7 +302,6 @@ class Configs:
         topic_defaults.validate_changes(changes)
         if not validate_only and changes:
             await catalog.set_node_config(changes)
-
 
     def _group_configs(self, name: str) -> Mapping[str, str]:
         """What a group is configured with. Raises KafkaError for a name that is none."""

@@ -713,8 +713,35 @@ async def test_configurations_of_what_is_not_offered_cannot_be_changed(place: Pl
         pytest.skip("Apache Kafka offers it")
     request, resource = m.IncrementalAlterConfigsRequest, m.IncrementalAlterConfigsRequest.AlterConfigsResource
     change = request.AlterableConfig("interval.ms", SET, "1000")
-    response = await place.call(1, request([resource(METRICS, "m", [change]), resource(GROUP, "g", [change])]))
-    assert [r.error_code for r in response.responses] == [E.INVALID_REQUEST] * 2
+    beat = request.AlterableConfig("consumer.heartbeat.interval.ms", SET, "7000")
+    response = await place.call(
+        1,
+        request([resource(METRICS, "m", [change]), resource(GROUP, "g", [change]), resource(GROUP, "h", [beat])]),
+    )
+    assert [r.error_code for r in response.responses] == [E.INVALID_REQUEST, E.INVALID_CONFIG, E.INVALID_CONFIG]
+
+
+async def test_a_share_group_has_configurations_of_its_own(place: Place) -> None:
+    request, resource = m.IncrementalAlterConfigsRequest, m.IncrementalAlterConfigsRequest.AlterConfigsResource
+    key = "share.record.lock.duration.ms"
+
+    async def alter(operation: int, value: str | None) -> int:
+        change = request.AlterableConfig(key, operation, value)
+        (result,) = (await place.call(1, request([resource(GROUP, "sharing", [change])]))).responses
+        return int(result.error_code)
+
+    async def told() -> tuple[str | None, int]:
+        asked = m.DescribeConfigsRequest.DescribeConfigsResource(GROUP, "sharing", [key])
+        ((row,),) = [one.configs for one in (await place.call(4, m.DescribeConfigsRequest([asked]))).results]
+        return row.value, row.config_source
+
+    assert await alter(SET, "15000") == E.NONE
+    assert await told() == ("15000", 8)
+    listed = await place.call(1, m.ListConfigResourcesRequest([GROUP]))
+    assert "sharing" in [one.resource_name for one in listed.config_resources]
+    assert await alter(SET, "often") == E.INVALID_CONFIG
+    assert await alter(DELETE, None) == E.NONE
+    assert await told() == ("30000", 5)
 
 
 async def test_list_config_resources(place: Place) -> None:

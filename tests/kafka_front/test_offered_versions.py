@@ -59,9 +59,9 @@ async def test_no_feature_is_promised_that_is_not_there(place: Place) -> None:
     response = await answered(place, 4)
     told = {feature.name: feature.max_version_level for feature in response.finalized_features}
     if not place.ours:
-        assert {"group.version", "transaction.version"} <= told.keys()
+        assert {"group.version", "share.version", "transaction.version"} <= told.keys()
         return
-    assert told == {"group.version": 1, "transaction.version": 2}
+    assert told == {"group.version": 1, "share.version": 1, "transaction.version": 2}
     assert told == {one.name: one.max_version for one in response.supported_features}
     offered = {row.api_key for row in response.api_keys}
     assert {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.END_TXN} <= offered

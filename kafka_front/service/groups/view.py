@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bridges.catalog.group_view import GroupMemberView, GroupSummary, GroupView
-
 from kafka_front.service.share.group import ShareGroup
 
 from .consumer_group import ConsumerGroup, ConsumerMember
