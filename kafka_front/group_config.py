@@ -1,8 +1,8 @@
 """Configuration of groups and of client metrics as Kafka's admin tools see it.
 
 Names, types and defaults are those of Kafka 4.2. What a share group may have of its own can be set for it. Those of
-consumer groups follow the node's settings (``kafka.group``) and are the same for all groups; the others are for kinds of
-groups and for metrics that Anabranch does not offer. So they are told and cannot be changed.
+consumer groups follow the node's settings (``kafka.group``) and are the same for all groups; the others are for kinds
+of groups and for metrics that Anabranch does not offer. So they are told and cannot be changed.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Directory:
-    """Groups by name: ``classic`` (JoinGroup), ``consumer`` (KIP-848) and ``share`` (KIP-932), which are no group of the
-    other two kinds ever."""
+    """Groups by name: ``classic`` (JoinGroup), ``consumer`` (KIP-848) and ``share`` (KIP-932), which are no group of
+    the other two kinds ever."""
 
     __slots__ = ("classic", "consumer", "share")
 

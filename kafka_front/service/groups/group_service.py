@@ -70,7 +70,8 @@ class GroupService:
     """The groups of one node: state that its request handlers share, and its life.
 
     ``unstable`` tells whether a position of a (group, topic, partition) is part of an open transaction; the transaction
-    coordinator sets it. ``remove_share`` deletes a share group, and is set by who has those. ``live`` shows people the groups that clients joined.
+    coordinator sets it. ``remove_share`` deletes a share group, and is set by who has those. ``live`` shows people the
+    groups that clients joined.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ class GroupService:
     # --- groups --------------------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | ConsumerGroup | None:
-        """A group of consumers by name, which a share group is not. One that only has committed positions (perhaps another front's) is an empty group.
+        """A group of consumers by name, which a share group is not. One that only has committed positions (perhaps
+        another front's) is an empty group.
 
         For requests of clients that name it; what looks at all groups must not bring any into being.
         """
