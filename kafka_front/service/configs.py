@@ -134,8 +134,7 @@ class Configs:
             ]
         if kind == Resource.GROUP:
             # A name need not be one of a group, as at a broker: what it is set to counts for the group to come.
-            own = self._group_configs(name)
-            return [_of_group(one, own, static) for one in group_config.GROUP_CONFIGS.values()]
+            return [_of_group(one, self._group_configs(name), static) for one in group_config.GROUP_CONFIGS.values()]
         if kind == Resource.CLIENT_METRICS:
             if not name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription to client metrics needs a name")
