@@ -96,6 +96,7 @@ class KafkaServer:
         await joined.start()
         share = ShareService(node, service.settings, joined)
         await share.load()
+        node.every(service.settings.group.share_heartbeat_interval_ms, share.expire, "members of share groups")
         self._share = service.share = share
         joined.unstable = node.progress.is_pending
         transactions = self._transactions = service.transactions

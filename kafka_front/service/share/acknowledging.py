@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bridges.errors import LogError
-from bridges.turns import Turns
+from bridges.turns import Turns, gathered
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.share.partition import Ack, AckType, InvalidState
 from kafka_front.service.share.sessions import Place
@@ -82,7 +81,7 @@ class Acknowledging:
                 outcomes[place] = (error.code, error.message)
             except LogError as failure:
                 outcomes[place] = (int(code_of(failure)), str(failure))
-        saved = await asyncio.gather(*(_saved(live) for live in changed.values()))
+        saved = await gathered(_saved(live) for live in changed.values())
         outcomes.update(zip(changed, saved, strict=True))
         return outcomes
 

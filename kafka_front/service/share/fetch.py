@@ -15,7 +15,7 @@ from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
 from bridges.log.transactions import without_aborted
 from bridges.net.budget import Kind
-from bridges.turns import Turns
+from bridges.turns import Turns, gathered
 from kafka_front.service.fetch_partitions import KAFKA, Partitions
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.share.acknowledging import Acknowledging, Outcome, Said
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _Data = ShareFetchResponse.PartitionData
 _WHOLE_BATCHES = 0
 _LEAST_BYTES = 1
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _NO_RECORDS: Buffer = b""
 
 
@@ -202,17 +203,21 @@ class _Reading:
         self._datas: dict[Place, _Data] = {}
         self._lives: dict[Place, LivePartition] = {}
         self._stirred: asyncio.Future[None] | None = None
+        # Whether there is something to tell at once: that a partition is unknown is told with the rest, or a consumer
+        # of a deleted topic would ask without pause.
+        self._news = False
 
     async def run(self) -> dict[Place, _Data]:
         """Data by place, of those of which there is anything to tell."""
         loop = self._owner._loop
         until = loop.time() + min(max(self._request.max_wait_ms, 0), self._owner._max_wait_ms) / 1000
-        await self._open()
         try:
+            await self._open()
             while True:
                 self._stirred = loop.create_future()
                 moved_on = await self._read_all()
-                if self._datas or self._session.closed or loop.time() >= until:
+                told = self._news or (self._datas and not self._lives)
+                if told or self._session.closed or loop.time() >= until:
                     return self._datas
                 if not moved_on:
                     await self._wait(until)
@@ -224,7 +229,8 @@ class _Reading:
     async def _open(self) -> None:
         """Find the session's share partitions, and be told when they move."""
         refused: dict[bytes, KafkaError | None] = {}
-        for place in list(self._session.partitions):
+
+        async def open_one(place: Place) -> None:
             topic_id = place[0]
             if topic_id not in refused:
                 refused[topic_id] = self._owner.refusal(self._ctx, topic_id)
@@ -236,15 +242,21 @@ class _Reading:
                 live.check()
             except KafkaError as failure:
                 self._refuse(place, failure.code, failure.message)
-                continue
             except LogError as failure:
                 self._refuse(place, int(code_of(failure)), str(failure))
-                continue
-            self._lives[place] = live
-            live.waiters.add(self._stir)
-            live.log.add_waiter(self)
+            else:
+                self._lives[place] = live
+                live.waiters.add(self._stir)
+                live.log.add_waiter(self)
+
+        await gathered(open_one(place) for place in list(self._session.partitions))
 
     def _refuse(self, place: Place, code: int, message: str | None) -> None:
+        live = self._lives.pop(place, None)
+        if live is not None:
+            live.waiters.discard(self._stir)
+            live.log.remove_waiter(self)
+        self._news |= code not in _UNKNOWN
         self._datas[place] = _Data(partition_index=place[1], error_code=code, error_message=message)
 
     def log_moved(self, log: PartitionLog) -> None:
@@ -267,7 +279,9 @@ class _Reading:
     async def _read_all(self) -> bool:
         """Read what can be acquired now; returns whether anything was passed over, so that there may be more."""
         moved_on = False
-        for place, live in list(self._lives.items()):
+        turns = Turns()
+        for place, live in [(place, self._lives[place]) for place in self._session.partitions if place in self._lives]:
+            await turns.rest()
             if self._records_left <= 0 or self._room <= 0 or self._session.closed:
                 break
             try:
@@ -360,6 +374,7 @@ class _Reading:
             if number < len(got) and got[number].first < batch.end_offset:
                 parts.append(part)
                 size += len(part)
+        self._news = True
         self._room -= size
         records = sum(one.last - one.first + 1 for one in got)
         self._records_left -= records

@@ -11,6 +11,7 @@ import structlog
 
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
+from bridges.turns import in_turns
 from kafka_front.group_config import GROUP_CONFIGS
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer_group import Partitions
@@ -207,8 +208,17 @@ class ShareService:
             return error.code
         del self._groups[group_id]
         self.fence(one for one in self._live if one[0] == group_id)
-        await self._node.db.run(partial(tables.remove_group, group=group_id))
+        try:
+            await self._node.db.run(partial(tables.remove_group, group=group_id))
+        except LogError:
+            self._groups.setdefault(group_id, ShareGroup(group_id))  # it is still there
+            raise
         return codes.NONE
+
+    async def expire(self, now_ms: int) -> None:
+        """A chore: let members go whose time is over."""
+        async for group in in_turns(list(self._groups.values())):
+            rules.expire(group, self.now_ms())
 
     def described(self, member: ShareMember) -> list[tuple[bytes, str, list[int]]]:
         """What a member reads: ids, names, partitions."""

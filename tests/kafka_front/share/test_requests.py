@@ -10,20 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.record import MemoryRecords
 
-from bridges.formats import FormatId
-from bridges.formats.kafka import encode
+from bridges.errors import StorageFull
+from bridges.formats import FORMATS, FormatId
+from bridges.formats.kafka import TRANSACTIONAL, encode
+from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch
+from bridges.log.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
+from kafka_front.front import KafkaFront
 from kafka_front.service.groups import codes
+from kafka_front.service.share import tables
+from kafka_front.service.share.service import LivePartition, ShareService
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
+from sbp_back.awaited import awaited
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.kafka_front.node_lab import append, log_of, serving
 
 GROUP = "shared"
-ACCEPT, RELEASE, REJECT = 1, 2, 3
+GAP, ACCEPT, RELEASE, REJECT = 0, 1, 2, 3
 FAST = {"kafka.group.share_record_lock_duration_ms": "200ms"}
 
 
@@ -303,3 +310,176 @@ async def test_a_topic_made_anew_is_read_from_its_beginning(tmp_path: Path) -> N
         await write(made.node, [b"other"])
         again = await made.member()
         assert await again.acquire() == [(0, 0, 1)]
+
+
+def share_of(made: Lab) -> ShareService:
+    (front,) = made.node.fronts
+    assert isinstance(front, KafkaFront)
+    assert front._server is not None
+    assert front._server._share is not None
+    return front._server._share
+
+
+async def test_an_acknowledgement_is_answered_when_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        share, held, asked = share_of(made), asyncio.Event(), asyncio.Event()
+        write_it = share.write
+
+        async def slow(live: LivePartition) -> None:
+            asked.set()
+            await held.wait()
+            await write_it(live)
+
+        monkeypatch.setattr(share, "write", slow)
+        said = asyncio.create_task(member.acknowledge(0, 4, ACCEPT))
+        await asyncio.wait_for(asked.wait(), 10)
+        other = await made.member()
+        assert [one[0] for one in await other.acquire()] == [], "the others are somebody's still"
+        assert not said.done()
+        held.set()
+        assert await said == 0
+
+
+async def test_what_cannot_be_stored_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        assert await member.acknowledge(0, 1, ACCEPT) == 0
+
+        async def full(live: LivePartition) -> None:
+            raise StorageFull("no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(share_of(made), "write", full)
+            assert await member.acknowledge(2, 4, ACCEPT) == ErrorCode.KAFKA_STORAGE_ERROR
+        got = await member.acquire()
+        assert (got[0][0], got[-1][1]) == (2, 9), "what was durable is over, and nothing else"
+
+
+async def test_an_owner_that_was_overtaken_acknowledges_nothing(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        taken = await made.node.db.run(lambda connection: tables.take(connection, GROUP, (made.topic_id, 0)))
+        assert taken is not None
+        assert await member.acknowledge(0, 9, ACCEPT) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        after = await made.node.db.run(lambda connection: tables.of_group(connection, GROUP))
+        assert [(start, spans) for _, _, start, spans in after] == [(0, [])]
+        got = await member.acquire()
+        assert (got[0][0], got[-1][1]) == (0, 9), "it takes the partition over again"
+
+
+async def test_a_group_that_reads_committed_data_gets_nothing_of_aborted_transactions(tmp_path: Path) -> None:
+    async with lab(tmp_path, records=0) as made:
+        log = log_of(made.node, "t")
+        await log.ready()
+        await written_in(log, 1, b"a0", b"a1")  # 0, 1
+        await written_in(log, 2, b"c0")  # 2
+        await ended(log, 1, commit=False)  # 3
+        await ended(log, 2, commit=True)  # 4
+        await write(made.node, [b"p"])  # 5
+        await written_in(log, 3, b"open")  # 6
+        await share_of(made).configure(
+            GROUP, {"share.isolation.level": "read_committed", "share.auto.offset.reset": "earliest"}
+        )
+        member = await made.member()
+        got = [offset for first, last, _ in await member.acquire() for offset in range(first, last + 1)]
+        assert {2, 5} <= set(got)
+        assert not {0, 1, 6} & set(got)
+        for offset in got:
+            assert await member.acknowledge(offset, offset, ACCEPT if offset in (2, 5) else GAP) == 0
+        await ended(log, 3, commit=True)
+        assert (await member.acquire())[0] == (6, 6, 1)
+        await share_of(made).configure("other", {"share.auto.offset.reset": "earliest"})
+        everything = await made.member("other")
+        assert (await everything.acquire())[0] == (0, 1, 1)
+
+
+async def written_in(log: PartitionLog, producer: int, *values: bytes) -> None:
+    records = [Record(None, value, timestamp=1_000_000) for value in values]
+    payload = encode(records, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0)
+    part = InTransaction(producer, 0)
+    await append(log, Batch(payload, len(values), int(FormatId.KAFKA), 1_000_000, transaction=part))
+
+
+async def ended(log: PartitionLog, producer: int, *, commit: bool) -> None:
+    await awaited(lambda done: log.append_marker(producer, 0, commit, done))
+
+
+async def test_long_batches_are_delivered_in_parts_and_no_more_than_may_be_is_in_flight(tmp_path: Path) -> None:
+    async with lab(tmp_path, {"kafka.group.share_partition_max_record_locks": "30"}, records=0) as made:
+        await made.earliest()
+        await write(made.node, [b"%d" % number for number in range(100)], records=100)
+        member = await made.member()
+        assert await member.acquire(max_records=10, share_acquire_mode=1) == [(0, 9, 1)]
+        assert await member.acquire(max_records=10) == [(10, 29, 1)], "to the batch's end, or what may be in flight"
+        assert await member.acquire(max_records=10) == []
+        assert await member.acknowledge(0, 4, ACCEPT) == 0
+        assert await member.acquire(max_records=10) == [(30, 34, 1)]
+
+
+async def test_a_forgotten_partition_and_a_topic_that_is_gone(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire(max_records=1)
+        await made.node.catalog.delete_topic("t")
+        answer = await member.fetch(max_wait_ms=50)
+        ((partition,),) = [topic.partitions for topic in answer.responses]
+        assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        forgotten = m.ShareFetchRequest.ForgottenTopic(member.topic_id, [0])
+        assert (await member.fetch(max_wait_ms=50, forgotten_topics_data=[forgotten])).responses == []
+
+
+async def test_offsets_are_altered_while_nobody_is_in_the_group(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        await member.acquire()
+        alter = m.AlterShareGroupOffsetsRequest
+        row = alter.AlterShareGroupOffsetsRequestPartition
+        request = alter(GROUP, [alter.AlterShareGroupOffsetsRequestTopic("t", [row(0, 7), row(3, 0)])])
+        assert (await member.client.call(0, request)).error_code == codes.NON_EMPTY_GROUP
+        await member.beat(member_epoch=-1)
+        answer = await member.client.call(0, request)
+        assert [one.error_code for one in answer.responses[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await member.acknowledge(0, 9, ACCEPT) != 0, "it has nothing of what the group reads now"
+        again = await made.member()
+        assert [one[0] for one in await again.acquire()] == [7, 8, 9]
+        await again.beat(member_epoch=-1)
+        forget = m.DeleteShareGroupOffsetsRequest
+        answer = await member.client.call(0, forget(GROUP, [forget.DeleteShareGroupOffsetsRequestTopic("t")]))
+        assert answer.responses[0].error_code == 0
+        anew = await made.member()
+        assert [one[0] for one in await anew.acquire()] == list(range(10))
+
+
+@pytest.mark.parametrize("kind", [FormatId.YDB, FormatId.PRAVEGA])
+async def test_what_other_protocols_wrote_is_told_in_kafkas_format(tmp_path: Path, kind: FormatId) -> None:
+    async with lab(tmp_path, records=0) as made:
+        await made.earliest()
+        log = log_of(made.node, "t")
+        await log.ready()
+        for number in range(3):
+            builder = FORMATS[kind].builder(0, 1)
+            builder.add(Record(None, b"%d" % number, timestamp=1_000_000, offset=0))
+            await append(log, Batch(builder.finish(), 1, int(kind), 1_000_000))
+        member = await made.member()
+        got: list[tuple[int, int, int]] = []
+        told: list[tuple[int, bytes]] = []
+        for _ in range(3):  # what takes long to translate comes with a fetch of its own
+            answer = await member.fetch()
+            got += acquired(answer)
+            for topic in answer.responses:
+                records = topic.partitions[0].records
+                batches = MemoryRecords(bytes(records if not isinstance(records, list) else b"".join(records)))
+                told += [(one.offset, one.value) for batch in iter(batches.next_batch, None) for one in batch]
+        assert got == [(0, 0, 1), (1, 1, 1), (2, 2, 1)]
+        assert told == [(0, b"0"), (1, b"1"), (2, b"2")]
