@@ -167,7 +167,12 @@ class ShareService:
         if group is None:
             if request.epoch != 0:
                 raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {request.group_id!r}")
-            group = await self._make(request.group_id)
+            self._make(request.group_id)
+        if request.epoch == 0:
+            await self._keep(request.group_id)
+            group = self._groups.get(request.group_id)
+        if group is None:
+            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "the group was deleted meanwhile")
         now_ms = self.now_ms()
         rules.expire(group, now_ms)
         member = rules.heartbeat(
@@ -186,19 +191,22 @@ class ShareService:
             member.member_id, member.epoch, member.assigned if changed or request.epoch != told or not told else None
         )
 
-    async def _make(self, group_id: str) -> ShareGroup:
+    def _make(self, group_id: str) -> None:
         if self._taken(group_id) is not None:
             raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"group {group_id!r} is of another kind")
         if len(self._directory) >= self.settings.max_groups:
             raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
-        group = self._groups[group_id] = ShareGroup(group_id)
+        self._groups[group_id] = ShareGroup(group_id)
+
+    async def _keep(self, group_id: str) -> None:
+        """Nobody is told that it has joined before the group is durable. Raises LogError."""
+        group = self._groups[group_id]
         try:
             await self._node.db.run(partial(tables.add_group, group=group_id))
         except LogError:
             if self._groups.get(group_id) is group and not group.members:
                 del self._groups[group_id]
             raise
-        return group
 
     async def delete(self, group_id: str) -> int:
         """Delete an empty group and all it has read: the error code. Raises LogError."""
