@@ -110,9 +110,10 @@ class KafkaServer:
         for module in SERVICES:
             module.register(registry, service)
         groups.register(registry, joined, service.brokers)
-        share_membership.register(registry, service.access, share)
+        of_groups = registry if joined.owned is None else joined.owned.guarding(registry)
+        share_membership.register(of_groups, service.access, share)
         share_fetch.register(registry, service, share)
-        share_offsets.register(registry, service, share)
+        share_offsets.register(of_groups, service, share)
         txn_offsets.register(registry, service, joined)
         limits = Limits(
             frame_bytes=settings.max_request_bytes,

@@ -34,6 +34,8 @@ _NAMES: dict[int, Callable[[Any], Iterable[str]]] = {
     int(ApiKey.DESCRIBE_GROUPS): lambda request: request.groups,
     int(ApiKey.DELETE_GROUPS): lambda request: request.groups_names,
     int(ApiKey.CONSUMER_GROUP_DESCRIBE): lambda request: request.group_ids,
+    int(ApiKey.SHARE_GROUP_DESCRIBE): lambda request: request.group_ids,
+    int(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS): lambda request: [group.group_id for group in request.groups],
 }
 """The groups that a request is about, where that is not one named by ``group_id``."""
 _OF_NONE = frozenset({int(ApiKey.FIND_COORDINATOR), int(ApiKey.LIST_GROUPS)})

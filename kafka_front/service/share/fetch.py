@@ -157,7 +157,8 @@ class ShareFetch:
         self._access.require_group(ctx, Operation.READ, group_id)
         if not member_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a member of a share group has an id")
-        self._share.find(group_id)
+        if not self._share.is_one_of_several:
+            self._share.find(group_id)  # else another node may know it: the database is asked with the first fetch
 
     async def _acknowledge(
         self, ctx: Context, session: ShareSession, said: Iterable[tuple[Place, Sequence[Said]]], *, renews: bool
@@ -376,6 +377,9 @@ class _Reading:
                 size += len(part)
         self._news = True
         self._room -= size
+        quota = self._owner._partitions.quota
+        if quota.in_force:
+            self._ctx.connection.charge(quota, size)
         records = sum(one.last - one.first + 1 for one in got)
         self._records_left -= records
         self._owner._metrics.topic(log.topic).fetched(len(parts), records, size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -115,24 +115,66 @@ class ShareService:
         self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
         self.sessions = ShareSessions(settings.group.share_sessions, self._left)
         groups.remove_share = self.delete
+        self._owned = groups.owned
+        self._owners = node.owners
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
         """Know the groups of the last run."""
-        names, self.configs = await self._node.db.run(tables.read_groups)
-        for name in names:
-            self._groups[name] = ShareGroup(name)
+        await self._read()
+        if self._owners is not None:
+            self._owners.on_gained.append(self._gained)
+            self._owners.on_lost.append(self._lost)
         self._node.catalog.on_change.append(self._changed)
 
     async def close(self) -> None:
         """Return when everything that changed is stored."""
         self._node.catalog.on_change.remove(self._changed)
+        for task in tuple(self._tasks):
+            task.cancel()
         for live in list(self._live.values()):
             try:
                 await live.save()
             except KafkaError as error:
                 _log.warning("share partition not stored", group=live.key[0], reason=str(error))
+
+    async def _read(self) -> None:
+        names, self.configs = await self._node.db.run(tables.read_groups)
+        for name in names:
+            if self._owned is None or self._owners is None or self._owners.is_mine(self._slot(name)):
+                self._groups.setdefault(name, ShareGroup(name))
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether other nodes coordinate groups too."""
+        return self._owned is not None
+
+    def _slot(self, group_id: str) -> int:
+        assert self._owners is not None
+        return self._owners.slot_of_key(self._node.progress.space, group_id)
+
+    def _gained(self, slots: Collection[int]) -> None:
+        task = self._loop.create_task(self._read_again())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_again(self) -> None:
+        try:
+            await self._read()
+        except LogError as error:
+            _log.warning("share groups that came to this node could not be read", error=str(error))
+
+    async def _lost(self, slots: Collection[int], in_order: bool) -> None:
+        """Another node has these now: what it changes is not known here."""
+        assert self._owners is not None
+        for live in list(self._live.values()):
+            if self._owners.slot_of(live.log.topic, live.log.partition) in slots:
+                live.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node has the partition"))
+        async for name in in_turns(list(self._groups)):
+            if self._slot(name) in slots:
+                self._groups.pop(name, None)
 
     def now_ms(self) -> int:
         """A clock that never goes back."""
@@ -297,9 +339,12 @@ class ShareService:
         earliest = self.config(group_id, "share.auto.offset.reset") == "earliest"
         start = log.log_start_offset if earliest else log.high_watermark
         begin = partial(tables.begin, group=group_id, place=(topic_id, number), topic=topic.name, start=start)
-        epoch, start, spans = await self._node.db.run(begin)
-        if group_id not in self._groups or self._node.catalog.by_id.get(topic_id) is not topic:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the group or the topic was deleted meanwhile")
+        try:
+            epoch, start, spans = await self._node.db.run(begin)
+        except tables.Fenced as none:
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, str(none)) from none
+        if self._node.catalog.by_id.get(topic_id) is not topic:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
         state = SharePartition(start, self.settings.share_delivery_count_limit, spans)
         live = self._live[key] = LivePartition(self, key, log, epoch, state)
         return live

@@ -95,7 +95,9 @@ def take(connection: Connection, group: str, place: Place) -> Taken | None:
 
 
 def begin(connection: Connection, group: str, place: Place, topic: str, start: int) -> Taken:
-    """Begin to read a partition at ``start``, unless somebody has begun already."""
+    """Begin to read a partition at ``start``, unless somebody has begun already. Raises Fenced without the group."""
+    if connection.execute("SELECT grp FROM front_kafka_share_groups WHERE grp = ?", (group,)).fetchone() is None:
+        raise Fenced(f"there is no share group {group!r}")
     found = take(connection, group, place)
     if found is not None:
         return found
