@@ -23,9 +23,9 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import psycopg
 from psycopg import errors, rows
@@ -40,6 +40,8 @@ from sbp_back.sql.connection import Migration
 from sbp_back.sql.engine import Job, Refuse, SqlFailed, SqlFull
 from sbp_back.sql.row_sums import make_table
 from sbp_back.sql.sqlite import check_version
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 logging.getLogger("psycopg").setLevel(logging.ERROR)  # lost connections are told here
@@ -81,15 +83,51 @@ class _LoadInt(Loader):
         return int(bytes(data))
 
 
+_LOOK_S = 0.1
+"""How often whoever waits for the server looks at the time."""
+
+
+class Silent(Exception):
+    """The server has said nothing for too long."""
+
+
+def patient(
+    gen: Generator[Any, Any, T], patience_s: float, clock: Callable[[], float] = time.monotonic
+) -> Generator[Any, Any, T]:
+    """``gen``, which is sent what the socket is ready for, 0 for nothing, at least every ``_LOOK_S``: as long as the
+    server is not silent for ``patience_s`` on end.
+
+    An answer in many parts may take longer. And only time counts in which this process ran: one that was paused, or
+    got no processor, finds what has come meanwhile in the socket.
+    """
+    silent = 0.0
+    try:
+        state = next(gen)
+        looked = clock()
+        while True:
+            ready = yield state
+            now = clock()
+            silent = 0.0 if ready else silent + min(now - looked, 2 * _LOOK_S)
+            looked = now
+            state = gen.send(ready)
+            if silent >= patience_s:
+                raise Silent
+    except StopIteration as ended:
+        found: T = ended.value
+        return found
+
+
 class _Connection(psycopg.Connection[tuple[Any, ...]]):
     """One that gives up a server which does not answer."""
 
     patience_s: ClassVar[float] = 5.0
 
-    def wait(self, gen: PQGen[Any], interval: float = 0.1, timeout: float | None = None) -> Any:
+    def wait(self, gen: PQGen[Any], interval: float = _LOOK_S, timeout: float | None = None) -> Any:
+        if timeout is not None:
+            return super().wait(gen, interval, timeout)
         try:
-            return super().wait(gen, interval, self.patience_s if timeout is None else timeout)
-        except errors._WaitTimeout:
+            return super().wait(patient(gen, self.patience_s), interval)
+        except Silent:
             self.pgconn.finish()
             raise psycopg.OperationalError(f"it has not answered for {self.patience_s:.0f} s") from None
 

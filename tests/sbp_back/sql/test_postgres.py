@@ -14,7 +14,7 @@ import pytest
 from bridges.catalog.sql import Connection, Database, DatabaseError
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.sql import dialect
-from sbp_back.sql.postgres import PostgresEngine
+from sbp_back.sql.postgres import PostgresEngine, Silent, patient
 from tests.postgres import Postgres
 
 NAME = ".s.PGSQL.5432"
@@ -256,3 +256,46 @@ async def test_several_that_change_the_same_rows_all_get_their_turn(postgres: Po
     assert sorted(value for values in found for value in values) == list(range(180))
     for db in databases:
         await db.close()
+
+
+class Answering:
+    """A server's answer in parts, and a clock. ``hears``: for each look what the socket is ready for, and the seconds
+    that passed before."""
+
+    def __init__(self, hears: list[tuple[int, float]]) -> None:
+        self.now = 100.0
+        self.parts = sum(1 for ready, _ in hears if ready)
+        self.hears = hears
+
+    def clock(self) -> float:
+        return self.now
+
+    def answer(self):
+        for _ in range(self.parts):
+            while not (yield 1):
+                pass
+        return "answered"
+
+    def wait(self, patience_s: float) -> str:
+        gen = patient(self.answer(), patience_s, self.clock)
+        next(gen)
+        for ready, seconds in self.hears:
+            self.now += seconds
+            try:
+                gen.send(ready)
+            except StopIteration as ended:
+                return ended.value
+        raise AssertionError("it still waits")
+
+
+def test_an_answer_in_many_parts_may_take_longer_than_a_server_may_be_silent() -> None:
+    assert Answering([(1, 0.05)] * 400).wait(5.0) == "answered"
+
+
+def test_a_server_that_is_silent_is_given_up() -> None:
+    with pytest.raises(Silent):
+        Answering([(0, 0.1)] * 60 + [(1, 0.1)]).wait(5.0)
+
+
+def test_time_in_which_this_process_did_not_run_is_not_the_servers() -> None:
+    assert Answering([(0, 0.1), (0, 20.0), (0, 7.0), (1, 0.1), (0, 20.0), (1, 0.0)]).wait(5.0) == "answered"
