@@ -98,6 +98,10 @@ class NotOwner(LogUnavailable):
         self.node_id = node_id
 
 
+class CannotDrain(LogError):
+    """A node cannot give away what it owns: there is none of that id, or nobody who could take it."""
+
+
 class StorageFull(LogError):
     """There is no disk space for the append; nothing was written."""
 

@@ -51,6 +51,9 @@ class Committed:
     front: str = field(default="", compare=False)
 
 
+Holding = Callable[[Connection], None]
+"""Called first in a transaction that changes something of a group; it raises where this node may not."""
+
 _Positions = dict[GroupName, dict[Place, Committed]]
 _EMPTY: Mapping[Place, Committed] = MappingProxyType({})
 _NOBODY: frozenset[str] = frozenset()
@@ -245,6 +248,9 @@ class FrontProgress:
         self.space = space
         self._all = progress
         self._db = progress._db
+        self.holding: Callable[[str], Holding] = lambda group: _anybody
+        """What is asked, by group, in the very transaction that changes anything: whether this node still may. Of a
+        front whose groups have one node each (a paused one may wake up with a request in its hands)."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -305,12 +311,13 @@ class FrontProgress:
         """Like :meth:`commit`, if in all ``expected`` places the position's offset is the one given (None: there is no
         position), whoever committed it. Gives the places where it is another, with what is there; then nothing is
         stored. Several callers may try at the same time: one of them finds what it expects."""
-        name, front = (self.space, group), self.name
+        name, front, hold = (self.space, group), self.name, self.holding(group)
 
         # There may be any number of them, and the event loop need not turn them into rows.
         def write(
             connection: Connection,
         ) -> tuple[dict[Place, Committed | None], list[tuple[str, int, Committed]], list[Pending]]:
+            hold(connection)
             differing: dict[Place, Committed | None] = {}
             for place, offset in expected.items():
                 found = _position(connection, name, place)
@@ -343,11 +350,14 @@ class FrontProgress:
 
         Until then nobody is shown them. A position that is committed, or deleted, meanwhile in another way stays so.
         """
+        hold = self.holding(group)
+
+        def write(connection: Connection) -> list[Pending]:
+            hold(connection)
+            return pending_positions.put(connection, transaction, self._rows(group, positions))
+
         if positions:
-            await self._db.run(
-                lambda connection: pending_positions.put(connection, transaction, self._rows(group, positions)),
-                then=self._all._began,
-            )
+            await self._db.run(write, then=self._all._began)
 
     async def end_transaction(self, transaction: str, *, commit: bool) -> int:
         """The end of this front's ``transaction``: all its pending positions become valid together, or are forgotten.
@@ -374,10 +384,11 @@ class FrontProgress:
 
         Raises GroupHeld if another front keeps a state of the group; nothing is deleted then.
         """
-        name = (self.space, group)
+        name, hold = (self.space, group), self.holding(group)
         rows = None if places is None else [(*name, topic, partition) for topic, partition in places]
 
         def write(connection: Connection) -> list[Pending]:
+            hold(connection)
             if self._is_held(connection, group):
                 raise GroupHeld(f"group {group!r} is in use through another protocol")
             if rows is None:
@@ -401,10 +412,11 @@ class FrontProgress:
         Only this front's own go, and none of them while another front holds the group: a position may be old to those
         who committed it, and dear to those who read on from it. Nor do those that a transaction is about to change.
         """
-        space, front = self.space, self.name
+        space, front, hold = self.space, self.name, self.holding(group)
         rows = [(space, group, *place, front, c.offset, c.commit_ms) for place, c in seen.items() if c.front == front]
 
         def write(connection: Connection) -> list[Place]:
+            hold(connection)
             if self._is_held(connection, group):
                 return []
             return [
@@ -446,9 +458,10 @@ class FrontProgress:
 
         While it is stored, this front holds the group.
         """
-        key = (self.name, self.space, group)
+        key, hold = (self.name, self.space, group), self.holding(group)
 
         def write(connection: Connection) -> None:
+            hold(connection)
             if state is None:
                 connection.execute("DELETE FROM groups WHERE front = ? AND space = ? AND grp = ?", key)
             else:
@@ -462,6 +475,10 @@ class FrontProgress:
             held.discard(self.name)
             if not held:
                 del holders[self.space, group]
+
+
+def _anybody(connection: Connection) -> None:
+    pass
 
 
 def _position(connection: Connection, name: GroupName, place: Place) -> Committed | None:

@@ -113,6 +113,10 @@ class Keeper:
         """Whether a member has not been heard of for a lease."""
         return self._watch.is_suspected(start)
 
+    def still(self, start: int) -> float:
+        """Seconds for which a member has not been heard of."""
+        return self._watch.still(start)
+
     def to_end(self) -> list[Member]:
         """The members that this node should try to end now: suspected ones, and those that nobody goes on ending."""
         if self.state is not State.UP:

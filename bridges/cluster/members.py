@@ -74,6 +74,10 @@ class Watch:
             beats, still = before.get(member.start, (-1, 0.0))
             self._still[member.start] = (beats, still + watched) if beats == member.beats else (member.beats, 0.0)
 
+    def still(self, start: int) -> float:
+        """Seconds for which the counter was seen to stand still."""
+        return self._still.get(start, (0, 0.0))[1]
+
     def is_suspected(self, start: int) -> bool:
         """Whether the counter has not moved for a lease."""
-        return self._still.get(start, (0, 0.0))[1] >= self._patience.lease
+        return self.still(start) >= self._patience.lease

@@ -7,15 +7,20 @@ when it is opened, and is closed when its slot is lost.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bridges.cluster.members import Member, State
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection
 
 Lost = Callable[[Collection[int], bool], Awaitable[None]]
 """Called with slots that this node acts for no more; the second argument is true when they are about to be handed over:
 then it returns when nothing of theirs is under way here."""
 Gained = Callable[[Collection[int]], None]
 """Called with slots that this node acts for from now on."""
+Gone = Callable[[], None]
+"""Called when members have ended for good: what only they could serve is served by others now."""
 
 
 class Ownership(Protocol):
@@ -23,6 +28,7 @@ class Ownership(Protocol):
 
     on_lost: list[Lost]
     on_gained: list[Gained]
+    on_gone: list[Gone]
 
     @property
     def nodes(self) -> Sequence[Member]:
@@ -47,6 +53,11 @@ class Ownership(Protocol):
 
     def epoch(self, slot: int) -> int:
         """The epoch in which its owner has it, as far as is known here."""
+        ...
+
+    def holding(self, slot: int) -> Callable[[Connection], None]:
+        """What a transaction of the node's database calls first that is the owner's of a slot to make: it raises
+        NotOwner where this start of the node is not, and lets nobody become it before the transaction has ended."""
         ...
 
     async def raise_epoch(self, slot: int) -> int:

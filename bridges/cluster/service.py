@@ -21,17 +21,24 @@ from bridges.catalog.sql import Connection, Database, DatabaseClosed, DatabaseEr
 from bridges.cluster import tables
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State
-from bridges.cluster.ownership import SERVING, Gained, Lost
+from bridges.cluster.ownership import SERVING, Gained, Gone, Lost
 from bridges.cluster.slots import slot_of_key, slot_of_partition
-from bridges.errors import LogError, NotOwner
+from bridges.errors import CannotDrain, LogError, NotOwner
 from sbp_back.errors import SbpError, StoreError
 
 _log = structlog.get_logger("anabranch.cluster")
 
 _GIVEN_AT_ONCE = 64
-"""Slots handed over in one transaction: their logs are closed meanwhile."""
+"""Slots handed over in one transaction."""
+_CLOSED_AT_ONCE = 32
+"""Open logs of the slots that are handed over in one transaction: nobody has these partitions until the last of them is
+closed."""
+CHANNEL = "anabranch_cluster"
+"""What nodes are told on that members or slots have changed."""
 
 _TRIES = 30
+_RETIRING_S = 0.05
+"""Between two looks at whether another node has taken over."""
 
 T = TypeVar("T")
 Identify = Callable[[str], bytes | None]
@@ -52,7 +59,10 @@ class Cluster:
         self.node_id = node_id
         self.on_lost: list[Lost] = []
         self.on_gained: list[Gained] = []
+        self.on_gone: list[Gone] = []
         self.identify: Identify = lambda topic: None
+        self.open_logs: Callable[[int], int] = lambda slot: 0
+        """How many logs of a slot have to be closed before it is handed over."""
         self.adopt: Adopt | None = None
         self.taken_over = 0
         """Members whose log this node has taken over."""
@@ -69,6 +79,7 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
+        self._retired = False
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -106,9 +117,11 @@ class Cluster:
         keeper = self._member
         self._server_id = server_id
         join = partial(tables.join, start=keeper.start, server_id=server_id, addresses=addresses, rack=rack)
-        if not await self._surely(join):
+        if not await self._surely(self._telling(join)):
             raise StoreError(f"node {self.node_id} was taken for dead while it started")
         self._tasks.append(asyncio.create_task(self._watch(), name="cluster"))
+        if self._db.engine.notice:
+            self._tasks.append(asyncio.create_task(self._listen(), name="notices of the cluster"))
 
     async def leave(self, seconds: float) -> None:
         """Hand over everything, for so long at most."""
@@ -116,7 +129,7 @@ class Cluster:
         if keeper is None or keeper.ended or not self._tasks:
             return
         try:
-            await self._db.run(partial(tables.leave, start=keeper.start))
+            await self._tell_all(partial(tables.leave, start=keeper.start))
             async with asyncio.timeout(seconds):
                 while keeper.acting and any(one.start != keeper.start for one in self._nodes if one.state is State.UP):
                     self._settled.clear()
@@ -127,20 +140,65 @@ class Cluster:
         except LogError as error:
             _log.warning("nothing could be handed over", error=str(error))
 
-    async def close(self, orderly: bool) -> None:
-        """End the heartbeats; ``orderly``: the node has closed its logs, and others may take over at once."""
+    async def drain(self, node_id: int) -> None:
+        """Have a node, this one or another, hand over all it owns; it goes on serving without owning anything, until it
+        is started again. Returns when it knows, or will at its next look. Raises CannotDrain, and errors of the
+        database."""
+        found = [one for one in self._nodes if one.node_id == node_id]
+        if not found:
+            raise CannotDrain(f"the cluster has no node {node_id}")
+        if not any(one.state is State.UP for one in self._nodes if one.node_id != node_id):
+            raise CannotDrain(f"there is no other node that could take over from node {node_id}")
+        await self._tell_all(partial(tables.leave, start=found[0].start))
+
+    async def retire(self, seconds: float) -> None:
+        """The node has closed its partition logs and appends nothing any more: have another one take over what its
+        range server keeps, and return when that is done, or after so long. Until then it is to go on serving reads."""
+        await self._end_tasks()
+        keeper = self._keeper
+        if keeper is None or keeper.ended or self._retired:
+            return
+        self._retired = True
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._tell_all(partial(tables.left, start=keeper.start))
+                over = partial(_is_over_for, start=keeper.start)
+                # The database is asked, which nobody here is told by any more.
+                while not await self._db.run(over):  # noqa: ASYNC110
+                    await asyncio.sleep(_RETIRING_S)
+            _log.info("what this node kept is served by another", seconds=round(time.monotonic() - began, 3))
+        except TimeoutError:
+            _log.warning("nobody has taken over what this node kept yet", after_seconds=seconds)
+        except LogError as error:
+            _log.warning("that this node has stopped could not be told", error=str(error))
+
+    async def close(self) -> None:
+        """End the heartbeats, and let go of the database."""
+        await self._end_tasks()
+        await self._db.close()
+
+    async def _end_tasks(self) -> None:
         tasks, self._tasks = [*self._tasks, *self._ending.values()], []
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        keeper = self._keeper
-        if keeper is not None and orderly and not keeper.ended:
-            try:
-                await self._db.run(partial(tables.left, start=keeper.start))
-            except LogError as error:
-                _log.warning("that this node has stopped could not be told", error=str(error))
-        await self._db.close()
+
+    def _telling(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        """``work``, which if it changes anything tells all nodes of it: nobody waits until he looks by himself."""
+        notice = self._db.engine.notice
+
+        def told(connection: Connection) -> T:
+            changed = work(connection)
+            if changed and notice:
+                connection.execute(notice, (CHANNEL,))
+            return changed
+
+        return told
+
+    async def _tell_all(self, work: Callable[[Connection], T]) -> T:
+        return await self._db.run(self._telling(work))
 
     async def _surely(self, work: Callable[[Connection], T]) -> T:
         """What is asked once, at a start: nodes that start together meet in the database. Raises its errors."""
@@ -205,6 +263,9 @@ class Cluster:
         keeper.raised(slot, epoch)
         return epoch
 
+    def holding(self, slot: int) -> Callable[[Connection], None]:
+        return partial(_hold, slot=slot, start=self.start)
+
     # --- chores -------------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
@@ -224,6 +285,7 @@ class Cluster:
     async def _watch(self) -> None:
         keeper = self._member
         while not keeper.ended:
+            self._wake.clear()  # what is told from here on is looked at again
             try:
                 await self._look()
                 await self._act()
@@ -234,14 +296,18 @@ class Cluster:
             except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
                 self._barrier.caught("cluster", error)
             self._settled.set()
-            self._wake.clear()
             if keeper.to_give():
                 continue  # the next ones, as fast as it goes
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._patience.heartbeat / 2)
 
+    async def _listen(self) -> None:
+        async for _ in self._db.engine.listen(CHANNEL):
+            self._wake.set()
+
     async def _look(self) -> None:
         keeper = self._member
+        before = keeper.members.keys()
         asked = time.monotonic()
         look = await self._db.run(partial(tables.look, known=keeper.version))
         news = keeper.looked(look, asked, time.monotonic())
@@ -249,6 +315,9 @@ class Cluster:
             sorted((one for one in keeper.members.values() if one.state in SERVING), key=lambda one: one.node_id)
         )
         await self._tell(news)
+        if before - keeper.members.keys():
+            for gone in self.on_gone:
+                self._barrier.call("members gone", gone)
         if keeper.ended:
             await self._ended(News())
 
@@ -281,7 +350,18 @@ class Cluster:
         moves = keeper.to_give()
         if moves:
             to = moves[0].to
-            await self._give([move.slot for move in moves if move.to == to][:_GIVEN_AT_ONCE], to)
+            await self._give(self._first([move.slot for move in moves if move.to == to]), to)
+
+    def _first(self, slots: Sequence[int]) -> list[int]:
+        """Those of ``slots`` that are handed over next: one at least."""
+        first: list[int] = []
+        logs = 0
+        for slot in slots[:_GIVEN_AT_ONCE]:
+            logs += self.open_logs(slot)
+            if first and logs > _CLOSED_AT_ONCE:
+                break
+            first.append(slot)
+        return first
 
     def _is_over(self, start: int, task: asyncio.Task[None]) -> None:
         self._ending.pop(start, None)
@@ -294,7 +374,7 @@ class Cluster:
         for lost in self.on_lost:
             await lost(slots, True)
         give = partial(tables.give, given=given, start=keeper.start, to=to)
-        moved = await self._db.run(give)
+        moved = await self._tell_all(give)
         self.given += len(moved)
         # What was not is settled by the next look, and by raising its epoch.
         await self._look()
@@ -304,13 +384,13 @@ class Cluster:
         began = time.monotonic()
         try:
             claim = partial(tables.claim, start=member.start, beats=member.beats, by=keeper.start)
-            if not await self._db.run(claim):
+            if not await self._tell_all(claim):
                 return
             _log.warning("taking over from a node that has stopped", node_id=member.node_id, start=member.start)
             if member.server_id not in (-1, self._server_id) and self.adopt is not None:
                 await self.adopt(member.server_id)
             finish: Callable[[Any], bool] = partial(tables.finish, start=member.start, by=keeper.start)
-            if await self._db.run(finish):
+            if await self._tell_all(finish):
                 self.taken_over += 1
                 seconds = round(time.monotonic() - began, 3)
                 _log.warning("taken over", node_id=member.node_id, start=member.start, seconds=seconds)
@@ -319,6 +399,18 @@ class Cluster:
             _log.warning("taking over failed, and is tried again", node_id=member.node_id, error=str(error))
         except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
             self._barrier.caught("taking over", error)
+
+
+def _hold(connection: Connection, slot: int, start: int) -> None:
+    owner = tables.hold(connection, slot, start)
+    if owner is not None:
+        raise NotOwner(f"slot {slot}", owner)
+
+
+def _is_over_for(connection: Connection, start: int) -> bool:
+    """Whether a member has been taken over from, or nobody is there who could."""
+    up = "SELECT 1 FROM cluster_nodes WHERE state = 'up' LIMIT 1"
+    return tables.state_of(connection, start) is None or connection.execute(up).fetchone() is None
 
 
 def _places(member: Member) -> str:

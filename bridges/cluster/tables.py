@@ -199,6 +199,21 @@ def raise_epoch(connection: Connection, slot: int, start: int) -> int | None:
     return epoch
 
 
+def hold(connection: Connection, slot: int, start: int) -> int | None:
+    """Part of another transaction, of PostgreSQL: whether ``start`` owns a slot, and goes on owning it until that
+    transaction has ended. None: it does; else the id of the node that does, -1 where nobody does.
+
+    A start's number is never given again and who was ended gets no slot again, so the slot's epoch needs no look: it
+    may have risen meanwhile as a log was opened. The row is locked, so that whoever becomes the owner reads what this
+    transaction has written; a serializable one that comes too late for that runs again, and finds the new owner.
+    """
+    (owner,) = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ? FOR SHARE", (slot,)).fetchone()
+    if owner == start:
+        return None
+    row = connection.execute("SELECT node_id FROM cluster_nodes WHERE start = ?", (owner,)).fetchone()
+    return -1 if row is None else int(row[0])
+
+
 def next_epoch(connection: Connection) -> int:
     """Above every epoch that anybody was given before, a partition's log or a slot."""
     return advance(connection, "next_epoch", 1)

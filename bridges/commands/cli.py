@@ -28,6 +28,7 @@ _COMMANDS = {
     "group": "Show consumer groups and their lag.",
     "acl": "Say who may do what.",
     "quota": "Say how much users and clients may do.",
+    "cluster": "Show the nodes of a cluster, and drain one.",
     "user": "Add, remove and list users, and change passwords.",
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",

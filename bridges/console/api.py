@@ -10,6 +10,7 @@ from aiohttp import web
 
 from bridges.console.access import Doorkeeper
 from bridges.console.access_rules import AccessRuleHandlers
+from bridges.console.cluster import ClusterHandlers
 from bridges.console.errors import errors_as_json
 from bridges.console.groups import GroupHandlers
 from bridges.console.host import Host
@@ -44,6 +45,7 @@ class Console:
         GroupHandlers(self._node).add_to(app)
         AccessRuleHandlers(self._node).add_to(app)
         QuotaHandlers(self._node).add_to(app)
+        ClusterHandlers(self._node).add_to(app)
         JobHandlers(self._node).add_to(app)
         TransactionHandlers(self._node).add_to(app)
         self._records.add_to(app)

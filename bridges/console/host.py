@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bridges.auth import Authorizer
 from bridges.auth.authenticator import Authenticator
@@ -19,6 +19,9 @@ from bridges.log.cleaner import Cleaner
 from bridges.log.logs import Logs
 from bridges.metrics import Metrics
 from bridges.net.budget import MemoryBudget
+
+if TYPE_CHECKING:
+    from bridges.cluster.service import Cluster
 
 
 class Limits(Protocol):
@@ -51,6 +54,10 @@ class Host(Protocol):
     def authorizer(self) -> Authorizer: ...
     @property
     def access_rules(self) -> AccessRules | None: ...
+    @property
+    def cluster(self) -> Cluster | None:
+        """None of a node by itself."""
+
     @property
     def client_quotas(self) -> ClientQuotas: ...
     @property

@@ -103,6 +103,8 @@ _RETRY_LAST_S = 10.0
 _ROWS_AT_ONCE = 64
 _LOGS_AT_ONCE = 200
 """Logs looked at in one turn of the event loop by chores that look at all of them."""
+_OPENED_S = 1.0
+"""Seconds that openings may take which are under way as their slot is handed over."""
 _GIVEN_UP_S = 5.0
 """Seconds that what is under way may take, of a log that goes to another node."""
 _REBUILT_SNAPSHOTS = 4
@@ -161,8 +163,12 @@ class Logs:
         self._owners = owners
         # Those that were opened, by slot: what is lost is lost by slots.
         self._by_slot: dict[int, set[PartitionLog]] = {}
+        # By slot, of streams that this node has opened to write there and not sealed since: in which epoch.
+        self._taken: dict[int, dict[int, int]] = {}
+        self._being_opened: dict[PartitionLog, asyncio.Future[None]] = {}
         if owners is not None:
             owners.on_lost.append(self._lose)
+            owners.on_gone.append(self._try_again)
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self.finishing = Finishing()
@@ -261,6 +267,8 @@ class Logs:
                 self._failing.pop(log.stream_id, None)
                 for logs in self._by_slot.values():
                     logs.discard(log)
+                for taken in self._taken.values():
+                    taken.pop(log.stream_id, None)
                 put_off = self._put_off.pop(log, None)
                 if put_off is not None:
                     put_off.cancel()
@@ -292,16 +300,47 @@ class Logs:
 
     async def _lose(self, slots: Collection[int], in_order: bool) -> None:
         """This node acts for these slots no more; with ``in_order`` this returns when what was under way of theirs is
-        decided and answered."""
+        decided and answered, and no range of theirs takes appends here: whoever opens the logs next has to ask nobody
+        who may be gone by then."""
+        gone = frozenset(slots)
+        opening = [done for log, done in self._being_opened.items() if self._slot(log) in gone]
+        if in_order and opening:
+            # They find that the slot is lost. One that hangs seals what it takes itself, if it ever does.
+            await asyncio.wait(opening, timeout=_OPENED_S)
         logs = [log for slot in slots for log in self._by_slot.pop(slot, ())]
         for start in range(0, len(logs), _LOGS_AT_ONCE):
             await asyncio.gather(*(self._give_up(log, in_order) for log in logs[start : start + _LOGS_AT_ONCE]))
+        taken = [one for slot in slots for one in self._taken.pop(slot, {}).items()]
+        if in_order:
+            # Of logs that could not be opened, or have failed since.
+            for start in range(0, len(taken), _LOGS_AT_ONCE):
+                await asyncio.gather(*(self._seal_taken(*one) for one in taken[start : start + _LOGS_AT_ONCE]))
+
+    def to_close(self, slot: int) -> int:
+        """How many logs of a slot are open."""
+        return len(self._by_slot.get(slot, ()))
+
+    def _try_again(self) -> None:
+        """What could not be opened because its server was gone may have another one now."""
+        self._failing.clear()
+        for log, timer in list(self._put_off.items()):
+            timer.cancel()
+            self._want_open(log)
+
+    async def _seal_taken(self, stream_id: int, epoch: int) -> None:
+        """What this node has opened and will not write to. What cannot be sealed the next owner has to seal himself."""
+        try:
+            async with asyncio.timeout(_GIVEN_UP_S):
+                await self._client.seal(stream_id, epoch)
+        except (TimeoutError, SbpError) as error:
+            _log.warning("a range of a lost partition is left open", stream_id=stream_id, error=str(error))
 
     async def _give_up(self, log: PartitionLog, in_order: bool) -> None:
         try:
             if in_order and log.is_open:
                 async with asyncio.timeout(_GIVEN_UP_S):
                     await log.come_to_rest()
+                self._taken.get(self._slot(log), {}).pop(log.stream_id, None)
         except (TimeoutError, LogError) as error:
             # What was not decided is unknown to its writer, who asks the next owner.
             _log.warning("given up in the middle", topic=log.topic, partition=log.partition, error=str(error))
@@ -443,11 +482,19 @@ class Logs:
             while self._unopened and self._openers <= self.options.open_concurrency:
                 log = self._unopened.popleft()
                 try:
-                    await self._open(log)
+                    await (self._open(log) if self._owners is None else self._open_noted(log))
                 except Exception as error:  # noqa: BLE001 - logged and counted; others wait behind it
                     self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
         finally:
             self._openers -= 1
+
+    async def _open_noted(self, log: PartitionLog) -> None:
+        done = self._being_opened[log] = self._loop.create_future()
+        try:
+            await self._open(log)
+        finally:
+            del self._being_opened[log]
+            done.set_result(None)
 
     async def _open(self, log: PartitionLog) -> None:
         writer: Writer | None = None
@@ -457,6 +504,8 @@ class Logs:
                 if self._owners is not None:
                     await self._know_again(log.stream_id)
                 writer = await self._take(log)
+                if self._owners is not None:
+                    self._taken.setdefault(self._slot(log), {})[log.stream_id] = writer.epoch
                 # Now that nobody else can append there, nobody else changes what the database has of it either.
                 await asyncio.gather(*(known.reload([log.stream_id]) for known in self._known if known.shared))
                 async with self._rebuilds_from(writer.servers):
@@ -475,6 +524,8 @@ class Logs:
             if self._is_current(log):
                 log.open_failed(error)
             if writer is not None:
+                self._taken.get(self._slot(log), {}).pop(log.stream_id, None)
+                await self._seal_taken(log.stream_id, writer.epoch)
                 await self._close_writer(writer)
             return
         except (SbpError, LogError) as error:

@@ -161,6 +161,7 @@ class Node:
         self._rounds: list[Rounds[Any]] = []
         self._ready_file: Path | None = None
         self._hurry = asyncio.Event()
+        self._retiring = False
         self._tls: Tls | None = None
 
     @property
@@ -269,7 +270,7 @@ class Node:
             settings,
             self._directory.backend,
             _only(listen, backend.listeners(settings)),
-            self.fail,
+            self._backend_failed,
             StreamHome(self.db),
             self.budget,
             self.metrics.barrier,
@@ -330,6 +331,8 @@ class Node:
             cleaned,
             self.cluster,
         )
+        if self.cluster is not None:
+            self.cluster.open_logs = self.logs.to_close
         cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
         self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
         if not durable and settings.sbp.mode == "embedded":
@@ -385,7 +388,7 @@ class Node:
         try:
             await cluster.enter()
         except BaseException:
-            await cluster.close(orderly=False)
+            await cluster.close()
             raise
         return cluster
 
@@ -561,11 +564,15 @@ class Node:
         await self._step("ending work on records", asyncio.to_thread(self.works.close))
         if hasattr(self, "catalog"):
             await self._step("closing the catalog", self.catalog.close())
+        if self.cluster is not None and served and self.failure is None:
+            # Nothing is appended here any more, and until somebody has taken over others read from this range server.
+            self._retiring = True
+            seconds = self.settings.node.drain_timeout_ms / 1000
+            await self._step("having others take over", self.cluster.retire(seconds))
         if self._backend is not None:
             await self._step("closing the backend", self._backend.close())
         if self.cluster is not None:
-            # Others may take over at once: nothing of this node's is written any more.
-            await self._step("leaving the cluster", self.cluster.close(orderly=self.failure is None))
+            await self._step("leaving the cluster", self.cluster.close())
         if hasattr(self, "db"):
             await self._step("following other nodes", self.db.changes.close())
             await self._step("closing the database", self.db.close())
@@ -616,6 +623,12 @@ class Node:
         _log.critical("the node cannot go on", reason=reason)
         if self._on_failed is not None:
             self._on_failed(reason)
+
+    def _backend_failed(self, reason: str) -> None:
+        if self._retiring:
+            _log.info("the range server writes nothing any more", reason=reason)  # somebody has taken over
+        else:
+            self.fail(reason)
 
     # --- chores -----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
 from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
+from bridges.cluster.members import State
 from bridges.log.cleaner import STATES
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
 from bridges.net import heap
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
     from bridges.catalog.sql import Database
     from bridges.catalog.topics import Catalog
+    from bridges.cluster.service import Cluster
     from bridges.log.cleaner import Cleaner
     from bridges.log.logs import Logs
     from bridges.net.quotas import Quotas
@@ -59,6 +61,7 @@ class Scraped(Protocol):
     authenticator: Authenticator
     denied: int
     quotas: Quotas
+    cluster: Cluster | None
 
     @property
     def limits(self) -> LimitSettings: ...
@@ -76,6 +79,8 @@ def of_node(node: Scraped) -> Iterator[Metric]:
     """All of this module."""
     yield from _about(node)
     yield from stall_metrics(node.stalls)
+    if node.cluster is not None:
+        yield from cluster_metrics(node.cluster)
     yield from _partitions(node)
     yield from _compaction(node.cleaner)
     yield from _lag(node)
@@ -112,6 +117,28 @@ def _about(node: Scraped) -> Iterator[Metric]:
     yield from quota_metrics(node.quotas)
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+
+
+def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
+    """Who owns what, as this node sees it. Of nodes, the newest start."""
+    keeper = cluster.keeper
+    members = {member.node_id: member for member in sorted(keeper.members.values(), key=lambda one: one.start)}
+    owned = Counter(slot.owner for slot in keeper.slots)
+    states = Counter(member.state.value for member in keeper.members.values())
+    counts = gauge("anabranch_cluster_members", "Nodes of the cluster, by what they are doing.", "state")
+    for state in State:
+        counts.add_metric((state.value,), states[state.value])
+    slots = gauge("anabranch_cluster_slots", "Slots that a node owns.", "node")
+    silent = gauge("anabranch_cluster_silent_seconds", "How long no heartbeat of a node has been seen.", "node")
+    for node_id, member in sorted(members.items()):
+        slots.add_metric((str(node_id),), owned[member.start])
+        silent.add_metric((str(node_id),), keeper.still(member.start))
+    yield from (counts, slots, silent)
+    unowned = len(keeper.slots) - sum(owned[start] for start in keeper.members)
+    yield value("anabranch_cluster_slots_unowned", "Slots that nobody owns at the moment.", unowned)
+    yield value("anabranch_cluster_slots_acting", "Slots that this node acts for.", len(keeper.acting))
+    yield total("anabranch_cluster_takeovers", "Nodes that this one has taken over from.", cluster.taken_over)
+    yield total("anabranch_cluster_slots_given", "Slots that this node has handed over.", cluster.given)
 
 
 def _compaction(cleaner: Cleaner) -> Iterator[Metric]:

@@ -200,6 +200,8 @@ class GroupService:
         """
         expired = 0
         for group_id in self.group_ids():
+            if self.owned is not None and not self.owned.owns(group_id):
+                continue  # what is known of it here may be old
             try:
                 expired += await self._expire(group_id, now_ms)
             except LogError:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bridges.awaited import awaited
 from bridges.barrier import Barrier
-from bridges.errors import LogError
+from bridges.errors import LogError, NotOwner
 
 from . import codes
 from .consumer_requests import Encode
@@ -97,6 +97,8 @@ class GroupJournal:
     async def _write(self, group_id: str, encode: Encode | None) -> int:
         try:
             await self._store.save_group(group_id, None if encode is None else encode(self.to_unix))
+        except NotOwner:
+            return codes.NOT_COORDINATOR
         except LogError as error:
             _log.warning("group not stored", group=group_id, error=str(error))
             return codes.COORDINATOR_NOT_AVAILABLE

@@ -11,7 +11,7 @@ import structlog
 from bridges.auth import Operation
 from bridges.catalog.group_view import Place
 from bridges.catalog.progress import Committed, GroupHeld
-from bridges.errors import LogError
+from bridges.errors import LogError, NotOwner
 from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.once import Once
@@ -190,6 +190,8 @@ class Offsets:
         committing[group_id] = committing.get(group_id, 0) + 1
         try:
             await self._progress.commit(group_id, positions)
+        except NotOwner:
+            return codes.NOT_COORDINATOR
         except LogError as error:
             _log.warning("offsets not committed", group=group_id, positions=len(positions), error=str(error))
             return codes.COORDINATOR_NOT_AVAILABLE
@@ -341,6 +343,8 @@ class Offsets:
                 await self._progress.delete(request.group_id, gone)
             except GroupHeld:
                 return OffsetDeleteResponse(error_code=codes.NON_EMPTY_GROUP)
+            except NotOwner:
+                return OffsetDeleteResponse(error_code=codes.NOT_COORDINATOR)
             except LogError as failure:
                 _log.warning("offsets not deleted", group=request.group_id, error=str(failure))
                 return OffsetDeleteResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE)

@@ -2,7 +2,8 @@
 
 Who becomes the owner reads what the former one has stored, positions and members, before it answers for a group;
 clients are told to come again meanwhile. Who is the owner no longer answers whoever waits, and forgets the group: its
-members go on at the next owner, within their sessions.
+members go on at the next owner, within their sessions. A node that was paused may find a request of a group in its
+socket that is another's by now: whatever it stores asks in the same transaction whether the slot is still its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from bridges.catalog.progress import Holding
     from bridges.cluster.ownership import Ownership
     from kafka_front.context import Context
 
@@ -44,6 +46,8 @@ _OF_NONE = frozenset({int(ApiKey.FIND_COORDINATOR), int(ApiKey.LIST_GROUPS)})
 class Reloaded(Protocol):
     """What is used of :class:`bridges.catalog.progress.FrontProgress`."""
 
+    holding: Callable[[str], Holding]
+
     @property
     def space(self) -> str: ...
 
@@ -62,6 +66,7 @@ class OwnedGroups:
         # Slots of which everything is known here.
         self._known: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        progress.holding = lambda group_id: owners.holding(self._slot(group_id))
         owners.on_gained.append(self._gained)
         owners.on_lost.append(self._lost)
 

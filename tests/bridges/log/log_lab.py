@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
+from bridges.cluster.ownership import Ownership
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
@@ -181,6 +182,8 @@ class World:
         options.setdefault("retention_patience_s", 60)
         self.options = LogOptions(**options)  # type: ignore[arg-type]
         self.answers: list[int | LogError] = []
+        self.owners: Ownership | None = None
+        """Who owns which partition; None: this node all of them."""
         self.lineage: dict[int, tuple[tuple[int, ...], int | None]] = {}
         """What the catalog says of sealed partitions."""
 
@@ -202,6 +205,7 @@ class World:
             sealed_as=lambda t, p: self.lineage.get(p),
             byte_starts=self.byte_starts,
             rules=lambda topic: self.rules,
+            owners=self.owners,
         )
         await self.logs.start()
         self.backend.overtaken = self.logs.overtaken

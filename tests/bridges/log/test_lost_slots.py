@@ -1,0 +1,150 @@
+"""Partitions go to another node: whoever opens them next finds no range that takes appends here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from bridges.cluster.members import Member, State
+from bridges.cluster.ownership import Gained, Gone, Lost
+from bridges.errors import LogUnavailable, NotOwner
+from sbp_back.errors import ConnectionLost
+from tests.bridges.log.log_lab import Backend, World, Writer, batch, settle
+
+OTHER = Member(2, 2, State.UP)
+
+
+class Owners:
+    """A slot for each partition, all of them this node's at first."""
+
+    def __init__(self) -> None:
+        self.on_lost: list[Lost] = []
+        self.on_gained: list[Gained] = []
+        self.on_gone: list[Gone] = []
+        self.nodes = ()
+        self.lost: set[int] = set()
+        self.epochs: dict[int, int] = {}
+
+    def slot_of(self, topic: str, partition: int) -> int:
+        return partition
+
+    def slot_of_key(self, kind: str, key: str) -> int:
+        return -1
+
+    def owner(self, slot: int) -> Member | None:
+        return OTHER
+
+    def is_mine(self, slot: int) -> bool:
+        return slot not in self.lost
+
+    def epoch(self, slot: int) -> int:
+        return self.epochs.get(slot, 5)
+
+    def holding(self, slot: int) -> Callable[[Any], None]:
+        return lambda connection: None
+
+    async def raise_epoch(self, slot: int) -> int:
+        if slot in self.lost:
+            raise NotOwner(f"slot {slot}", 2)
+        self.epochs[slot] = self.epoch(slot) + 1
+        return self.epochs[slot]
+
+    async def lose(self, slot: int, *, in_order: bool = True) -> None:
+        self.lost.add(slot)
+        for lost in self.on_lost:
+            await lost([slot], in_order)
+
+
+class SlowBackend(Backend):
+    """Opens when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = asyncio.Event()
+
+    async def open(self, stream_id: int, epoch: int) -> Writer:
+        opened = await super().open(stream_id, epoch)
+        await self.let.wait()
+        return opened
+
+
+async def world_of(backend: Backend) -> tuple[World, Owners]:
+    world, owners = World(), Owners()
+    world.backend, world.owners = backend, owners
+    await world.boot(open_it=False)
+    return world, owners
+
+
+async def test_a_log_that_is_open_is_sealed_before_its_slot_goes() -> None:
+    world, owners = await world_of(Backend())
+    log = world.logs.get("t", 0)
+    assert log is not None
+    await log.ready()
+    log.append(batch(), world.done)
+    losing = asyncio.ensure_future(owners.lose(0))
+    await settle()
+    assert not world.backend.seals, "what is under way is decided first"
+    world.writer.acknowledge(1)
+    await losing
+    assert world.answers == [0]
+    assert world.backend.seals == [5]
+    assert world.logs.to_close(0) == 0
+    await world.logs.close()
+
+
+async def test_a_log_that_is_being_opened_is_sealed_before_its_slot_goes() -> None:
+    backend = SlowBackend()
+    world, owners = await world_of(backend)
+    log = world.logs.get("t", 0)
+    assert log is not None
+    opening = asyncio.ensure_future(log.ready())
+    await settle()
+    assert backend.epochs == [5]
+    losing = asyncio.ensure_future(owners.lose(0))
+    await settle()
+    assert not losing.done()
+    backend.let.set()
+    await losing
+    assert backend.seals == [5]
+    assert isinstance((await asyncio.gather(opening, return_exceptions=True))[0], NotOwner)
+    await world.logs.close()
+
+
+async def test_a_log_that_failed_after_it_was_opened_is_sealed_before_its_slot_goes() -> None:
+    world, owners = await world_of(Backend())
+    log = world.logs.get("t", 0)
+    assert log is not None
+    world.backend.end, world.backend.broken_at = 3, 0  # it cannot be rebuilt
+    assert isinstance((await asyncio.gather(log.ready(), return_exceptions=True))[0], LogUnavailable)
+    await owners.lose(0)
+    assert world.backend.seals == [5]
+    await world.logs.close()
+
+
+async def test_nothing_is_sealed_of_what_was_lost_to_others() -> None:
+    """This node was ended: its log is fenced, and there is nobody to ask."""
+    world, owners = await world_of(Backend())
+    log = world.logs.get("t", 0)
+    assert log is not None
+    await log.ready()
+    await owners.lose(0, in_order=False)
+    assert world.backend.seals == []
+    await world.logs.close()
+
+
+async def test_what_could_not_be_opened_is_tried_again_when_its_server_has_a_successor() -> None:
+    world, owners = await world_of(Backend())
+    log = world.logs.get("t", 0)
+    assert log is not None
+    world.backend.refusals = [ConnectionLost("the server is gone"), ConnectionLost("it still is")]
+    for _ in range(2):
+        assert isinstance((await asyncio.gather(log.ready(), return_exceptions=True))[0], LogUnavailable)
+    opening = asyncio.ensure_future(log.ready())
+    await settle()
+    assert not opening.done(), "it waits for its time"
+    for gone in owners.on_gone:
+        gone()
+    await asyncio.wait_for(opening, 0.4)
+    assert log.is_open
+    await world.logs.close()
