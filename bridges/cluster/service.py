@@ -153,7 +153,8 @@ class Cluster:
 
     async def retire(self, seconds: float) -> None:
         """The node has closed its partition logs and appends nothing any more: have another one take over what its
-        range server keeps, and return when that is done, or after so long. Until then it is to go on serving reads."""
+        range server keeps, and return when that is done, or after so long; 0: nobody is waited for, as nothing is kept.
+        Until then it is to go on serving reads."""
         await self._end_tasks()
         keeper = self._keeper
         if keeper is None or keeper.ended or self._retired:
@@ -161,8 +162,10 @@ class Cluster:
         self._retired = True
         began = time.monotonic()
         try:
+            await self._tell_all(partial(tables.left, start=keeper.start))
+            if not seconds:
+                return
             async with asyncio.timeout(seconds):
-                await self._tell_all(partial(tables.left, start=keeper.start))
                 over = partial(_is_over_for, start=keeper.start)
                 # The database is asked, which nobody here is told by any more.
                 while not await self._db.run(over):  # noqa: ASYNC110

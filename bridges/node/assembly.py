@@ -550,7 +550,8 @@ class Node:
             await self._step("ending compaction", self.cleaner.close())
         if drain and self.failure is None:
             if self.cluster is not None:
-                await self._step("handing over", self.cluster.leave(self.settings.node.drain_timeout_ms / 1000))
+                leaving = self.cluster.leave(self.settings.node.drain_timeout_ms / 1000)
+                await self._step("handing over", self._unless_hurried(leaving))
             await self._drain()
         for front in self.fronts:
             await self._step(f"stopping {front.name}", front.stop())
@@ -564,11 +565,11 @@ class Node:
         await self._step("ending work on records", asyncio.to_thread(self.works.close))
         if hasattr(self, "catalog"):
             await self._step("closing the catalog", self.catalog.close())
-        if self.cluster is not None and served and self.failure is None:
+        if self.cluster is not None and self.failure is None:
             # Nothing is appended here any more, and until somebody has taken over others read from this range server.
             self._retiring = True
-            seconds = self.settings.node.drain_timeout_ms / 1000
-            await self._step("having others take over", self.cluster.retire(seconds))
+            retiring = self.cluster.retire(self.settings.node.drain_timeout_ms / 1000 if served else 0.0)
+            await self._step("having others take over", self._unless_hurried(retiring))
         if self._backend is not None:
             await self._step("closing the backend", self._backend.close())
         if self.cluster is not None:
@@ -587,6 +588,15 @@ class Node:
     def hurry(self) -> None:
         """Have a stop that is under way give up waiting for requests in flight."""
         self._hurry.set()
+
+    async def _unless_hurried(self, work: Awaitable[None]) -> None:
+        """``work``, which is given up when the stop has to be quick."""
+        task, hurry = asyncio.ensure_future(work), asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
     async def _drain(self) -> None:
         seconds = self.settings.node.drain_timeout_ms / 1000

@@ -51,6 +51,8 @@ class GroupJournal:
         self._unix_ms = unix_ms
         self._waiting: dict[str, _Write] = {}
         self._writer: asyncio.Task[None] | None = None
+        self._rounds = 0
+        self._round_ended = asyncio.Event()
 
     def to_unix(self, ms: int) -> int:
         """Time of day of a moment of the coordinator's clock."""
@@ -69,6 +71,12 @@ class GroupJournal:
     async def erase(self, group_id: str) -> int:
         """Remove what is stored of a group, after whatever is being written of it; returns the error code."""
         return await awaited(lambda settle: self.put(group_id, None, lambda _, error: settle(error)))
+
+    async def settled(self) -> None:
+        """Return when everything has been written that was asked for until now."""
+        until = self._rounds + 2  # the writes that are under way, and those that wait for their end
+        while self._writer is not None and self._rounds < until:
+            await self._round_ended.wait()
 
     async def close(self) -> None:
         """Return when everything that waits has been written."""
@@ -91,8 +99,15 @@ class GroupJournal:
                 for write, error in zip(writes.values(), errors, strict=True):
                     for done in write.done:
                         self._barrier.call("end of storing a group", done, self._now_ms(), error)
+                self._end_round()
         finally:
             self._writer = None
+            self._end_round()
+
+    def _end_round(self) -> None:
+        self._rounds += 1
+        ended, self._round_ended = self._round_ended, asyncio.Event()
+        ended.set()
 
     async def _write(self, group_id: str, encode: Encode | None) -> int:
         try:

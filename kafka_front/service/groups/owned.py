@@ -129,7 +129,7 @@ class OwnedGroups:
             if self._slot(group_id) in gone:
                 self._runtime.let_go(group_id)
         if in_order:
-            await self._runtime.journal.close()
+            await self._runtime.journal.settled()
             await self._progress.settled()
 
 
