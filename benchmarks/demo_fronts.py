@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import ydb
 from kafka.partitioner.default import murmur2
 from pravega_client import StreamManager
 
 from benchmarks.flights import PARTITIONS, PATIENCE, DemoFailed, Flight, Seen
+
+T = TypeVar("T")
 
 CONSUMER = "demo"
 """YDB's consumer, which is also Kafka's group of this name."""
@@ -52,9 +54,10 @@ def _message(flight: Flight) -> Any:
     return ydb.TopicWriterMessage(flight.value, metadata_items=items, created_at=moment)
 
 
-def read_ydb(endpoint: str, topic: str, count: int) -> list[Seen]:
-    """YDB's SDK as a reader of the consumer: what it read. All of it is committed when the reader has closed."""
-    seen: list[Seen] = []
+def read_ydb(endpoint: str, topic: str, count: int, told: Callable[[Any], T]) -> list[T]:
+    """YDB's SDK as a reader of the consumer: what ``told`` makes of each message. All of it is committed when the
+    reader has closed."""
+    seen: list[T] = []
     with ydb.Driver(endpoint=f"grpc://{endpoint}", database="/local") as opened:
         opened.wait(timeout=PATIENCE, fail_fast=True)
         client = _topics(opened)
@@ -63,12 +66,13 @@ def read_ydb(endpoint: str, topic: str, count: int) -> list[Seen]:
                 batch = reader.receive_batch(timeout=PATIENCE)
                 if batch is None:
                     raise DemoFailed(f"YDB's reader got nothing for {PATIENCE} s after {len(seen)} of {count}")
-                seen += [_seen(message) for message in batch.messages]
+                seen += [told(message) for message in batch.messages]
                 reader.commit(batch)
     return seen
 
 
-def _seen(message: Any) -> Seen:
+def seen_of(message: Any) -> Seen:
+    """A message that came from Kafka's clients or YDB's."""
     items = message.metadata_items
     created: datetime = message.created_at
     stamp = round(created.replace(tzinfo=created.tzinfo or UTC).timestamp() * 1000)
@@ -94,7 +98,7 @@ def read_pravega(controller: str, topic: str, count: int) -> list[bytes]:
 
 
 def write_pravega(controller: str, stream: str, flights: Sequence[Flight]) -> None:
-    """Pravega's Rust client: events with the keys as routing keys, into a stream of its own."""
+    """Pravega's Rust client: events with the keys as routing keys, into a stream that is made if need be."""
     streams = StreamManager(f"tcp://{controller}")
     streams.create_stream("default", stream, PARTITIONS)
     writer = streams.create_writer("default", stream, max_inflight_events=1000)

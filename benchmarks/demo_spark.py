@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks.flights import DemoFailed, Flight
 from spark_pipeline.spark.session import session
+
+
+def _session() -> Any:
+    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    return session("anabranch-demo", f"local[{os.cpu_count()},3]", quiet)
+
+
+def read_all(pipeline: str, topic: str, count: int) -> list[bytes]:
+    """The values of a topic of ``count`` records, as rows of a batch query; raises DemoFailed for another number."""
+    spark = _session()
+    try:
+        frame = spark.read.format("anabranch").option("endpoint", f"anabranch://{pipeline}")
+        values = [bytes(value) for value in frame.option("subscribe", topic).load().select("value").toPandas()["value"]]
+    finally:
+        spark.stop()
+    if len(values) != count:
+        raise DemoFailed(f"Spark reads {len(values)} where there are {count}")
+    return values
 
 
 def count_flights(pipeline: str, topic: str, flights: Sequence[Flight]) -> list[str]:
@@ -14,8 +33,7 @@ def count_flights(pipeline: str, topic: str, flights: Sequence[Flight]) -> list[
 
     Raises DemoFailed if Spark counts something else, JavaMissing where there is no Java.
     """
-    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-    spark = session("anabranch-demo", f"local[{os.cpu_count()},3]", quiet)
+    spark = _session()
     try:
         frame = spark.read.format("anabranch").option("endpoint", f"anabranch://{pipeline}")
         counted = (

@@ -58,3 +58,8 @@ def read_flights(limit: int | None = None) -> list[Flight]:
             stamp = int(moment.timestamp() * 1000)
             flights.append(Flight(number, row["tailnum"].encode(), value, stamp, row["carrier"].encode()))
     return flights
+
+
+def number_of(value: bytes) -> int:
+    """The place in the data set of the flight that ``value`` tells of."""
+    return int(json.loads(value)["n"])
