@@ -123,6 +123,20 @@ class Cluster:
         if self._db.engine.notice:
             self._tasks.append(asyncio.create_task(self._listen(), name="notices of the cluster"))
 
+    async def await_owners(self, seconds: float) -> None:
+        """Return when there is somebody who acts for each slot, or after so long: until then clients would be told
+        that nobody has what they ask for, which some of them do not try again."""
+        keeper = self._member
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not keeper.slots or any(self._is_vacant(slot) for slot in range(len(keeper.slots))):
+                    self._settled.clear()
+                    await self._settled.wait()
+
+    def _is_vacant(self, slot: int) -> bool:
+        owner = self.owner(slot)
+        return owner is None or owner.state not in SERVING or (owner.start == self.start and not self.is_mine(slot))
+
     async def leave(self, seconds: float) -> None:
         """Hand over everything, for so long at most."""
         keeper = self._keeper

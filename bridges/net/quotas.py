@@ -227,6 +227,10 @@ class Quotas:
             limiter.changed()
 
 
+def _nobody() -> None:
+    """Who has ended need not be told anything."""
+
+
 class Throttle:
     """One client's place in the queues of its buckets: it waits in one at a time. ``released`` is called when it need
     not any more, and may be told to wait again within the call."""
@@ -274,6 +278,12 @@ class Throttle:
         bucket, self._bucket = self._bucket, None
         if bucket is not None:
             bucket.leave(self._go)
+
+    def end(self) -> None:
+        """It waits for nothing any more, nor will it: whoever made it is let go of, and so is free with its last
+        user."""
+        self.leave()
+        self._released = _nobody
 
     def _wait(self, bucket: QuotaBucket) -> None:
         self._bucket = bucket

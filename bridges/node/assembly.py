@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
 
+_OWNERS_S = 10.0
+"""How long a node that joins a cluster waits until everything there has an owner."""
 _USERS_CHECK_MS = 1000
 """How often the file of users is looked at; who is removed is known for so long at most."""
 
@@ -366,6 +368,7 @@ class Node:
         if self.cluster is not None:
             server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
             await self.cluster.join(server_id, self._told_addresses(), settings.node.rack)
+            await self.cluster.await_owners(_OWNERS_S)
         self.started_ms = _now_ms()
         self.every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")

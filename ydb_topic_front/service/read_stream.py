@@ -163,7 +163,7 @@ class ReadStream:
             # It is told when it takes something again, behind the answer that it has not taken.
             raise GrpcRefusal(Code.UNAVAILABLE, "nothing was taken of what was sent, and memory is short") from None
         finally:
-            self._throttle.leave()
+            self._throttle.end()
             self._readers.leave(self)
             self._partitions.close()
             self._over = True
