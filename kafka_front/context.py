@@ -45,8 +45,9 @@ class Client(net.Connection):
     patience: Patience
     """How long its waiting request may wait."""
 
-    def logged_in(self, principal: Principal) -> None:
-        """The client has proved who it is, and may do what that one may."""
+    def logged_in(self, principal: Principal, until: float) -> None:
+        """The client has proved who it is, and may do what that one may. Requests that come after ``until`` (monotonic
+        clock, s) end the connection unless it has done so again."""
         raise NotImplementedError
 
     def answer(self, ctx: Context, response: Message | Outcome) -> None:

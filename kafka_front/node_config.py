@@ -279,6 +279,7 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "fetch.max.bytes": settings.fetch_max_bytes,
         "max.connections": settings.max_connections,
         "connections.max.idle.ms": settings.connections_max_idle_ms,
+        "connections.max.reauth.ms": settings.sasl_max_reauth_ms,
         "offset.metadata.max.bytes": settings.offset_metadata_max_bytes,
         "max.incremental.fetch.session.cache.slots": settings.fetch_sessions,
         "transaction.max.timeout.ms": settings.transaction_max_timeout_ms,

@@ -79,6 +79,8 @@ class Connection(Client):
         self.patience = Patience(server.loop)
         self._only_produce = True
         self._barred = False
+        # When the client must have said again who it is (KIP-368).
+        self._until = math.inf
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -96,9 +98,9 @@ class Connection(Client):
         self.ahead.drop()
         super().shed(since)
 
-    def logged_in(self, principal: Principal) -> None:
-        """The client has proved who it is, and may do what that one may."""
+    def logged_in(self, principal: Principal, until: float) -> None:
         self.principal = principal.at(self.peer[0])
+        self._until = until
         self._barred = False
         self._framer.allow(self.server.framing.most)
 
@@ -141,6 +143,9 @@ class Connection(Client):
             return
         if self._barred and key not in _BEFORE_LOGIN:
             self._reject(frame, ctx, "the client has not said who it is")
+            return
+        if arrived >= self._until and key not in _BEFORE_LOGIN:
+            self._reject(frame, ctx, "the client has not said again in time who it is")
             return
         self._slots.append(ctx)
         self._only_produce = key == 0 and (self._only_produce or len(self._slots) == 1)

@@ -88,6 +88,12 @@ class KafkaSettings(Section):
     connections_max_idle_ms: Duration = setting(
         600_000, ge=1, description="Time after which an idle connection is closed."
     )
+    sasl_max_reauth_ms: Duration = setting(
+        0,
+        ge=0,
+        description="Time after which a client of SASL must have said again who it is, or its connection is closed at "
+        "its next request (connections.max.reauth.ms); 0: need not.",
+    )
     unacknowledged_bytes_per_connection: Size = setting(
         32 * 1024**2,
         ge=1024,

@@ -43,6 +43,7 @@ class Access:
         self._node = node
         self._seconds = token_seconds
         self._required_at = node.authenticator.required_at
+        self.sessions = node.authenticator.sessions
 
     # --- calls -----------------------------------------------------------------------------------------------------
 

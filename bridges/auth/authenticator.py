@@ -19,9 +19,11 @@ from bridges.auth import ANONYMOUS, Principal
 from bridges.auth.comparisons import AuthenticationBusy, Comparisons
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
 from bridges.auth.private_file import stamp
-from bridges.auth.scram import ScramExchange, ScramKeys
+from bridges.auth.scram import ScramError, ScramExchange, ScramKeys
+from bridges.auth.sessions import Sessions
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenKeys, load_keys
 from bridges.auth.users import Users, UsersError, load
+from bridges.barrier import Barrier
 
 #: Passwords that were right and need not be compared again: about 200 bytes each.
 _MOST_KNOWN = 10_000
@@ -49,8 +51,12 @@ class Authenticator:
     :meth:`load` before anything else. ``clock`` tells seconds since 1970.
     """
 
-    def __init__(self, options: AuthOptions, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, options: AuthOptions, clock: Callable[[], float] = time.time, barrier: Barrier | None = None
+    ) -> None:
         self.required = options.required
+        self.sessions = Sessions(self._credential, barrier)
+        """What is under way in users' names: told when they are gone, or have other passwords."""
         self.succeeded = 0
         """Passwords that were right so far."""
         self.failed = 0
@@ -64,6 +70,8 @@ class Authenticator:
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._comparisons = Comparisons()
+        # What was read first is taken first, or older users would follow newer ones.
+        self._reading = asyncio.Lock()
 
     def required_at(self, listener: str) -> bool:
         """Whether clients of a listener must say who they are."""
@@ -72,8 +80,12 @@ class Authenticator:
     # --- files ------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read users and keys. Raises UsersError, KeysError."""
-        self._take(*await asyncio.to_thread(self._read))
+        """Read users and keys, and end the sessions of users who are gone or have other passwords. Raises UsersError,
+        KeysError."""
+        async with self._reading:
+            changed = self._take(*await asyncio.to_thread(self._read))
+        if changed:
+            await self.sessions.look()
 
     async def refresh(self) -> None:
         """Read again what has changed; what is wrong is logged, and what was known stays."""
@@ -94,17 +106,18 @@ class Authenticator:
         # Taken before the file is read: a change after it is found the next time.
         return now, None if now == self._users_stamp else load(options.users_file), keys
 
-    def _take(self, read: object, users: Users | None, keys: TokenKeys) -> None:
+    def _take(self, read: object, users: Users | None, keys: TokenKeys) -> bool:
         self._keys = keys
         if users is None:
-            return
+            return False
         if users or self._users:
             log.info("users were read", users=len(users))
         self._users, self._users_stamp = users, read
-        costs = [user.password.cost for user in users.values()]
+        costs = [user.password.cost for user in users.values() if user.password is not None]
         if costs:
             # A name that nobody has must take as long as the others.
             self._nobody = PasswordHash.of_nobody(max(costs, key=lambda cost: cost.n * cost.r * cost.p))
+        return True
 
     def close(self) -> None:
         """Compare nothing any more."""
@@ -118,7 +131,7 @@ class Authenticator:
         return self._users
 
     def scram(self, mechanism: str) -> ScramExchange:
-        """A login with SCRAM, of which :meth:`logged_in` and :meth:`refused` tell how it ended."""
+        """A login with SCRAM, of which :meth:`proved` and :meth:`refused` tell how it ended."""
 
         def find(name: str) -> ScramKeys | None:
             user = self._users.get(name)
@@ -126,8 +139,15 @@ class Authenticator:
 
         return ScramExchange(mechanism, find, self._token_keys.salts)
 
-    def logged_in(self, name: str) -> Principal:
-        """Somebody has proved to be ``name``."""
+    def proved(self, exchange: ScramExchange) -> Principal:
+        """Who has come to the end of a login with SCRAM. Raises ScramError if the keys that it began with are not the
+        user's any more."""
+        user = self._users.get(exchange.name)
+        if user is None or user.scram.get(exchange.mechanism) != exchange.keys:
+            raise ScramError("the user was removed meanwhile, or has another password now")
+        return self._logged_in(exchange.name)
+
+    def _logged_in(self, name: str) -> Principal:
         self.succeeded += 1
         return Principal(ANONYMOUS.kind, name)
 
@@ -146,7 +166,9 @@ class Authenticator:
             self.refused()
             return None
         user = self._users.get(name)
-        expected = self._nobody if user is None else user.password
+        if user is not None and user.password is None:
+            user = None  # it has keys for SCRAM alone, and takes as long as nobody
+        expected = self._nobody if user is None or user.password is None else user.password
         try:
             key = self._key(name, password, expected)
         except UnicodeEncodeError:  # half a character, as JSON can have: no password holds one
@@ -165,7 +187,7 @@ class Authenticator:
             self._known[key] = None
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
-        return self.logged_in(name)
+        return self._logged_in(name)
 
     def _key(self, name: str, password: str, expected: PasswordHash) -> bytes:
         # With the hash in it: what was right before a change of password is not found after it.
@@ -185,7 +207,7 @@ class Authenticator:
             int(self._clock()),
             max(1, min(seconds, self._options.token_seconds)),
             claims or {},
-            self._credential(principal),
+            self._fingerprint(principal),
         )
 
     def check(self, token: str, audience: str) -> Token:
@@ -195,7 +217,7 @@ class Authenticator:
         """
         try:
             found = self._token_keys.read(token, audience, int(self._clock()))
-            if found.credential != self._credential(found.principal):
+            if found.credential != self._fingerprint(found.principal):
                 raise TokenError("the token's owner has another password now, or is gone")
         except TokenError:
             self.refused()
@@ -207,6 +229,12 @@ class Authenticator:
         assert self._keys is not None, "loaded first"
         return self._keys
 
-    def _credential(self, principal: Principal) -> str | None:
+    def _fingerprint(self, principal: Principal) -> str | None:
         user = self._users.get(principal.name) if principal.kind == ANONYMOUS.kind else None
-        return None if user is None else user.password.fingerprint
+        return None if user is None else user.fingerprint
+
+    def _credential(self, principal: Principal, mechanism: str) -> object:
+        if not mechanism:
+            return self._fingerprint(principal)
+        user = self._users.get(principal.name)
+        return None if user is None else user.scram.get(mechanism)

@@ -72,14 +72,15 @@ class ScramExchange:
     be the same after a restart, too, and at every node that has the same users.
     """
 
-    __slots__ = ("_find", "_first", "_keys", "_mechanism", "_nonce", "_secret", "name")
+    __slots__ = ("_find", "_first", "_nonce", "_secret", "keys", "mechanism", "name")
 
     def __init__(self, mechanism: str, find: Callable[[str], ScramKeys | None], secret: bytes) -> None:
         self.name = ""
-        self._mechanism = mechanism
+        self.mechanism = mechanism
+        self.keys: ScramKeys | None = None
+        """The user's as they were at :meth:`first`; None for nobody's."""
         self._find = find
         self._secret = secret
-        self._keys: ScramKeys | None = None
         self._first = b""
         self._nonce = b""
 
@@ -93,12 +94,12 @@ class ScramExchange:
             self.name = fields[0][2:].decode().replace("=2C", ",").replace("=3D", "=")
         except UnicodeDecodeError:
             raise ScramError("the name is not UTF-8") from None
-        self._keys = self._find(self.name)
-        if self._keys is None:
-            salted = f"{self._mechanism}\0{self.name}".encode()
+        self.keys = self._find(self.name)
+        if self.keys is None:
+            salted = f"{self.mechanism}\0{self.name}".encode()
             salt, iterations = hmac.digest(self._secret, salted, "sha256")[:_SALT_BYTES], ITERATIONS
         else:
-            salt, iterations = self._keys.salt, self._keys.iterations
+            salt, iterations = self.keys.salt, self.keys.iterations
         self._nonce = fields[1][2:] + b64encode(os.urandom(18))
         answer = b"r=%b,s=%b,i=%d" % (self._nonce, b64encode(salt), iterations)
         self._first = bare + b"," + answer
@@ -110,10 +111,10 @@ class ScramExchange:
         fields = without_proof.split(b",")
         if len(fields) < 2 or fields[0] != b"c=biws" or fields[1] != b"r=" + self._nonce:
             raise ScramError("this is no last message of this exchange")
-        keys = self._keys
+        keys = self.keys
         if keys is None:
             raise ScramError("there is no such user, or none with these keys")
-        name = MECHANISMS[self._mechanism]
+        name = MECHANISMS[self.mechanism]
         signed = self._first + b"," + without_proof
         signature = hmac.digest(keys.stored_key, signed, name)
         try:

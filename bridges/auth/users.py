@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -25,11 +26,20 @@ class UsersError(Exception):
 
 
 class User(Struct, frozen=True):
-    """Somebody who may log in; ``scram`` by mechanism, for those who do not send the password itself."""
+    """Somebody who may log in; ``scram`` by mechanism, for those who do not send the password itself. Whose credentials
+    came as keys of SCRAM alone has no ``password``: nobody here has ever seen it (KIP-554)."""
 
     name: str
-    password: PasswordHash
+    password: PasswordHash | None
     scram: Mapping[str, ScramKeys]
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs between passwords, and tells nothing about them."""
+        if self.password is not None:
+            return self.password.fingerprint
+        keys = b"".join(mechanism.encode() + keys.stored_key for mechanism, keys in sorted(self.scram.items()))
+        return hashlib.sha256(keys).hexdigest()[:16]
 
 
 Users = Mapping[str, User]
@@ -81,11 +91,13 @@ def change(path: Path, edit: Callable[[dict[str, User]], None]) -> None:
 def _user(name: str, value: Any) -> User:
     check_name(name)
     scram = {mechanism: ScramKeys.from_json(mechanism, keys) for mechanism, keys in value.get("scram", {}).items()}
-    return User(name, PasswordHash.from_json(value["scrypt"]), scram)
+    if "scrypt" not in value and not scram:
+        raise ValueError(f"{name} has neither a password nor keys of SCRAM")
+    return User(name, PasswordHash.from_json(value["scrypt"]) if "scrypt" in value else None, scram)
 
 
 def _json(user: User) -> dict[str, Any]:
-    document: dict[str, Any] = {"scrypt": user.password.to_json()}
+    document: dict[str, Any] = {} if user.password is None else {"scrypt": user.password.to_json()}
     if user.scram:
         document["scram"] = {mechanism: keys.to_json() for mechanism, keys in sorted(user.scram.items())}
     return document

@@ -67,7 +67,7 @@ def add(name: str, scram: bool, data: Path | None, config: Path | None, sets: tu
 @click.argument("name")
 @_file_options
 def remove(name: str, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
-    """Remove the user NAME. Its tokens are refused; connections that it has stay open."""
+    """Remove the user NAME. Its tokens are refused, and its connections end."""
 
     def edit(users: dict[str, User]) -> None:
         if users.pop(name, None) is None:
@@ -82,7 +82,7 @@ def remove(name: str, data: Path | None, config: Path | None, sets: tuple[str, .
 @click.argument("name")
 @_file_options
 def passwd(name: str, data: Path | None, config: Path | None, sets: tuple[str, ...], as_json: bool) -> None:
-    """Give the user NAME another password. Its tokens are refused; connections that it has stay open."""
+    """Give the user NAME another password. Its tokens are refused, and its connections end."""
     path = _path(data, config, sets, as_json)
     before = _users(path, as_json).get(name)
     if before is None:

@@ -61,7 +61,15 @@ class Doorkeeper:
             response.headers.update(_CHALLENGE)
             return response
         request[_PRINCIPAL] = principal.at(request.remote or "")
-        return await handler(request)
+        if "Authorization" not in request.headers:
+            return await handler(request)
+        # Whoever follows a topic does so for as long as he likes, but not longer than he may.
+        sessions, transport = self._authenticator.sessions, request.transport
+        session = sessions.begin(principal, lambda: None if transport is None else transport.abort())
+        try:
+            return await handler(request)
+        finally:
+            sessions.end(session)
 
     def _is_required(self, request: web.Request) -> bool:
         listener = self._listener(request)

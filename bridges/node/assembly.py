@@ -145,7 +145,7 @@ class Node:
         """Real address of every open listener, by name."""
         self.static_config: dict[str, str] = {}
         """Node-level configuration that the settings give, by key: defaults of topics, and what fronts tell."""
-        self.authenticator = Authenticator(settings.auth_options)
+        self.authenticator = Authenticator(settings.auth_options, barrier=self.metrics.barrier)
         self.authorizer: Authorizer = Everybody()
         self.cluster: Cluster | None = None
         """Which node owns what; None where this one owns everything."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from bridges.auth.sessions import ENDED, Session
 from bridges.errors import LogError
 from bridges.net import connection as net
 from bridges.net.budget import Kind
@@ -108,6 +109,8 @@ class Connection(net.Connection):
         self._running = 0
         self._lost = False
         self._unheard = False
+        # Of those whose tokens were shown, by name.
+        self._sessions: dict[str, Session] = {}
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -244,6 +247,9 @@ class Connection(net.Connection):
         """Until when the command's token is valid. Raises Refused."""
         checked = self.server.access.check(self.listener, self.peer[0], command.token, segment, update)
         self.principal, until = checked
+        if until is not None and not self._lost and self.principal.name not in self._sessions:
+            begin = self.server.access.sessions.begin
+            self._sessions[self.principal.name] = begin(self.principal, lambda: self.close(ENDED))
         return until
 
     def refuse(self, request_id: int, error: Refused, kind: str) -> None:
@@ -404,6 +410,9 @@ class Connection(net.Connection):
         self.reads.forget()
         self.appends.end()
         super().connection_lost(exc)
+        for session in self._sessions.values():
+            self.server.access.sessions.end(session)
+        self._sessions.clear()
         self.reads.end()
         self._lost = True
         self._untie()

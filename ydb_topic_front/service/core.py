@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 AUDIENCE = "ydb"
+TICKET = "x-ydb-auth-ticket"
+"""The header with a client's token."""
 """What tokens of this front are made for."""
 _EXPIRY_MS = 60_000
 _MOST_SHOWN = 256
@@ -156,7 +158,7 @@ class YdbService:
 
         Raises GrpcRefusal for a client that must say who it is and does not.
         """
-        ticket = call.header("x-ydb-auth-ticket")
+        ticket = call.header(TICKET)
         if not ticket and (name := call.certificate_name):
             return Principal(ANONYMOUS.kind, name, call.host)
         return self.identify(ticket, call.listener).at(call.host)

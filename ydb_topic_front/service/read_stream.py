@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
+from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.net.budget import Kind
@@ -24,10 +24,11 @@ from bridges.net.grpc_server import Code, GrpcRefusal
 from bridges.net.quotas import Throttle
 from bridges.turns import in_turns
 from ydb_topic_front.failures import told
+from ydb_topic_front.service.core import TICKET
+from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.read_answers import ReadAnswers
 from ydb_topic_front.service.read_chore import Work
 from ydb_topic_front.service.read_partitions import ReadPartitions
-from ydb_topic_front.service.write import TICKET
 from ydb_topic_front.session.read_init import no_such_consumer, parse_init
 from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromServer
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request, unknown_topic
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 _MESSAGE_BYTES = 1024 * 1024
 """Longest message of a reader: to parse more would hold up others."""
-_IDENTIFIED_S = 60.0
-"""After this time it is looked again whether the client's token is good, and whether it may still read."""
 
 
 class ReadStream:
@@ -53,7 +52,7 @@ class ReadStream:
         self._readers = readers
         self._stream = stream
         self.session_id = ""
-        self._principal = ANONYMOUS
+        self._identity = Identity(service, stream, self._refused)
         self._error: YdbError | None = None
         # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
         self._refusal: tuple[Code, str] | None = None
@@ -75,7 +74,6 @@ class ReadStream:
         self._its_turn = False
         self._over = False
         self._writing_since = 0.0
-        self._checked_at = 0.0
 
     # --- as others see it -------------------------------------------------------------------------------------------
 
@@ -89,7 +87,7 @@ class ReadStream:
 
     @property
     def client(self) -> Client:
-        return self._service.client_of(self._stream, self._principal)
+        return self._service.client_of(self._stream, self._identity.principal)
 
     @property
     def readings(self) -> Iterable[PartitionReading]:
@@ -106,6 +104,10 @@ class ReadStream:
             self._readers.leave(self)
             self._wake.set()
             self._answers.close()
+
+    def _refused(self, refusal: GrpcRefusal) -> None:
+        self._refusal = refusal.code, str(refusal)
+        self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
 
     def unanswered(self, reading: PartitionReading) -> None:
         """The client did not answer in time whether it begins with a partition, or lets go of it: it has lost it."""
@@ -175,6 +177,7 @@ class ReadStream:
             finally:
                 self._answers.drop()
                 self._partitions.untie()
+                self._identity.close()
 
     def _begin(self, work: Work) -> None:
         """Have a task do it, until the stream has ended."""
@@ -187,8 +190,7 @@ class ReadStream:
         except (YdbError, LogError) as error:
             self.end(told(error))
         except GrpcRefusal as refusal:
-            self._refusal = refusal.code, str(refusal)
-            self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
+            self._refused(refusal)
         except Exception as error:  # noqa: BLE001 - logged, counted and told
             self._service.node.barrier.caught("StreamRead", error)
             self.end(YdbError(Status.INTERNAL_ERROR, "an unexpected error"))
@@ -212,7 +214,7 @@ class ReadStream:
             elif self._half_closed and not self._commits.unsettled:
                 return
             elif pump.ready and not self._half_closed:
-                if time.monotonic() - self._checked_at > _IDENTIFIED_S:
+                if self._identity.is_old:
                     self._identify()
                 if self._quota.in_force and not self._may_read():
                     await self._wake.wait()
@@ -222,7 +224,7 @@ class ReadStream:
                     await asyncio.sleep(0)  # there may be very many partitions with nothing to send
                 elif self._error is None:
                     if self._quota.in_force:
-                        self._throttle.charge(self._quota.bucket(self._principal.name, None), len(raw))
+                        self._throttle.charge(self._quota.bucket(self._identity.principal.name, None), len(raw))
                         self._its_turn = False
                     await self._write(raw)
             else:
@@ -232,7 +234,7 @@ class ReadStream:
         """Whether data may be read for it now; if not it is woken when it may."""
         if self._throttle.waits:
             return False
-        return self._its_turn or self._throttle.passes(self._quota.bucket(self._principal.name, None))
+        return self._its_turn or self._throttle.passes(self._quota.bucket(self._identity.principal.name, None))
 
     def _released(self) -> None:
         self._its_turn = True
@@ -320,12 +322,11 @@ class ReadStream:
     def _identify(self) -> None:
         """Look who the client is, and whether it may read. Raises GrpcRefusal, YdbError."""
         service, stream = self._service, self._stream
-        principal = self._principal = service.principal(stream)
+        principal = self._identity.look()
         if self.consumer:
             service.require(stream, Operation.READ, Resource(ResourceKind.GROUP, self.consumer), principal)
         for name in self._partitions.topics:
             service.require(stream, Operation.READ, Resource(ResourceKind.TOPIC, name), principal)
-        self._checked_at = time.monotonic()
 
     def _read_request(self, request: Any) -> None:
         if request.bytes_size <= 0:

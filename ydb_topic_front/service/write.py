@@ -15,12 +15,14 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from bridges.auth import ANONYMOUS, NODE, Operation, Resource, ResourceKind
+from bridges.auth import NODE, Operation, Resource, ResourceKind
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcRefusal
 from bridges.sliced import advance
 from ydb_topic_front.failures import told
+from ydb_topic_front.service.core import TICKET
+from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.write_appends import WriteAppends
 from ydb_topic_front.service.write_start import bound_to, insisted_on, last_seq_no
 from ydb_topic_front.service.writing import Writing
@@ -43,14 +45,8 @@ if TYPE_CHECKING:
 
 _KNOWN_CODECS = range(1, 5)
 _FIRST_CUSTOM_CODEC = 10_000
-_IDENTIFIED_S = 60.0
-"""After this time it is looked again whether the client's token is good."""
-
 _BOUND_S = 3_600.0
 """After this time of writing, the producer's row is looked at again, lest it expire."""
-
-TICKET = "x-ydb-auth-ticket"
-"""The header with a client's token."""
 
 _numbers = count(1)
 
@@ -83,9 +79,8 @@ class WriteStream:
         self._key: Key | None = None
         self._log: PartitionLog | None = None
         self._producer = b""
-        self._principal = ANONYMOUS
         self._resource = NODE
-        self._checked_at = 0.0
+        self._identity = Identity(service, stream, self._refused)
         self._bound_at = 0.0
         # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
         self._refusal: tuple[Code, str] | None = None
@@ -98,6 +93,10 @@ class WriteStream:
             self._end = error
             self._moved.set()
             self._room.set()
+
+    def _refused(self, refusal: GrpcRefusal) -> None:
+        self._refusal = refusal.code, str(refusal)
+        self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
 
     async def settled(self) -> None:
         """Return when the fate of everything that was handed to the log is decided."""
@@ -122,6 +121,7 @@ class WriteStream:
                 if not item.undecided:
                     self._account.give(Kind.REQUESTS, item.cost)
             self._appends.close()
+            self._identity.close()
 
     def _leave(self) -> None:
         if self._topic is not None:
@@ -150,8 +150,7 @@ class WriteStream:
         except (YdbError, LogError) as error:
             self.end(told(error))
         except GrpcRefusal as refusal:
-            self._refusal = refusal.code, str(refusal)
-            self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
+            self._refused(refusal)
         except Exception as error:  # noqa: BLE001 - logged, counted and told
             self._service.node.barrier.caught("StreamWrite", error)
             self.end(YdbError(Status.INTERNAL_ERROR, "an unexpected error"))
@@ -213,7 +212,7 @@ class WriteStream:
         if message.WhichOneof("client_message") != "init_request":
             raise bad_request("the first message of a stream is an init_request: write in not inited session")
         init = parse_init(message.init_request)
-        self._identify()
+        self._identity.look()
         writers = self._writing.writers
         self._topic = topic = self._service.topic_at(self._stream, init.path, Operation.WRITE)
         writers.enter(topic, self)
@@ -276,7 +275,7 @@ class WriteStream:
             if speeds.limits(self._topic):
                 quota = await speeds.admit(self._topic, self._log.partition, size, self)
             if speeds.has_quotas:
-                quota += await speeds.admit_writer(self._principal, size, self)
+                quota += await speeds.admit_writer(self._identity.principal, size, self)
             request = Request(found.parts, size, arrived)
             request.quota = quota
             self._account.take(Kind.REQUESTS, REQUEST_BYTES)
@@ -292,7 +291,7 @@ class WriteStream:
         match message.WhichOneof("client_message"):
             case "update_token_request":
                 self._stream.replace_header(TICKET, message.update_token_request.token)
-                self._identify()
+                self._identity.look()
                 response = StreamWriteFromServer(status=Status.SUCCESS)
                 response.update_token_response.SetInParent()
                 self._put(response.SerializeToString())
@@ -303,18 +302,13 @@ class WriteStream:
             case _:
                 raise bad_request("a message that says nothing")
 
-    def _identify(self) -> None:
-        """Look who the client is. Raises GrpcRefusal."""
-        self._principal = self._service.principal(self._stream)
-        self._checked_at = time.monotonic()
-
     def _check(self, codec: int, now: float) -> None:
         """Whether the client may still write, and with this codec. Raises YdbError, GrpcRefusal."""
         topic = self._topic
         assert topic is not None
-        if now - self._checked_at > _IDENTIFIED_S:
-            self._identify()
-        if not self._service.node.authorizer.allows(self._principal, Operation.WRITE, self._resource):
+        if self._identity.is_old:
+            self._identity.look()
+        if not self._service.node.authorizer.allows(self._identity.principal, Operation.WRITE, self._resource):
             message = f"access to topic {topic.name!r} is denied: you may not write it"
             raise YdbError(Status.UNAUTHORIZED, message, Issue.ACCESS_DENIED)
         allowed = self._service.topics.of(topic.name).codecs

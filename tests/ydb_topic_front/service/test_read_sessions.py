@@ -123,7 +123,7 @@ async def test_who_may_read_no_more_gets_nothing_more(node: Node, monkeypatch: p
             raise GrpcRefusal(Code.UNAUTHENTICATED, "the token has expired")
 
         monkeypatch.setattr(lab.service, "principal", expired)
-        lab.session._checked_at -= 61
+        lab.session._identity._looked_at -= 61
         await of_client(more, node)
         with pytest.raises(GrpcRefusal):
             await lab.serving

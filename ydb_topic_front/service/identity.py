@@ -1,0 +1,64 @@
+"""Who the client of a stream is, which may be told anew and may come to an end while the stream lasts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bridges.auth import ANONYMOUS, Principal
+from bridges.auth.sessions import ENDED, Session
+from bridges.net.grpc_server import Code, GrpcRefusal
+from ydb_topic_front.service.core import TICKET
+
+if TYPE_CHECKING:
+    from bridges.net.grpc_server import GrpcStream
+    from ydb_topic_front.service.core import YdbService
+
+_IDENTIFIED_S = 60.0
+"""After this time it is looked again whether the client's token is good, and whether it may still do what it does."""
+
+
+class Identity:
+    """Of one stream. ``refused`` is called when the client's user is removed or gets another password."""
+
+    __slots__ = ("_looked_at", "_refused", "_service", "_session", "_stream", "principal")
+
+    def __init__(self, service: YdbService, stream: GrpcStream, refused: Callable[[GrpcRefusal], None]) -> None:
+        self.principal: Principal = ANONYMOUS
+        """Who it was when it was looked."""
+        self._service = service
+        self._stream = stream
+        self._refused = refused
+        self._session: Session | None = None
+        self._looked_at = 0.0
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it is to be looked again."""
+        return time.monotonic() - self._looked_at > _IDENTIFIED_S
+
+    def look(self) -> Principal:
+        """Look who the client is. Raises GrpcRefusal."""
+        principal = self.principal = self._service.principal(self._stream)
+        self._forget()
+        if self._stream.header(TICKET) and not principal.is_anonymous:  # a certificate stands for itself
+            self._session = self._service.node.authenticator.sessions.begin(principal, self._ended)
+        self._looked_at = time.monotonic()
+        return principal
+
+    def close(self) -> None:
+        """The stream has ended."""
+        self._forget()
+        self._refused = _nobody
+
+    def _forget(self) -> None:
+        self._service.node.authenticator.sessions.end(self._session)
+        self._session = None
+
+    def _ended(self) -> None:
+        self._refused(GrpcRefusal(Code.UNAUTHENTICATED, ENDED))
+
+
+def _nobody(refusal: GrpcRefusal) -> None:
+    pass
