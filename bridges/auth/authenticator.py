@@ -22,7 +22,7 @@ from bridges.auth.private_file import stamp
 from bridges.auth.scram import ScramError, ScramExchange, ScramKeys
 from bridges.auth.sessions import Sessions
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenKeys, load_keys
-from bridges.auth.users import Users, UsersError, load
+from bridges.auth.users import User, Users, UsersError, change, load
 from bridges.barrier import Barrier
 
 #: Passwords that were right and need not be compared again: about 200 bytes each.
@@ -72,6 +72,7 @@ class Authenticator:
         self._comparisons = Comparisons()
         # What was read first is taken first, or older users would follow newer ones.
         self._reading = asyncio.Lock()
+        self._altering = asyncio.Lock()
 
     def required_at(self, listener: str) -> bool:
         """Whether clients of a listener must say who they are."""
@@ -92,6 +93,16 @@ class Authenticator:
         try:
             await self.load()
         except (UsersError, KeysError) as error:
+            log.error("users and keys stay what they were", reason=str(error))
+
+    async def alter(self, edit: Callable[[dict[str, User]], None]) -> None:
+        """Have ``edit`` change the users, in a thread; when this returns it is in the file and holds here. Raises
+        UsersError, and what ``edit`` raises, of which nothing is done."""
+        async with self._altering:  # whoever waits for the file holds a thread
+            await asyncio.to_thread(change, self._options.users_file, edit)
+        try:
+            await self.load()
+        except KeysError as error:
             log.error("users and keys stay what they were", reason=str(error))
 
     def _read(self) -> tuple[object, Users | None, TokenKeys]:

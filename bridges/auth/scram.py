@@ -33,8 +33,14 @@ class ScramKeys(Struct, frozen=True):
     @classmethod
     def of(cls, password: str, mechanism: str, iterations: int = ITERATIONS) -> Self:
         """Keys of a new password. Slow, so not for the event loop."""
-        name, salt = MECHANISMS[mechanism], os.urandom(_SALT_BYTES)
-        salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
+        salt = os.urandom(_SALT_BYTES)
+        salted = hashlib.pbkdf2_hmac(MECHANISMS[mechanism], password.encode(), salt, iterations)
+        return cls.of_salted(mechanism, salt, iterations, salted)
+
+    @classmethod
+    def of_salted(cls, mechanism: str, salt: bytes, iterations: int, salted: bytes) -> Self:
+        """Keys of a password that somebody else has salted, as KIP-554 sends it."""
+        name = MECHANISMS[mechanism]
         client_key = hmac.digest(salted, b"Client Key", name)
         stored_key = hashlib.new(name, client_key).digest()
         return cls(mechanism, salt, iterations, stored_key, hmac.digest(salted, b"Server Key", name))

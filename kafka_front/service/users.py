@@ -1,15 +1,29 @@
-"""What admin tools ask about users: SCRAM credentials (KIP-554)."""
+"""What admin tools ask about users, and change: SCRAM credentials (KIP-554).
+
+A tool sends the password salted, so it is never seen here: a user whom only a tool has made has no password for PLAIN,
+or for other protocols, and one who has such a password keeps it, whatever becomes of the keys. What is kept of a
+credential is never told, but for the number of iterations.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import structlog
+from msgspec.structs import replace
+
 from bridges.auth import Operation
+from bridges.auth.scram import MECHANISMS, ScramKeys
+from bridges.auth.users import User, UsersError, check_name
 from bridges.turns import by_name, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
@@ -19,18 +33,106 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
 
+log = structlog.get_logger(__name__)
+
 _MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+_BY_NUMBER = {number: name for name, number in _MECHANISMS.items()}
+_ITERATIONS = range(4096, 16384 + 1)
+"""As a broker has it."""
+_MOST_SALT = 1024
+_MOST_USERS = 10_000
+"""Whom requests may add; the command line may add more."""
 
 _Credentials = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+_Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
+_Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+_Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+
+
+class _Refused(Exception):
+    """What is asked for a user cannot be."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Changes:
+    """What a request asks for, user by user: all of it is done for one, or nothing."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, _Refused] = {}
+        self._wanted: dict[str, dict[int, _Deletion | _Upsertion]] = {}
+
+    def want(self, one: _Deletion | _Upsertion) -> None:
+        """Take one part of the request."""
+        wanted = self._wanted.setdefault(one.name, {})
+        if one.mechanism in wanted:
+            self.refused[one.name] = _Refused(ErrorCode.DUPLICATE_RESOURCE, "a mechanism occurs twice for the user")
+        wanted[one.mechanism] = one
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._wanted)
+
+    def apply(self, users: dict[str, User]) -> None:
+        """Change the users; may be called from a thread."""
+        for name, wanted in self._wanted.items():
+            if name not in self.refused:
+                try:
+                    changed = _changed(name, users.get(name), wanted)
+                    if name not in users and len(users) >= _MOST_USERS:
+                        raise _Refused(ErrorCode.POLICY_VIOLATION, f"there are {len(users)} users already")
+                except _Refused as refused:
+                    self.refused[name] = refused
+                    continue
+                if changed is None:
+                    del users[name]
+                else:
+                    users[name] = changed
+
+
+def _changed(name: str, user: User | None, wanted: Mapping[int, _Deletion | _Upsertion]) -> User | None:
+    """A user after what is asked for; None if nothing is left of it. Raises _Refused."""
+    try:
+        check_name(name)
+    except UsersError as error:
+        raise _Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, str(error)) from None
+    keys = {} if user is None else dict(user.scram)
+    for number, one in wanted.items():
+        mechanism = _BY_NUMBER.get(number)
+        if mechanism is None:
+            raise _Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"there is no mechanism {number}")
+        if isinstance(one, _Upsertion):
+            keys[mechanism] = _keys(mechanism, one)
+        elif keys.pop(mechanism, None) is None:
+            raise _Refused(ErrorCode.RESOURCE_NOT_FOUND, f"there are no credentials of {name!r} for {mechanism}")
+    if user is None:
+        return User(name, None, keys)
+    return replace(user, scram=keys) if keys or user.password is not None else None
+
+
+def _keys(mechanism: str, one: _Upsertion) -> ScramKeys:
+    """Raises _Refused."""
+    size = hashlib.new(MECHANISMS[mechanism]).digest_size
+    if one.iterations not in _ITERATIONS:
+        text = f"iterations are {_ITERATIONS[0]} to {_ITERATIONS[-1]}, not {one.iterations}"
+    elif not 0 < len(one.salt) <= _MOST_SALT:
+        text = f"a salt has 1 to {_MOST_SALT} bytes, not {len(one.salt)}"
+    elif len(one.salted_password) != size:
+        text = f"a salted password of {mechanism} has {size} bytes, not {len(one.salted_password)}"
+    else:
+        return ScramKeys.of_salted(mechanism, bytes(one.salt), one.iterations, bytes(one.salted_password))
+    raise _Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
 
 
 class Credentials:
-    """The handler of DescribeUserScramCredentials."""
+    """Handlers."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
-    async def handle(
+    async def describe(
         self, ctx: Context, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
         """Of the users named, or of all that have any."""
@@ -57,8 +159,30 @@ class Credentials:
             results.append(_Credentials(user=name, error_code=int(code), error_message=text))
         return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
+    async def alter(self, ctx: Context, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
+        """Put credentials, and delete some: in the users file when this is answered."""
+        changes = _Changes()
+        wanted: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
+        async for one in in_turns(wanted):
+            changes.want(one)
+        if changes.names:
+            try:
+                await self._authenticator.alter(changes.apply)
+            except UsersError as error:
+                log.error("users cannot be changed", reason=str(error))
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, "the users file cannot be changed; the node's log says why"
+                ) from None
+        results = []
+        async for name in in_turns(changes.names):
+            refused = changes.refused.get(name)
+            code, text = (ErrorCode.NONE, None) if refused is None else (refused.code, str(refused))
+            results.append(_Result(user=name, error_code=int(code), error_message=text))
+        return AlterUserScramCredentialsResponse(results=results)
+
 
 def register(registry: Registry, service: KafkaService) -> None:
     of_node = service.access.of_node
     credentials = Credentials(service.node.authenticator)
-    registry.register(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, of_node(Operation.DESCRIBE, credentials.handle))
+    registry.register(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, of_node(Operation.DESCRIBE, credentials.describe))
+    registry.register(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, of_node(Operation.ALTER, credentials.alter))

@@ -193,6 +193,12 @@ async def test_producer_ids_quotas_and_credentials(lab: Lab) -> None:
             refused = await client.call(version, request)
             assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             assert not getattr(refused, "results", None)
+        before = lab.node.authenticator.users
+        lab.doorman.denied = {Operation.ALTER}
+        deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion("alice", 2)
+        (refused,) = (await client.call(0, m.AlterUserScramCredentialsRequest([deletion]))).results
+        assert (refused.user, refused.error_code) == ("alice", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        assert lab.node.authenticator.users is before
 
 
 async def test_transactional_ids(lab: Lab) -> None:

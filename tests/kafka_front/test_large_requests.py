@@ -188,6 +188,12 @@ REQUESTS: dict[str, tuple[int, Callable[[], Any]]] = {
         0,
         lambda: m.DescribeTopicPartitionsRequest([m.DescribeTopicPartitionsRequest.TopicRequest(n) for n in NAMES]),
     ),
+    "AlterUserScramCredentials": (
+        0,
+        lambda: m.AlterUserScramCredentialsRequest(
+            [m.AlterUserScramCredentialsRequest.ScramCredentialDeletion(n, 1) for n in NAMES]
+        ),
+    ),
     "DescribeUserScramCredentials": (
         0,
         lambda: m.DescribeUserScramCredentialsRequest(
