@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,13 @@ def test_a_client_id_of_a_user_comes_before_the_user(node: NodeProcess) -> None:
     assert produced(node, "slow", **{"client.id": "other"}) > LEAST
 
 
+class Earliest(ydb.TopicReaderEvents.EventHandler):  # type: ignore[misc]
+    """Reads from the beginning."""
+
+    def on_partition_get_start_offset(self, event: Any) -> Any:
+        return ydb.TopicReaderEvents.OnPartitionGetStartOffsetResponse(0)
+
+
 def test_a_writer_and_a_reader_of_ydb_wait(node: NodeProcess) -> None:
     quota(node, "set", "--user", "slow", f"producer_byte_rate={RATE}", f"consumer_byte_rate={RATE}")
     for user, waits in (("slow", True), ("quick", False)):
@@ -154,6 +162,22 @@ def test_a_writer_and_a_reader_of_ydb_wait(node: NodeProcess) -> None:
                     writer.write(bytes(SENT // 8))
                     writer.flush()
             assert (time.monotonic() - began > LEAST) == waits
+            selector = ydb.TopicReaderSelector(path="/Root/t", partitions=[0])
+            began, size = time.monotonic(), 0
+            options = {"buffer_size_bytes": RATE // 2, "event_handler": Earliest()}
+            with driver.topic_client.reader(selector, consumer=None, **options) as reader:
+                while size < SENT:
+                    size += len(reader.receive_message(timeout=SECONDS).data)
+            assert (time.monotonic() - began > LEAST) == waits
+
+
+def test_a_neighbour_goes_on_while_another_is_muted(node: NodeProcess) -> None:
+    quota(node, "set", "--user", "slow", f"producer_byte_rate={RATE}")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(produced, node, "slow")
+        assert produced(node, "quick") < LEAST
+        assert not slow.done()
+        assert slow.result(SECONDS) > LEAST
 
 
 def test_what_makes_no_quota_is_refused_in_a_sentence(node: NodeProcess) -> None:
