@@ -37,7 +37,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "net": 2,
         "auth": 1,
         "sliced": 1,
-        "turns": 1,
+        "turns": 0,
         "awaited": 1,
         "barrier": 0,
         "bucket": 0,
