@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from pathlib import Path
 
 from msgspec import Struct
@@ -73,7 +74,12 @@ class ObjectStore(Store):
             cluster_id = logs.root.read_once(_CLUSTER)
             if options.cluster_id is None and cluster_id is not None:
                 options = replace(options, cluster_id=cluster_id.decode())
-            lock = DirectoryLock(path, directory, options)
+
+            def found() -> str:
+                # Range servers that start together in an empty bucket are of one cluster: whoever was first names it.
+                return logs.root.write_once(_CLUSTER, str(uuid.uuid4()).encode(), _PATIENCE).decode()
+
+            lock = DirectoryLock(path, directory, options, found)
             try:
                 opened = _open(logs, lock, options, Cache(directory, options.files))
                 log = Log(path, options, opened.own.state, opened.segments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from sbp_back.errors import DecodeError, StoreLocked, StoreVersionError
@@ -20,11 +21,18 @@ class DirectoryLock:
     """Holds the lock from construction to :meth:`release`.
 
     The file has one JSON line: format version, cluster id, server id (-1 until one is known), and the identity of the
-    placement driver that gave it (absent or empty until that is known). Raises ``StoreLocked``, ``StoreVersionError``
-    and ``OSError``.
+    placement driver that gave it (absent or empty until that is known). ``new_cluster`` gives the id of the cluster
+    that a new directory is of, where ``options`` do not say. Raises ``StoreLocked``, ``StoreVersionError`` and
+    ``OSError``.
     """
 
-    def __init__(self, directory: Path, wal: Path, options: StoreOptions) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        wal: Path,
+        options: StoreOptions,
+        new_cluster: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
         self._files = options.files
         self._directory = directory
         try:
@@ -32,19 +40,19 @@ class DirectoryLock:
         except BlockingIOError as error:
             raise StoreLocked(f"{directory} is in use by another process") from error
         try:
-            self._load(wal, options)
+            self._load(wal, options, new_cluster)
         except BaseException:
             self.release()
             raise
 
-    def _load(self, wal: Path, options: StoreOptions) -> None:
+    def _load(self, wal: Path, options: StoreOptions, new_cluster: Callable[[], str]) -> None:
         stored = bytes(read_range(self._files, self._held.fd, 0, _MAX_BYTES)).rstrip(b"\0\n ")
         fresh = not stored
         self.placement_driver = ""
         if fresh:
             # A crash may have come between creating the file and writing it; a segment knows whose it is, too.
             self.cluster_id, self.server_id = _identity_of_segments(self._files, wal) or (
-                options.cluster_id or str(uuid.uuid4()),
+                options.cluster_id or new_cluster(),
                 -1 if options.server_id is None else options.server_id,
             )
         else:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from sbp_back.awaited import awaited
 from sbp_back.errors import StoreCorrupt, StoreError, StoreFailed, StoreVersionError
+from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.content import HEAD_BYTES
 from sbp_back.range_server.object_log.logs import AdoptedElsewhereError
 from sbp_back.range_server.object_log.object_store import ObjectStore, _Adoption
@@ -35,6 +38,8 @@ def object_options(bucket: Path, **changes: object) -> StoreOptions:
 
 class ObjectMachine(StoreMachine):
     """The model of every store; a crash takes the machine with it, and its process lives on without knowing."""
+
+    replaces = False
 
     def __init__(self) -> None:
         self.lost: list[Driver] = []
@@ -308,6 +313,30 @@ def test_whose_the_objects_are_is_in_them(tmp_path: Path) -> None:
     ObjectStore.open(tmp_path / "other", object_options(tmp_path / "elsewhere")).close()
     with pytest.raises(StoreVersionError, match="belongs to cluster"):
         ObjectStore.open(tmp_path / "other", options)
+
+
+def test_range_servers_that_start_together_in_an_empty_bucket_are_of_one_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = threading.Barrier(3)
+    read_once = Bucket.read_once
+
+    def together(bucket: Bucket, key: str) -> bytes | None:
+        content = read_once(bucket, key)
+        if key == "identity/cluster_id":
+            found.wait(20)  # nobody finds what another one has written
+        return content
+
+    monkeypatch.setattr(Bucket, "read_once", together)
+    with ThreadPoolExecutor(3) as threads:
+        opened = [
+            threads.submit(ObjectStore.open, tmp_path / name, object_options(tmp_path / "bucket", object_log=name))
+            for name in "abc"
+        ]
+        stores = [each.result() for each in opened]
+    assert len({store.cluster_id for store in stores}) == 1
+    for store in stores:
+        store.close()
 
 
 async def server(path: Path, bucket: Path, name: str, server_id: int) -> Driver:
