@@ -55,7 +55,8 @@ def run_matrix(
     bootstrap: str, fronts: Mapping[str, str], flights: Sequence[Flight], topic: str, console: Console, *, spark: bool
 ) -> Matrix:
     """Write and read ``topic``, which is made. Raises DemoFailed, or a client's own error."""
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
     writers: dict[str, Write] = {
         "Kafka": partial(write_confluent, bootstrap),
         "YDB": partial(write_ydb, fronts["ydb"]),
