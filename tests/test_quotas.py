@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import ydb
@@ -18,8 +20,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from bridges.commands.cli import main
+from pravega_front.wire import commands as wire
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, NodeProcess
+from tests.pravega_front.controller_client import ControllerClient
+from tests.pravega_front.raw_client import RawClient
 
 SECONDS = 30
 RATE = 1_000_000
@@ -42,7 +47,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
     made = NodeProcess(
         data,
         settings={**TEST_SETTINGS, "auth.required": "true"},
-        listen=dict.fromkeys(("kafka", "ydb", "console"), ANY),
+        listen=dict.fromkeys(("kafka", "ydb", "console", "pravega", "pravega-segmentstore"), ANY),
     )
     made.start()
     admin = AdminClient(login(made, "root"))
@@ -168,6 +173,26 @@ def test_a_writer_and_a_reader_of_ydb_wait(node: NodeProcess) -> None:
             with driver.topic_client.reader(selector, consumer=None, **options) as reader:
                 while size < SENT:
                     size += len(reader.receive_message(timeout=SECONDS).data)
+            assert (time.monotonic() - began > LEAST) == waits
+
+
+def test_a_writer_of_pravega_waits(node: NodeProcess) -> None:
+    quota(node, "set", "--user", "slow", f"producer_byte_rate={RATE}")
+    segment = "s/one/0.#epoch.0"
+    for user, waits in (("slow", True), ("quick", False)):
+        login = "Basic " + base64.b64encode(f"{user}:{user}'s secret".encode()).decode()
+        controller = ControllerClient(node.addresses["pravega"], (("authorization", login),))
+        controller.createScope(scope="s")
+        controller.createStream(streamInfo={"scope": "s", "stream": "one"}, scalingPolicy={"minNumSegments": 1})
+        token = controller.getDelegationToken(scope="s", stream="one").delegationToken
+        controller.close()
+        with RawClient(node.addresses["pravega-segmentstore"]) as raw:
+            writer = uuid4().bytes
+            raw.ask(wire.SetupAppend(1, writer, segment, token), wire.AppendSetup)
+            began = time.monotonic()
+            for number in range(1, 9):
+                data = bytes(SENT // 8)
+                raw.ask(wire.AppendBlockEnd(writer, len(data), data, 1, number, number), wire.DataAppended)
             assert (time.monotonic() - began > LEAST) == waits
 
 
