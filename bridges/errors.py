@@ -43,6 +43,10 @@ class AppendConditionFailed(LogError):
         self.end_position = end_position
 
 
+class AbortedNotAtHand(LogError):
+    """Which transactions were aborted in a part of a log is in the database only, and is to be loaded first."""
+
+
 class TooManyTransactions(LogError):
     """The partition remembers as many transactions as it may; others can begin when aborted ones were trimmed."""
 

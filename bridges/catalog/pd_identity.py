@@ -80,7 +80,7 @@ def _settle(connection: Connection, identity: str) -> str:
         return known
     # These are found by number, too. Those of a node whose home was never told are its own.
     if known:
-        for table in ("partition_snapshots", "log_starts", "left_streams"):
+        for table in ("partition_snapshots", "aborted_blocks", "log_starts", "left_streams"):
             connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM placement_driver")
     if identity:

@@ -309,6 +309,17 @@ def _version_23(connection: Connection) -> None:
     )
 
 
+def _version_24(connection: Connection) -> None:
+    # Aborted transactions of partitions that have many (bridges/log/aborted_blocks.py).
+    connection.execute(
+        """CREATE TABLE aborted_blocks (
+            stream_id INTEGER NOT NULL, last_offset INTEGER NOT NULL, number INTEGER NOT NULL, behind INTEGER NOT NULL,
+            epoch INTEGER NOT NULL, least_first INTEGER NOT NULL, ranges BLOB NOT NULL,
+            PRIMARY KEY (stream_id, last_offset)
+        ) STRICT"""
+    )
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -333,6 +344,7 @@ MIGRATIONS = (
     _version_21,
     _version_22,
     _version_23,
+    _version_24,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

@@ -322,7 +322,7 @@ class AppendPath:
         """Why a batch of a transaction may not be appended; None if it may."""
         log = self._log
         if not log.state.transactions.has_room(part):
-            message = f"{log.topic}-{log.partition} holds as many transactions as it may: no other can begin"
+            message = f"{log.topic}-{log.partition} has as many open transactions as it may: no other can begin"
             return TooManyTransactions(message)
         if (stamp is None or stamp.kind != LedgerKind.KAFKA) and log.import_epoch < 0:
             try:
@@ -373,6 +373,8 @@ class AppendPath:
         state.last = (base, size, appended_ms)
         if batch.transaction is not None:
             state.transactions.observe(batch.transaction, base)
+            if state.transactions.full:
+                self._owner.aborted.want(log)
         try:
             number = batch.flags & FORMAT_MASK
             state.formats |= 1 << number

@@ -279,7 +279,7 @@ class Cleaner:
         """Have it known, durably, what was done."""
         settled = cleaned.settled
         if done.aborted and log.is_open:
-            log.state.transactions.forget(done.aborted)
+            await self._logs.aborted.forget(log.stream_id, log.state.transactions, done.aborted)
             settled = False
         if not settled:
             settled = await self._logs.fresh_snapshot(log) is None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,7 @@ from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.interfaces import Replacing
 from bridges.log.reading import read_error
 from bridges.log.skips import next_after, past
-from bridges.log.transactions import by_producer, was_aborted
+from bridges.log.transactions import by_producer, is_marker, was_aborted
 from bridges.sliced import advance
 from sbp_back.client.replacing import Substitute
 from sbp_back.errors import NoSpace, SbpError
@@ -140,8 +139,6 @@ class CompactionPass:
         self.result = Compaction(aborted=set())
         # Producers of whose transaction something was met that its marker has not ended yet; whether any of it stays.
         self._open: dict[int, bool] = {}
-        # Markers of aborted transactions that readers are told of.
-        self._known = self._state.transactions.markers
         # Something stayed that was to go: nothing of transactions may be forgotten.
         self._unsure = False
         self._now_ms = 0
@@ -214,14 +211,14 @@ class CompactionPass:
     async def _fill(self, start: int, end: int, youngest_ms: int) -> int:
         """Note the keys of what lies between; gives how far that went."""
         async for entries in self._entries(start, end):
-            stopped = await self._do(self._noted(entries, self._aborted(entries), start, youngest_ms))
+            stopped = await self._do(self._noted(entries, await self._aborted(entries), start, youngest_ms))
             assert isinstance(stopped, int)
             if stopped >= 0:
                 return stopped
         return end
 
-    def _aborted(self, entries: Sequence[Entry]) -> Mapping[int, list[tuple[int, int]]]:
-        return by_producer(self._log.aborted(entries[0].base_offset, entries[-1].end_offset))
+    async def _aborted(self, entries: Sequence[Entry]) -> Mapping[int, list[tuple[int, int]]]:
+        return by_producer(await self._log.all_aborted(entries[0].base_offset, entries[-1].end_offset))
 
     def _noted(
         self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]], start: int, youngest_ms: int
@@ -261,7 +258,7 @@ class CompactionPass:
     # --- what stays -------------------------------------------------------------------------------------------------
 
     async def _compact(self, entries: Sequence[Entry]) -> None:
-        judged = await self._do(self._judge(entries, self._aborted(entries)))
+        judged = await self._do(self._judge(entries, await self._aborted(entries)))
         assert isinstance(judged, list)
         durable = self._log.durable_rows()
         ledger = self._state.ledger
@@ -310,7 +307,7 @@ class CompactionPass:
         payload = entry.payload
         header = parse_header(payload)
         if header.attributes & CONTROL:
-            return self._judge_marker(entry, header)
+            return self._judge_marker(entry, header, ranges)
         if is_gap(header):
             return _Piece([entry], None, entry.flags, False)
         if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
@@ -328,7 +325,7 @@ class CompactionPass:
             return _nothing(entry, stamp, payload, entry.flags)
         return _nothing(entry, stamp, emptied(payload), entry.flags | COMPACTED)
 
-    def _judge_marker(self, entry: Entry, header: Header) -> _Piece:
+    def _judge_marker(self, entry: Entry, header: Header, ranges: Mapping[int, list[tuple[int, int]]]) -> _Piece:
         """A marker stays as long as there is something of its transaction, and a while longer for readers that have
         begun before."""
         part = transaction_of(entry.payload, header)
@@ -347,8 +344,7 @@ class CompactionPass:
         if not part.commit:
             # Nothing was left of it in the pass before.
             self.result.aborted.add(entry.base_offset)
-        at = bisect_left(self._known, entry.base_offset)
-        known = at < len(self._known) and self._known[at] == entry.base_offset
+        known = is_marker(part.producer_id, entry.base_offset, ranges)
         if horizon > self._now_ms or known or not self._settled:
             # A reader that is told of it looks for the marker.
             self._will_be_due(max(horizon, self._now_ms + READS_END_MS))

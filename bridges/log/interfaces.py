@@ -20,6 +20,7 @@ from bridges.log.skips import Span
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.finishing import Finishing
+    from bridges.log.aborted_blocks import AbortedBlocks
     from bridges.log.admission import Admission
     from bridges.log.byte_search import ByteSearch
     from bridges.log.partition_log import PartitionLog
@@ -163,6 +164,9 @@ class Owner(Protocol):
 
     @property
     def positions(self) -> ByteSearch: ...
+
+    @property
+    def aborted(self) -> AbortedBlocks: ...
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """The epoch that a partition is, or would be, written in."""

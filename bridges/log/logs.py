@@ -23,6 +23,7 @@ from bridges.finishing import Finishing
 from bridges.formats import COMPACTED
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
+from bridges.log.aborted_blocks import AbortedBlocks
 from bridges.log.admission import Admission
 from bridges.log.byte_search import ByteSearch
 from bridges.log.byte_starts import ByteStarts
@@ -138,6 +139,7 @@ class Logs:
         rules: Callable[[str], TopicRules] | None = None,
         cleaned: CleanedLogs | None = None,
         owners: Ownership | None = None,
+        aborted: AbortedBlocks | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -195,6 +197,7 @@ class Logs:
         self._retained_last: tuple[str, int] | None = None  # the last one that retention has opened
         works = works or SlicedWorks()
         self.admission = Admission(rules, works, self.barrier, self.options.inflated_bytes)
+        self.aborted = aborted or AbortedBlocks()
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
         self._byte_starts = byte_starts or ByteStarts()
         self._cleaned = cleaned or CleanedLogs()
@@ -275,6 +278,7 @@ class Logs:
                 log.delete()
                 for known in self._known:
                     known.deleted(log.stream_id)
+                self.aborted.drop(log.stream_id)
 
     def sealed(self, topic: str, partition: int, children: tuple[int, ...]) -> None:
         """The catalog has sealed a partition: its log refuses appends from now on."""
@@ -673,6 +677,7 @@ class Logs:
                         await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
             position = past(skipped, position)
             await asyncio.sleep(0)
+            await self._keep_aborted(log, writer, state)
             if cost >= save_at and position < end and state.unread < 0:
                 try:
                     await self._snapshotter.save(log.stream_id, state.capture(position))
@@ -681,6 +686,7 @@ class Logs:
                     _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
                 save_at = cost + step
         state.drop_before(start)
+        await self._keep_aborted(log, writer, state)
         if state.unread >= 0:
             _log.warning(
                 "a front that is not installed wrote to a partition: it is opened without snapshots from there on",
@@ -694,8 +700,18 @@ class Logs:
             await self._measure(log.stream_id, state, lambda: end)
         return Rebuilt(state, snapshot_offset, cost, skipped)
 
+    async def _keep_aborted(self, log: PartitionLog, writer: Writer, state: PartitionState) -> None:
+        """Write what a rebuild found of aborted transactions beyond what memory is to keep."""
+        if state.transactions.full:
+            try:
+                await self.aborted.keep(log.stream_id, writer.epoch, state.transactions, writer.start_offset)
+            except LogError as error:
+                state.transactions.put_off()
+                _log.warning("aborted ranges not saved", topic=log.topic, partition=log.partition, error=str(error))
+
     async def _restored(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int]:
         """The state of the partition's snapshot and its offset; an empty state and -1 if none can be believed."""
+        self.aborted.drop(log.stream_id)
         saved = await self._snapshots.load(log.stream_id)
         if saved is None:
             return self._new_state(), -1
@@ -708,6 +724,8 @@ class Logs:
                 await asyncio.sleep(0)
             if not await self._is_of(log, writer, offset, state):
                 raise DecodeError("it is of another history of the log")
+            if not await self.aborted.hold(log.stream_id, state.transactions, writer.start_offset):
+                raise DecodeError("blocks of aborted transactions are missing that it tells of")
         except DecodeError as error:
             _log.warning("snapshot not used", topic=log.topic, partition=log.partition, offset=offset, error=str(error))
             # Before anything is appended: it must not be found again once the log has grown past its offset.
@@ -912,6 +930,7 @@ class Logs:
             if log.is_open and log.has_moved:
                 self._snapshotter.want(log)
         await self._snapshotter.drain()
+        await self.aborted.drain()
         for log in self:
             try:
                 await log.close()

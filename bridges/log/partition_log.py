@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from bridges.awaited import awaited
 from bridges.errors import (
+    AbortedNotAtHand,
     ImportFenced,
     LogDeleted,
     LogError,
@@ -431,12 +432,52 @@ class PartitionLog:
 
     def committed_limit(self, offset: int) -> int:
         """How far a reader of committed data at ``offset`` may read in one go: at most to the last stable offset."""
-        return self.state.transactions.reach(offset, self.last_stable_offset)
+        transactions, limit = self.state.transactions, self.last_stable_offset
+        if offset >= limit or offset > transactions.persisted:
+            return transactions.reach(offset, limit)
+        window = self._owner.aborted.window(self.stream_id, offset)
+        if window is None:
+            self._owner.aborted.load(self, offset)  # the log moves then
+            return offset
+        return min(limit, window.end)
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
         """The aborted transactions that have a part in ``[start, end)``, which lies below the last stable offset and
-        not below the log's start."""
-        return self.state.transactions.aborted(start, end)
+        not below the log's start, and reaches no further than :meth:`committed_limit` of ``start``.
+
+        Raises AbortedNotAtHand where they have to be loaded first (:meth:`know_aborted`), and when the log is not open.
+        """
+        transactions = self.state.transactions
+        if self.phase is not Phase.OPEN:
+            raise AbortedNotAtHand(f"{self.topic}-{self.partition} is not open")
+        of_memory = transactions.aborted(start, end)
+        if start >= end or start > transactions.persisted:
+            return of_memory
+        window = self._owner.aborted.window(self.stream_id, start)
+        if window is None or window.end < min(end, transactions.persisted + 1):
+            raise AbortedNotAtHand(f"aborted transactions of {self.topic}-{self.partition} have to be loaded first")
+        return window.aborted(start, end) + of_memory
+
+    async def know_aborted(self, offset: int) -> None:
+        """Have at hand which transactions were aborted from ``offset`` on. Raises LogError."""
+        blocks = self._owner.aborted
+        while offset <= self.state.transactions.persisted and blocks.window(self.stream_id, offset) is None:
+            error = await blocks.load(self, offset)
+            if error is not None:
+                raise error
+
+    async def all_aborted(self, start: int, end: int) -> list[Aborted]:
+        """As :meth:`aborted`, of a range that may reach further; raises LogError."""
+        found: dict[int, Aborted] = {}
+        while start < end and start <= self.state.transactions.persisted:
+            await self.know_aborted(start)
+            window = self._owner.aborted.window(self.stream_id, start)
+            if window is not None:
+                found.update((one.last_offset, one) for one in window.aborted(start, min(end, window.end)))
+                start = window.end
+        if start < end:
+            found.update((one.last_offset, one) for one in self.state.transactions.aborted(start, end))
+        return [found[last] for last in sorted(found)]
 
     def distrust(self, offset: int) -> None:
         """The batch at ``offset`` could not be read: it is not to be located any more."""
@@ -552,13 +593,20 @@ class PartitionLog:
 
         Raises the errors of :meth:`read`.
         """
-        await self.ready()
-        limit = self.committed_limit(offset)
-        batches = await self.read_batches(offset, max_bytes, limit)
-        if offset < self.log_start_offset:
-            # Meanwhile: what was aborted there is not known any more.
-            raise OffsetOutOfRange(f"{self.topic}-{self.partition} starts at {self.log_start_offset} now")
-        return without_aborted(batches, self.aborted(offset, batches[-1].end_offset)) if batches else batches
+        while True:
+            await self.ready()
+            await self.know_aborted(offset)
+            limit = self.committed_limit(offset)
+            batches = await self.read_batches(offset, max_bytes, limit)
+            if offset < self.log_start_offset:
+                # Meanwhile: what was aborted there is not known any more.
+                raise OffsetOutOfRange(f"{self.topic}-{self.partition} starts at {self.log_start_offset} now")
+            if not batches:
+                return batches
+            try:
+                return without_aborted(batches, self.aborted(offset, min(limit, batches[-1].end_offset)))
+            except AbortedNotAtHand:
+                await asyncio.sleep(0)  # it was let go of meanwhile
 
     def read_batches(self, offset: int, max_bytes: int, limit: int = NEVER) -> Awaitable[list[StoredBatch]]:
         """Awaitable form of :meth:`read`; raises its errors."""

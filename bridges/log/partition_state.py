@@ -17,11 +17,12 @@ from bridges.log.offset_index import OffsetIndex
 from bridges.log.transactions import Transactions
 from sbp_back.errors import DecodeError
 
-_VERSION = 5
+_VERSION = 6
+_BEFORE_BLOCKS = 5
 _BEFORE_FORMATS = 4
 _BEFORE_TRANSACTIONS = 3
 _BEFORE_KINDS = 2
-"""Before the ledger had kinds of writers. All three are still read."""
+"""Before the ledger had kinds of writers. All four are still read."""
 _HEAD = struct.Struct(">BIIqqqIH")
 """Version, bytes of the index, bytes of the epochs, the last batch, bytes of the transactions, formats. Then come the
 index, epochs, transactions, ledger."""
@@ -125,7 +126,7 @@ class PartitionState:
         """
         try:
             version = data[0]
-            if version == _VERSION:
+            if version in (_VERSION, _BEFORE_BLOCKS):
                 _, index, epochs, base, size, append_ms, transactions, formats = _HEAD.unpack_from(data)
                 at = _HEAD.size
             elif version == _BEFORE_FORMATS:
@@ -147,7 +148,7 @@ class PartitionState:
         self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
         at += index + epochs
         if transactions:
-            self.transactions.restore(data[at : at + transactions], stale=stale)
+            self.transactions.restore(data[at : at + transactions], stale=stale, former=version != _VERSION)
         former = version == _BEFORE_KINDS
         yield from self.ledger.restoring(memoryview(data)[at + transactions :], stale=stale, former=former)
 

@@ -25,11 +25,19 @@ NEVER = 1 << 62
 """An offset behind every log."""
 MOST_TOLD = 1_000
 """Aborted ranges that one read is meant to meet: each is told with it."""
+KEPT = 1_000
+"""The latest aborted ranges of a partition, which stay in memory."""
+IN_BLOCK = 1_000
+"""Aborted ranges that are written together (:mod:`bridges.log.aborted_blocks`)."""
+MOST_UNSAVED = 100_000
+"""Aborted ranges that wait in memory while they cannot be written."""
 
 _COUNTS = struct.Struct(">II")
 """Open transactions and aborted ranges; their columns follow, 64 bits a number."""
 _OPEN_COLUMNS = 2
 _ABORTED_COLUMNS = 4
+_BLOCKS = struct.Struct(">qQ")
+"""How far blocks reach, and how many there have been; behind the columns, and not in captures of before blocks."""
 
 
 class Aborted(NamedTuple):
@@ -40,13 +48,40 @@ class Aborted(NamedTuple):
     last_offset: int
 
 
-class Transactions:
-    """``most`` bounds open and aborted ones together: beyond it none may begin until the log is trimmed.
+class Block(NamedTuple):
+    """Aborted ranges in the order of their markers; ``number`` counts a partition's blocks."""
 
-    None can be forgotten while its batches are kept: readers would take them for committed.
+    producers: array[int]
+    firsts: array[int]
+    lasts: array[int]
+    number: int = 0
+
+    @property
+    def columns(self) -> tuple[array[int], array[int], array[int]]:
+        return self.producers, self.firsts, self.lasts
+
+
+class Transactions:
+    """``most`` bounds the open ones: beyond it none may begin until one ends.
+
+    An aborted one cannot be forgotten while its batches are kept: readers would take them for committed. The latest are
+    in memory; those before are in blocks, which :class:`bridges.log.aborted_blocks.AbortedBlocks` writes and reads.
     """
 
-    __slots__ = ("_firsts", "_lasts", "_most", "_producers", "_stables", "first_open", "open")
+    __slots__ = (
+        "_firsts",
+        "_lasts",
+        "_most",
+        "_producers",
+        "_spill_at",
+        "_stables",
+        "blocks",
+        "first_open",
+        "full",
+        "oldest_block",
+        "open",
+        "persisted",
+    )
 
     def __init__(self, most: int = 100_000) -> None:
         self._most = most
@@ -54,6 +89,15 @@ class Transactions:
         """Producers of open transactions and where these begin, in the order of that."""
         self.first_open = NEVER
         """Where the first open one begins."""
+        self.persisted = -1
+        """The marker up to which aborted ones are in blocks, durably, and not here; -1: none is."""
+        self.blocks = 0
+        """How many blocks there have been."""
+        self.oldest_block = -1
+        """No block is kept of what ended below."""
+        self.full = False
+        """Whether there is enough to write a block, and so more than memory is to keep."""
+        self._spill_at = KEPT + IN_BLOCK
         # Of the aborted ones, in the order of their markers. A number of ``_stables`` is the last stable offset behind
         # the marker: every range that ends later begins there or behind.
         self._producers = array("q")
@@ -62,12 +106,14 @@ class Transactions:
         self._stables = array("q")
 
     def __len__(self) -> int:
-        """Open and aborted ones known."""
+        """Open ones, and aborted ones in memory."""
         return len(self.open) + len(self._lasts)
 
     def has_room(self, part: InTransaction) -> bool:
         """Whether a batch may be appended: what ends a transaction, or goes on with it, always may."""
-        return part.commit is not None or part.producer_id in self.open or len(self) < self._most
+        if part.commit is not None or part.producer_id in self.open:
+            return True
+        return len(self.open) < self._most and len(self._lasts) < MOST_UNSAVED
 
     def observe(self, part: InTransaction, base_offset: int) -> None:
         """Take in a durable batch of a transaction."""
@@ -85,9 +131,11 @@ class Transactions:
             self._firsts.append(first)
             self._lasts.append(base_offset)
             self._stables.append(min(self.first_open, base_offset + 1))
+            self.full = len(self._lasts) >= self._spill_at
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
-        """The aborted transactions with batches in ``[start, end)``, or reaching over it, in the order of their ends.
+        """The aborted transactions with batches in ``[start, end)``, or reaching over it, in the order of their ends:
+        of those in memory.
 
         Of what lies below the last stable offset all are known.
         """
@@ -101,14 +149,31 @@ class Transactions:
         return found
 
     def reach(self, start: int, limit: int) -> int:
-        """How far, at most up to ``limit``, a read from ``start`` on may go to meet about :data:`MOST_TOLD` aborted
-        ranges and no more; always above ``start`` if ``limit`` is."""
-        lasts, stables = self._lasts, self._stables
-        if len(lasts) > MOST_TOLD:
-            for at in range(bisect_left(lasts, start) + MOST_TOLD - 1, len(lasts)):
-                if stables[at] > start:
-                    return min(limit, stables[at])
-        return limit
+        """How far, at most up to ``limit``, a read from ``start`` on, behind :attr:`persisted`, may go to meet at most
+        :data:`MOST_TOLD` aborted ranges that end in it; always above ``start`` if ``limit`` is."""
+        at = bisect_left(self._lasts, start) + MOST_TOLD - 1
+        return min(limit, self._lasts[at] + 1) if at < len(self._lasts) else limit
+
+    # --- blocks -----------------------------------------------------------------------------------------------------
+
+    def surplus(self) -> Block | None:
+        """The next block to write, None if there is too little for one."""
+        if len(self._lasts) < KEPT + IN_BLOCK:
+            return None
+        return Block(self._producers[:IN_BLOCK], self._firsts[:IN_BLOCK], self._lasts[:IN_BLOCK], self.blocks)
+
+    def is_persisted(self, block: Block) -> None:
+        """``block`` is durable: memory lets go of what is in it."""
+        self.persisted = block.lasts[-1]
+        self.blocks = block.number + 1
+        self.drop_before(self.persisted + 1)
+        self._spill_at = KEPT + IN_BLOCK
+        self.full = len(self._lasts) >= self._spill_at
+
+    def put_off(self) -> None:
+        """A block could not be written: the next attempt is due when there is one more."""
+        self._spill_at = len(self._lasts) + IN_BLOCK
+        self.full = False
 
     def forget(self, markers: Collection[int]) -> None:
         """Forget the aborted ranges that end with ``markers``, whose batches are all gone: none of them is left to be
@@ -120,11 +185,6 @@ class Transactions:
                 kept[at] = 0
         for column in self._columns():
             column[:] = array("q", compress(column, kept))
-
-    @property
-    def markers(self) -> array[int]:
-        """Where the markers of the aborted ones lie that are known, in order."""
-        return self._lasts[:]
 
     def drop_before(self, offset: int) -> None:
         """Forget the aborted ranges that end below ``offset``; open transactions stay open."""
@@ -141,38 +201,44 @@ class Transactions:
     def capture(self) -> bytes:
         """All of it, for :meth:`restore`."""
         columns = [array("q", self.open), array("q", self.open.values()), *self._columns()]
-        return b"".join([_COUNTS.pack(len(self.open), len(self._lasts)), *map(_packed, columns)])
+        counts = _COUNTS.pack(len(self.open), len(self._lasts))
+        return b"".join([counts, *map(packed, columns), _BLOCKS.pack(self.persisted, self.blocks)])
 
-    def restore(self, data: bytes, *, stale: bool = False) -> None:
+    def restore(self, data: bytes, *, stale: bool = False, former: bool = False) -> None:
         """Replace all state by a capture's.
 
         ``stale``: what was written behind it is lost in part. Then what was open may have ended there; whose batches
-        are kept behind that, opens again by these. Raises DecodeError.
+        are kept behind that, opens again by these. ``former``: the capture is of before blocks. Raises DecodeError.
         """
         if len(data) < _COUNTS.size:
             raise DecodeError("snapshot of transactions is cut short")
         opened, aborted = _COUNTS.unpack_from(data)
         sizes = [opened] * _OPEN_COLUMNS + [aborted] * _ABORTED_COLUMNS
-        if len(data) != _COUNTS.size + 8 * sum(sizes):
+        length = _COUNTS.size + 8 * sum(sizes)
+        if len(data) != length + (0 if former else _BLOCKS.size):
             raise DecodeError("snapshot of transactions has another shape")
         position = _COUNTS.size
         columns = []
         for size in sizes:
-            columns.append(_unpacked(data[position : position + 8 * size]))
+            columns.append(unpacked(data[position : position + 8 * size]))
             position += 8 * size
+        self.persisted, self.blocks = (-1, 0) if former else _BLOCKS.unpack_from(data, length)
         producers, firsts, self._producers, self._firsts, self._lasts, self._stables = columns
         self.open = {} if stale else dict(zip(producers, firsts, strict=True))
         self.first_open = next(iter(self.open.values()), NEVER)
+        self.full = len(self._lasts) >= self._spill_at
 
 
-def _packed(column: array[int]) -> bytes:
+def packed(column: array[int]) -> bytes:
+    """64 bits a number, the highest first."""
     if sys.byteorder == "little":
         column = column[:]
         column.byteswap()
     return column.tobytes()
 
 
-def _unpacked(data: bytes) -> array[int]:
+def unpacked(data: bytes) -> array[int]:
+    """The opposite of :func:`packed`."""
     column = array("q", data)
     if sys.byteorder == "little":
         column.byteswap()
@@ -212,6 +278,13 @@ def was_aborted(producer_id: int, base_offset: int, ranges: Mapping[int, list[tu
     # One producer's transactions do not overlap: of those in order, the first that ends here or later is the one.
     at = bisect_left(of_producer, base_offset, key=lambda one: one[1])
     return at < len(of_producer) and of_producer[at][0] <= base_offset
+
+
+def is_marker(producer_id: int, base_offset: int, ranges: Mapping[int, list[tuple[int, int]]]) -> bool:
+    """Whether the marker at ``base_offset`` ends one of ``ranges``."""
+    of_producer = ranges.get(producer_id, [])
+    at = bisect_left(of_producer, base_offset, key=lambda one: one[1])
+    return at < len(of_producer) and of_producer[at][1] == base_offset
 
 
 def _gap(batch: StoredBatch) -> StoredBatch:

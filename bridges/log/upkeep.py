@@ -93,6 +93,8 @@ class Upkeep:
         log = self._log
         log.log_start_offset = max(log.log_start_offset, offset)
         log.state.drop_before(offset)
+        if log.state.transactions.persisted >= 0 and log.state.transactions.oldest_block < offset:
+            self._owner.aborted.want(log)
         if offset == log.high_watermark:
             log.state.index.clear()
         log.moved()

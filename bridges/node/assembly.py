@@ -39,6 +39,7 @@ from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.console.door import ConsoleDoor
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
+from bridges.log.aborted_blocks import AbortedBlocks
 from bridges.log.byte_starts import ByteStarts
 from bridges.log.cleaned_logs import CleanedLogs
 from bridges.log.cleaner import Cleaner, CleanerOptions
@@ -297,7 +298,7 @@ class Node:
             node=settings.node.id,
         )
         fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
-        of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs))
+        of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs, AbortedBlocks))
         erasers = (erase_topic, *of_streams, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
@@ -332,6 +333,7 @@ class Node:
             RulesCache(self.catalog).of,
             cleaned,
             self.cluster,
+            AbortedBlocks(self.db, self.metrics.barrier),
         )
         if self.cluster is not None:
             self.cluster.open_logs = self.logs.to_close

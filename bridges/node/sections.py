@@ -202,7 +202,7 @@ class LogSettings(Section):
     transactions_per_partition: int = setting(
         100_000,
         ge=1,
-        description="Open and aborted transactions that a partition keeps; beyond it none begins until it is trimmed.",
+        description="Open transactions of a partition; beyond it none begins until one ends.",
     )
     open_concurrency: int = setting(64, ge=1, description="Partitions opened at the same time.")
     retention_check_interval_ms: Duration = setting(

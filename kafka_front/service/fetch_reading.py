@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from bridges.errors import LogError
+from bridges.errors import AbortedNotAtHand, LogError
 from bridges.formats import FORMAT_MASK
 from bridges.formats.records import StoredBatch
 from bridges.log.gathering import Answer, Wish
@@ -320,9 +320,10 @@ class Reading(ABC):
         self._describe(slot, log)
         if place.size > wanted and self._served:
             return True  # only the first batch of all may exceed the limits (rule 42)
+        if not self._tell_aborted(slot, log, place.end):
+            return True
         parts: list[Any] = [Stretch(log, place.start, place.end, place.size, self._owner.checked)]
         slot.data.records = parts
-        self._tell_aborted(slot, log, place.end)
         self._room -= place.size
         self._owner.metrics.topic(log.topic).fetched(place.batches, place.end - place.start, place.size)
         self._served.append(slot.key)
@@ -336,12 +337,18 @@ class Reading(ABC):
         if self._committed:
             data.aborted_transactions = []
 
-    def _tell_aborted(self, slot: Slot, log: PartitionLog, end: int) -> None:
-        """Tell what was aborted up to ``end``: the client gets all batches there, and leaves that out itself."""
+    def _tell_aborted(self, slot: Slot, log: PartitionLog, end: int) -> bool:
+        """Tell what was aborted up to ``end``: the client gets all batches there, and leaves that out itself.
+
+        False if that was let go of since the request began: nothing may be told then, and the client asks again.
+        """
         if self._committed:
-            slot.data.aborted_transactions = [
-                _Aborted(one.producer_id, one.first_offset) for one in log.aborted(slot.asked.fetch_offset, end)
-            ]
+            try:
+                aborted = log.aborted(slot.asked.fetch_offset, min(end, slot.limit))
+            except AbortedNotAtHand:
+                return False
+            slot.data.aborted_transactions = [_Aborted(one.producer_id, one.first_offset) for one in aborted]
+        return True
 
     def _take(self, slot: Slot, batches: list[StoredBatch], error: LogError | None) -> None:
         log = slot.log
@@ -359,11 +366,13 @@ class Reading(ABC):
             slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if invalid is None else code_of(invalid))
             return
         del batches[len(parts) :]
+        end = batches[-1].end_offset
+        if not self._tell_aborted(slot, log, end):
+            return
         size = sum(map(len, parts))
         slot.data.records = parts
         self._room -= size
-        slot.end = batches[-1].end_offset
-        self._tell_aborted(slot, log, slot.end)
+        slot.end = end
         self._owner.metrics.topic(log.topic).fetched(len(batches), slot.end - batches[0].base_offset, size)
         self._served.append(slot.key)
 

@@ -260,6 +260,7 @@ class DescribeHandlers:
         await log.ready()
         if start < log.log_start_offset:
             raise RequestError(f"{topic}-{partition} starts at offset {log.log_start_offset}, above {start}", 416)
+        await log.know_aborted(start)
         reached = max(start, min(end, log.committed_limit(start)))
         found = log.aborted(start, reached) if reached > start else []
         if len(found) > 2 * MOST_TOLD:  # transactions that reach far: a part of them would be told as all

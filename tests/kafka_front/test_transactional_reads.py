@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
+from bridges.errors import AbortedNotAtHand
 from bridges.formats import FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
@@ -21,6 +22,7 @@ from bridges.formats.records import Record
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from sbp_back.awaited import awaited
+from tests.bridges.log.blocks_lab import small_blocks
 from tests.kafka_front.node_lab import append, log_of, serving
 
 LEVELS = ["read_committed", "read_uncommitted"]
@@ -121,6 +123,32 @@ async def test_librdkafka_reads_what_its_isolation_level_says(node: Node, checke
     assert await read("read_committed") == [*COMMITTED, b"o0", b"p1"]
     await log.trim(5)
     assert await read("read_committed") == [b"c1", b"c2", b"o0", b"p1"]
+
+
+async def test_what_was_aborted_is_told_from_the_database_too(node: Node) -> None:
+    with small_blocks():
+        await node.catalog.create_topic("t", 1, {})
+        log = log_of(node, "t")
+        expected = []
+        for at in range(60):
+            await write(log, 1, b"no")
+            await write(log, 2, b"c%d" % at)
+            expected.append(b"c%d" % at)
+            await end(log, 1, commit=False)
+            await end(log, 2, commit=True)
+        await node.logs.aborted.drain()
+        assert log.state.transactions.persisted > 200
+        bootstrap = str(node.addresses["kafka"])
+        for more in ({}, {"max.partition.fetch.bytes": 1}, {"fetch.wait.max.ms": 0}):
+            for cache in (1 << 20, 1):
+                node.logs.aborted.drop(log.stream_id)
+                node.logs.aborted._most = cache
+                found = await asyncio.to_thread(consume, bootstrap, "read_committed", **more)
+                assert found == expected
+        with pytest.raises(AbortedNotAtHand):
+            log.aborted(0, log.high_watermark)
+        batches = await log.read_committed(0, 1 << 20)
+        assert 0 < len(batches) < 60
 
 
 async def test_a_consumer_that_waits_is_served_when_the_transaction_ends(node: Node) -> None:

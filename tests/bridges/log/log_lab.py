@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
+from bridges.catalog.sql import Database
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
 from bridges.cluster.ownership import Ownership
 from bridges.errors import LogError
@@ -14,6 +15,7 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record
+from bridges.log.aborted_blocks import AbortedBlocks
 from bridges.log.byte_starts import ByteStarts
 from bridges.log.ledger import Ledger
 from bridges.log.ledger_rules import ProducerState, kafka_producer
@@ -170,7 +172,11 @@ class NoSnapshots:
 class World:
     """A backend, and a node's logs on it."""
 
-    def __init__(self, *, partitions: int = 1, rules: TopicRules = UNBOUNDED, **options: int) -> None:
+    def __init__(
+        self, *, partitions: int = 1, rules: TopicRules = UNBOUNDED, db: Database | None = None, **options: int
+    ) -> None:
+        self.db = db
+        """For what is kept of aborted transactions; without, memory keeps all."""
         self.streams = {("t", n): n + 1 for n in range(partitions)}
         self.rules = rules
         self.backend = Backend()
@@ -206,6 +212,7 @@ class World:
             byte_starts=self.byte_starts,
             rules=lambda topic: self.rules,
             owners=self.owners,
+            aborted=AbortedBlocks(self.db),
         )
         await self.logs.start()
         self.backend.overtaken = self.logs.overtaken

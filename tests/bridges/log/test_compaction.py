@@ -30,6 +30,7 @@ from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.log.transactions import Transactions
 from bridges.node.assembly import Node
+from tests.bridges.log.blocks_lab import small_blocks
 from tests.bridges.node.test_node import settings_of
 from tests.depth import examples
 
@@ -292,6 +293,32 @@ async def test_a_marker_stays_until_nobody_is_told_of_what_it_ended_for_good(tmp
 
 
 @pytest.mark.parametrize("forget", [False, True])
+async def test_aborted_ranges_go_from_the_database_too(tmp_path: Path, forget: bool) -> None:
+    with small_blocks():
+        async with Lab(tmp_path) as lab:
+            log = await lab.topic(delete_retention_ms="1000")
+            wanted = []
+            for at in range(9):
+                await put(log, stamped(7, 2 * at, (b"a%d" % at, b"aborted"), transactional=True))
+                await end(log, 7, False)
+                base = (await put(log, stamped(7, 2 * at + 1, (b"c%d" % at, b"x"), transactional=True))).base
+                wanted.append((base, b"c%d" % at, b"x"))
+                await end(log, 7, True)
+            await lab.node.logs.aborted.drain()
+            assert log.state.transactions.persisted > 0
+            assert await visible(log) == wanted
+            assert len(await log.all_aborted(0, log.high_watermark)) == 9
+            for passed in range(6):
+                await lab.compact(ahead_ms=70_000)
+                if passed % 2:
+                    await lab.restart(forget=forget and passed == 3)
+                    log = await lab.log()
+                assert await visible(log) == wanted
+            assert len(await controls(log)) <= 10, "markers of aborted ones are gone, but a writer's last"
+            assert not await log.all_aborted(0, log.high_watermark)
+
+
+@pytest.mark.parametrize("forget", [False, True])
 async def test_aborted_data_and_then_their_markers_go(tmp_path: Path, forget: bool) -> None:
     async with Lab(tmp_path) as lab:
         log = await lab.topic(delete_retention_ms="1000")
@@ -503,8 +530,8 @@ LEFT_OUT: dict[str, tuple[object, str, object, Callable[[Path], Awaitable[None]]
     ),
     "markers for those who are told of them": (
         compaction,
-        "bisect_left",
-        lambda column, _: len(column),
+        "is_marker",
+        lambda *_: False,
         test_a_marker_stays_until_nobody_is_told_of_what_it_ended_for_good,
     ),
     "what compaction has put there": (
