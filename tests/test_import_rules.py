@@ -85,7 +85,8 @@ FLOORS: dict[str, dict[str, int]] = {
 TOGETHER: tuple[tuple[str, str], ...] = (
     (
         "bridges.log",
-        "admission append_path byte_search byte_tail interfaces partition_log reading time_search upkeep waiters",
+        "aborted_blocks admission append_path byte_search byte_tail interfaces partition_log reading time_search "
+        "upkeep waiters",
     ),
     ("bridges.net", "connection server"),
     ("kafka_front", "server session"),

@@ -112,7 +112,9 @@ def test_a_snapshot_tells_which_formats_there_have_been() -> None:
     for _ in restored.restoring(data):
         pass
     assert restored.formats == 1 << FormatId.KAFKA | 1 << FormatId.YDB
-    before = bytes([4]) + data[1:37] + data[39:]
+    index, epochs, transactions = (int.from_bytes(data[at : at + 4], "big") for at in (1, 5, 33))
+    behind = 39 + index + epochs + transactions
+    before = bytes([4]) + data[1:33] + (transactions - 16).to_bytes(4, "big") + data[39 : behind - 16] + data[behind:]
     for _ in restored.restoring(before):
         pass
     assert (restored.formats, restored.last) == (0, state.last), "the form before this one does not tell"
