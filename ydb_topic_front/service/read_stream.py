@@ -178,7 +178,6 @@ class ReadStream:
                 self._answers.drop()
                 self._partitions.untie()
                 self._identity.close()
-                del self._throttle  # which knows the stream, too
 
     def _begin(self, work: Work) -> None:
         """Have a task do it, until the stream has ended."""
