@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from bridges.cluster.members import State
 from bridges.errors import LogError
 from bridges.turns import in_turns
 from kafka_front.dispatch import Handler, Registry
@@ -81,6 +82,10 @@ class OwnedGroups:
             return
         if self._owners.is_mine(slot):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the group has just come to this node")
+        owner = self._owners.owner(slot)
+        if owner is None or owner.state is State.ENDING:
+            # This node's former self, say: clients that are told to look for another one find the same, and give up.
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the group's node has ended, and another follows")
         raise KafkaError(ErrorCode.NOT_COORDINATOR, "another node coordinates the group")
 
     async def close(self) -> None:
