@@ -77,8 +77,10 @@ def steps(trace: bytes, start: int = 0) -> Iterator[tuple[int, Step]]:
             numbers[inode] = known[path] = created
             yield at, ("create", place, name, created)
         elif what in (What.WRITE, What.WRITE_FLUSHED):
-            yield at, ("write", numbers[inode], offset, data)
-            if what is What.WRITE_FLUSHED:
+            flushed = what is What.WRITE_FLUSHED
+            # The power may go between a write and its flush: a place of its own, before the call is over.
+            yield at - flushed, ("write", numbers[inode], offset, data)
+            if flushed:
                 yield at, ("flush", numbers[inode], offset, size, f"flushed write {site}")
         elif what is What.SYNC:
             yield at, ("sync", numbers[inode], f"flush {site}")
