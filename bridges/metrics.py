@@ -59,11 +59,13 @@ class RequestCounts:
 class TopicTraffic:
     """What went through one front into or out of one topic."""
 
-    __slots__ = ("batches_in", "batches_out", "bytes_in", "bytes_out", "records_in", "records_out")
+    __slots__ = ("batches_in", "batches_out", "bytes_in", "bytes_out", "records_in", "records_out", "sampled")
 
     def __init__(self) -> None:
         self.batches_in = self.records_in = self.bytes_in = 0
         self.batches_out = self.records_out = self.bytes_out = 0
+        self.sampled = (0, 0, 0, 0)
+        """What records and bytes, in and out, were when the node's history was told of them last."""
 
     def appended(self, batches: int, records: int, size: int) -> None:
         """``batches`` with ``records`` and ``size`` bytes became durable."""

@@ -22,6 +22,7 @@ from bridges.net.budget import MemoryBudget
 
 if TYPE_CHECKING:
     from bridges.cluster.service import Cluster
+    from bridges.console.sampling import Recorder
 
 
 class Limits(Protocol):
@@ -79,6 +80,10 @@ class Host(Protocol):
     @property
     def transaction_directories(self) -> Mapping[str, TransactionDirectory]:
         """The transactional ids that each front coordinates."""
+
+    @property
+    def recorder(self) -> Recorder:
+        """What remembers the traffic of the last day."""
 
     @property
     def phase(self) -> Enum: ...

@@ -188,6 +188,13 @@ class OffsetIndex:
         row = bisect_right(self._offsets, start)
         return self._offsets[row] if row < len(self._offsets) else None
 
+    def time_at(self, offset: int) -> int | None:
+        """The latest age (ms since 1970) of the batches in the row that has ``offset``, which is none of an earlier
+        row; None where nothing is known of it."""
+        row = bisect_right(self._offsets, offset) - 1
+        known = max(self._appended[row], self._counted[row]) if row >= 0 else -1
+        return known if known >= 0 else None
+
     def correct(self, start: int, highest: int, counted: int, unreadable_ms: int = -1) -> None:
         """The records of the row that begins at ``start`` have timestamps up to ``highest``, whatever headers claim,
         and of these up to ``counted`` are ages.

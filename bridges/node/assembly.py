@@ -37,6 +37,8 @@ from bridges.catalog.topic_rules import RulesCache
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.console.door import ConsoleDoor
+from bridges.console.history import FINE_S
+from bridges.console.sampling import Recorder
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
 from bridges.log.aborted_blocks import AbortedBlocks
@@ -126,6 +128,7 @@ class Node:
     translator: Translator
     client_quotas: ClientQuotas
     quotas: Quotas
+    recorder: Recorder
 
     def __init__(
         self,
@@ -346,6 +349,7 @@ class Node:
             self._backend.shared.overtaken = self.logs.overtaken
         if self.embedded is not None and self.embedded.document is not None:
             self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
+        self.recorder = Recorder(self, settings.limits.history_bytes)
         self.catalog.on_change.append(self._catalog_changed)
         self.catalog.start_sealing(self.logs.seal)
         limits = settings.limits
@@ -379,6 +383,8 @@ class Node:
         self.every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
+        if CONSOLE in listen:
+            self.every(FINE_S * 1000, self.recorder.look, "history")
 
     async def _enter_cluster(self) -> Cluster:
         from bridges.cluster.members import Patience
@@ -703,6 +709,7 @@ class Node:
             self.logs.topic_deleted(name, range(len(change.topic.partitions)))
             self.progress.topic_gone(name)
             self.metrics.topic_deleted(name)
+            self.recorder.topic_gone(name, len(change.topic.partitions))
         elif change.kind is ChangeKind.PARTITIONS and change.topic is not None:
             for partition in change.topic.partitions:
                 if not partition.is_active:

@@ -268,6 +268,11 @@ class LimitSettings(Section):
         ge=0,
         description="Most time series of the metric of lag, one for each position of a group; small groups come first.",
     )
+    history_bytes: Size = setting(
+        48 * 1024**2,
+        description="Memory for what the console shows of the last day, an eighth of it for groups and one for their "
+        "partitions; never more than a quarter of connections_memory_bytes, in which it counts. 0: none.",
+    )
 
 
 class MigrateSettings(Section):

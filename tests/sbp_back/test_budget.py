@@ -232,7 +232,7 @@ def test_a_closed_account_counts_until_its_bytes_are_given(later: Later) -> None
     account.wait()
     assert budget.waiting == 0
     account.move(Kind.REQUESTS, Kind.RESPONSES, 500_000)
-    assert budget.by_kind == [0, 500_000, 0, 0]
+    assert budget.by_kind == [0, 500_000, 0, 0, 0]
     account.give(Kind.RESPONSES, 500_000)
     assert budget.held == 0
 
@@ -343,6 +343,9 @@ def test_what_tls_takes_makes_the_rest_smaller_and_leaves_a_part(later: Later) -
     account.wait(200_000)
     later.settle()
     assert not told
+    budget.attach(MIB, Kind.HISTORY)
+    assert (budget.by_kind[Kind.HISTORY], budget.capacity) == (MIB, 3 * MIB)
+    budget.attach(-MIB, Kind.HISTORY)
     budget.attach(-8 * MIB)
     later.settle()
     assert told == [1]

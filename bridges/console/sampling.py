@@ -1,0 +1,225 @@
+"""What a node tells its history, every :data:`bridges.console.history.FINE_S` seconds.
+
+A round looks at the counters of all topics, which costs most where something has changed, and at a bounded number of
+groups' positions: where there are more, groups have their turns in later rounds. Everything is done in turns with
+whatever else the event loop does.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from bridges.catalog.group_view import GroupName, Place, records_behind
+from bridges.console.history import SERIES_BYTES, Ends, History, Span
+from bridges.net import heap
+from bridges.net.budget import Kind
+from bridges.turns import Turns, portions
+
+if TYPE_CHECKING:
+    from bridges.catalog.progress import Progress
+    from bridges.log.logs import Logs
+    from bridges.log.partition_log import PartitionLog
+    from bridges.metrics import Metrics
+    from bridges.net.budget import MemoryBudget
+
+NODE, TOPICS, GROUPS, PLACES = "node", "topics", "groups", "places"
+"""Families of series."""
+WAYS = ("records_in", "bytes_in", "records_out", "bytes_out")
+"""What is told of a topic and a front; keys are (topic, front, way)."""
+RECORDS, SECONDS = "records", "seconds"
+"""In which a lag is told; keys are (space, group, this), and with the place behind them."""
+
+_NODE_SERIES = 200
+_POSITIONS = 10_000
+"""Positions that a round looks at."""
+_ENDS = 2_000
+"""Partitions of which it is remembered when they had become how long."""
+_ENDS_BYTES = 2_300
+_LEFT_PART = 4
+_WINDOW = 15
+"""Steps over which a trend is told."""
+
+
+class Stalls(Protocol):
+    """How late the beats of the event loop came, together."""
+
+    seconds: float
+
+
+class Sampled(Protocol):
+    """What of a node is looked at."""
+
+    metrics: Metrics
+    logs: Logs
+    progress: Progress
+    budget: MemoryBudget
+
+    @property
+    def stalls(self) -> Stalls: ...
+
+
+class Recorder:
+    """Fills the :attr:`history` of a node in at most ``most_bytes``; what they take counts in the node's budget."""
+
+    def __init__(self, node: Sampled, most_bytes: int) -> None:
+        self._node = node
+        budget = node.budget
+        most = min(most_bytes, budget.total // _LEFT_PART) // SERIES_BYTES
+        shares = {NODE: min(_NODE_SERIES, most), TOPICS: most * 3 // 4, GROUPS: most // 8, PLACES: most // 8}
+        self.history = History(shares, lambda change: budget.attach(change, Kind.HISTORY))
+        self.lags: dict[GroupName, tuple[int, float, bool]] = {}
+        """Of groups with something to read: records and seconds behind, and whether the seconds are known (else it is
+        at least as many), when they were looked at last."""
+        self._most_lags = shares[GROUPS] * 4
+        self._ends: dict[Place, Ends] = {}
+        self._most_ends = min(_ENDS, most // 8)
+        self._waiting: Iterator[GroupName] = iter(())
+        self._before: tuple[float, float] | None = None
+        self.is_on = most > 0
+
+    async def look(self, _: int = 0) -> None:
+        """One round."""
+        if not self.is_on:
+            return
+        now = monotonic()
+        self._node_itself(now)
+        await self._topics(now)
+        await self._groups(now)
+
+    # --- the node ---------------------------------------------------------------------------------------------------
+
+    def _node_itself(self, now: float) -> None:
+        node, history = self._node, self.history
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu, late = usage.ru_utime + usage.ru_stime, node.stalls.seconds
+        if self._before is not None:
+            history.count(NODE, "cpu", now, cpu - self._before[0])
+            history.count(NODE, "late", now, late - self._before[1])
+        self._before = cpu, late
+        with suppress(OSError):  # no /proc
+            history.measure(NODE, "memory", now, heap.resident())
+        history.measure(NODE, "held", now, node.budget.held)
+        for front in node.metrics.fronts.values():
+            history.measure(NODE, ("connections", front.name), now, front.connections)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    async def _topics(self, now: float) -> None:
+        for front in [*self._node.metrics.fronts.values()]:
+            async for some in portions([*front.topics.items()]):
+                for topic, traffic in some:
+                    seen = (traffic.records_in, traffic.bytes_in, traffic.records_out, traffic.bytes_out)
+                    if seen == traffic.sampled or front.topics.get(topic) is not traffic:
+                        continue
+                    for way, total, before in zip(WAYS, seen, traffic.sampled, strict=True):
+                        if total != before:
+                            self.history.count(TOPICS, (topic, front.name, way), now, total - before)
+                            self.history.count(NODE, (front.name, way), now, total - before)
+                    traffic.sampled = seen
+
+    def topic_gone(self, topic: str, partitions: int) -> None:
+        """A topic was deleted: one that is made anew under its name has a history of its own."""
+        self.history.forget(TOPICS, [(topic, front, way) for front in self._node.metrics.fronts for way in WAYS])
+        for number in range(partitions):
+            if self._ends.pop((topic, number), None) is not None:
+                self._node.budget.attach(-_ENDS_BYTES, Kind.HISTORY)
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    async def _groups(self, now: float) -> None:
+        progress, turns = self._node.progress, Turns()
+        left = _POSITIONS
+        begun = False
+        while left > 0:
+            name = next(self._waiting, None)
+            if name is None:
+                if begun:
+                    return
+                begun = True
+                self._waiting = iter(progress.names())
+                await self._forget_gone()
+                continue
+            # A list of places: more may come while others have their turn.
+            places = [*progress.of_group(name).items()]
+            records, seconds, known = 0, 0.0, True
+            for place, committed in places:
+                left -= 1
+                behind = self._behind(place, committed.offset, now)
+                if behind is not None:
+                    records += behind[0]
+                    if behind[1] > seconds:
+                        seconds, known = behind[1], behind[2]
+                    self.history.measure(PLACES, (*name, RECORDS, *place), now, behind[0])
+                    self.history.measure(PLACES, (*name, SECONDS, *place), now, behind[1])
+                await turns.rest()
+            self.history.measure(GROUPS, (*name, RECORDS), now, records)
+            self.history.measure(GROUPS, (*name, SECONDS), now, seconds)
+            self.lags.pop(name, None)
+            if records and len(self.lags) < self._most_lags:
+                self.lags[name] = (records, seconds, known)
+            await turns.rest()
+
+    async def _forget_gone(self) -> None:
+        progress, history = self._node.progress, self.history
+        async for some in portions([*self.lags]):
+            for name in some:
+                if not progress.has_positions(name):
+                    del self.lags[name]
+        for family in (GROUPS, PLACES):
+            async for keys in portions(history.keys(family)):
+                for key in keys:
+                    space, group, _, *place = cast("tuple[Any, ...]", key)
+                    positions = progress.of_group((space, group))
+                    if not positions or (place and tuple(place) not in positions):
+                        history.forget(family, [key])
+
+    def _behind(self, place: Place, offset: int, now: float) -> tuple[int, float, bool] | None:
+        log = self._node.logs.known(*place)
+        if log is None or not log.is_open:
+            return None
+        records = records_behind(offset, log.log_start_offset, log.high_watermark)
+        ends = self._ends.get(place)
+        if ends is None:
+            if len(self._ends) < self._most_ends:
+                ends = self._ends[place] = Ends()
+                self._node.budget.attach(_ENDS_BYTES, Kind.HISTORY)
+            elif not records:
+                return 0, 0.0, True
+        if ends is not None:
+            ends.tell(now, log.high_watermark)
+        return records, *(self._age(log, offset, ends, now) if records else (0.0, True))
+
+    def age(self, log: PartitionLog, offset: int) -> tuple[float, bool]:
+        """How many seconds ago the record at ``offset`` came to an open log that keeps it or a later one; whether that
+        is known, or it is at least so long."""
+        return self._age(log, offset, self._ends.get((log.topic, log.partition)), monotonic())
+
+    def _age(self, log: PartitionLog, offset: int, ends: Ends | None, now: float) -> tuple[float, bool]:
+        offset = max(offset, log.log_start_offset)
+        found = None if ends is None else ends.age(offset, now)
+        if found is not None and found[1]:
+            return found
+        # The latest of a stretch of the log that has it among others.
+        stamp = log.state.index.time_at(offset)
+        least = 0.0 if stamp is None else max(0.0, time_ns() // 1_000_000 - stamp) / 1000
+        return max(least, 0.0 if found is None else found[0]), False
+
+    def trend(self, name: GroupName) -> float | None:
+        """Records a second by which a group's lag grows, over the last minutes; None where that is not known."""
+        points = self.history.points(GROUPS, (*name, RECORDS), Span.HOUR, monotonic())
+        return None if points is None else slope(points[-_WINDOW:], Span.HOUR.step_s)
+
+
+def slope(points: Iterable[float | None], step_s: float) -> float | None:
+    """By how much values grow a second: the line with the least squares through those that are known, two at least."""
+    known = [(place * step_s, value) for place, value in enumerate(points) if value is not None]
+    if len(known) < 2:
+        return None
+    middle = sum(at for at, _ in known) / len(known)
+    mean = sum(value for _, value in known) / len(known)
+    over = sum((at - middle) * (value - mean) for at, value in known)
+    return over / sum((at - middle) ** 2 for at, _ in known)
