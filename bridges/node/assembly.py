@@ -68,7 +68,7 @@ from bridges.node.front import (
     check,
     group_directories,
 )
-from bridges.node.listening import CONSOLE, CONSOLE_PORT, Listening
+from bridges.node.listening import CLUSTER, CONSOLE, CONSOLE_PORT, Listening
 from bridges.node.memory import FreeMemory
 from bridges.node.retention import HandedOver, NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from bridges.catalog.access_rules import AccessRules
+    from bridges.cluster.peers import Peers
     from bridges.cluster.service import Cluster
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
@@ -153,6 +154,8 @@ class Node:
         self.authorizer: Authorizer = Everybody()
         self.cluster: Cluster | None = None
         """Which node owns what; None where this one owns everything."""
+        self.peers: Peers | None = None
+        """How other nodes are asked; None where there is none."""
         self.access_rules: AccessRules | None = None
         """Who may do what; None where everybody may do everything."""
         self.denied = 0
@@ -253,7 +256,7 @@ class Node:
         self._listening.check_authentication(listen, self.authenticator.required_at)
         able = self._listening.able_of_tls()
         inner = [name for name in backend.listeners(settings) if name in backend.LISTENERS]
-        self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, *able, *inner], listen)
+        self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, CLUSTER, *able, *inner], listen)
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         self.stalls.start(asyncio.get_running_loop())
         self._directory = DataDirectory(settings.data_dir)
@@ -371,6 +374,8 @@ class Node:
             names = settings.own_names(CONSOLE)
             self._console = ConsoleDoor(self, names, open_health=settings.auth.open_health)
             self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
+        if self.peers is not None and CLUSTER in listen:
+            self.addresses[CLUSTER] = await self.peers.listen(listen[CLUSTER], self.tls(CLUSTER), self._tls.peers)
         if self.cluster is not None:
             server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
             await self.cluster.join(server_id, self._told_addresses(), settings.node.rack)
@@ -388,6 +393,7 @@ class Node:
 
     async def _enter_cluster(self) -> Cluster:
         from bridges.cluster.members import Patience
+        from bridges.cluster.peers import Peers, secret
         from bridges.cluster.service import Cluster  # where there is one
 
         told = self.settings.cluster
@@ -398,9 +404,12 @@ class Node:
         cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail)
         try:
             await cluster.enter()
+            shared = await self.db.run(secret)
         except BaseException:
             await cluster.close()
             raise
+        peers = self.peers = Peers(cluster.start, shared, self.metrics.barrier, self.budget)
+        cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
         return cluster
 
     def _told_addresses(self) -> dict[str, str]:
@@ -441,7 +450,8 @@ class Node:
 
     def _check_fronts(self) -> None:
         """Whether the fronts can be part of this node, and know their formats. Raises FrontError."""
-        check(self._kinds, Settings.__struct_fields__, {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT})
+        own = {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT, CLUSTER: 0}
+        check(self._kinds, Settings.__struct_fields__, own)
         for kind in self._kinds:
             for plug in kind.formats:
                 try:
@@ -462,6 +472,7 @@ class Node:
             catalog=self.catalog,
             logs=self.logs,
             owners=self.cluster,
+            peers=self.peers,
             progress=self.progress.front(kind.name, kind.group_space),
             db=self.db,
             works=self.works,
@@ -568,6 +579,8 @@ class Node:
             await self._step(f"stopping {front.name}", front.stop())
         if self._console is not None:
             await self._step("stopping the console", self._console.stop())
+        if self.peers is not None:
+            await self._step("answering no other node", self.peers.close())
         if self.embedded is not None and self.embedded.document is not None:
             # Clients of the document's dialect append through the partition logs.
             await self._step("draining sbp-v0.1", self.embedded.document.drain())

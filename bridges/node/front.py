@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
     from bridges.catalog.transaction_view import TransactionDirectory
     from bridges.cluster.ownership import Ownership
+    from bridges.cluster.peers import Peers
     from bridges.formats import StoredFormat, Translator
     from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
@@ -123,6 +124,8 @@ class NodeServices(Struct, frozen=True):
     logs: Logs
     owners: Ownership | None
     """Which node owns which partition, and coordinates what; None: this one does everything."""
+    peers: Peers | None
+    """How the other nodes are asked, and answered; None where there is none."""
     progress: FrontProgress
     """Positions of this front's groups."""
     db: Database

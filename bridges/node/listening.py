@@ -12,6 +12,8 @@ from bridges.node.sections import SettingsError
 
 CONSOLE = "console"
 CONSOLE_PORT = 8080
+CLUSTER = "cluster"
+"""The listener by which other nodes ask this one: on any port, which they are told in the database."""
 OFF = "off"
 """What ``listen.<name>`` says to keep a listener closed."""
 
@@ -33,7 +35,7 @@ class Listening:
     def addresses(self) -> dict[str, Address]:
         """Of every listener that is to be opened, by name. Raises SettingsError."""
         settings = self._settings
-        ports = {**backend.listeners(settings), CONSOLE: CONSOLE_PORT}
+        ports = {**backend.listeners(settings), CONSOLE: CONSOLE_PORT, CLUSTER: 0}
         ports.update({name: listener.port for name, listener in self._of_fronts.items()})
         given = {name: text for name, text in settings.listen.items() if text != OFF}
         further = {name: 0 for name in given if name not in ports and self.kind(name) is not None}
@@ -49,6 +51,8 @@ class Listening:
         for name, port in ports.items():
             if settings.listen.get(name) == OFF or (name not in given and name in inner and self.asks_who):
                 continue
+            if name == CLUSTER and not settings.cluster.database:
+                continue  # there are no other nodes
             try:
                 text = given.get(name)
                 host = settings.default_host

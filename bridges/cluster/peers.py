@@ -1,0 +1,379 @@
+"""What nodes of a cluster ask one another: one connection from each to each, and one secret that their database keeps.
+
+Who wants to be asked says so by name (:meth:`Peers.serve`); messages are msgspec's structs. Both ends of a connection
+prove that they know the secret before anything else is said, and whoever is asked says which start of a node it is: an
+address that belongs to another one by now answers nothing. An answer that does not come is *unknown*: what is asked may
+be asked again, and whether it still counts is looked up in the database by whoever is asked.
+
+A frame is its length in four bytes and a message in MessagePack. What is being answered of a connection has a bound, in
+requests and in bytes: beyond it nothing more is read there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import ssl
+import struct
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from msgspec import Raw, Struct
+
+from bridges.barrier import Barrier
+from bridges.catalog.sql import Connection
+from bridges.cluster.members import Member
+from bridges.errors import LogError, LogUnavailable, NotOwner
+from bridges.net.address import Address
+from bridges.net.budget import Account, Kind, MemoryBudget
+
+_log = structlog.get_logger("anabranch.cluster")
+
+LISTENER = "cluster"
+"""What the listener is called: nodes tell each other its address in the database, so any port will do."""
+
+_SECRET = "cluster_secret"
+_LENGTH = struct.Struct(">I")
+_MOST = 4 * 1024**2
+"""Bytes of a message."""
+_MOST_BEFORE = 256
+"""Bytes of a message of somebody who has not proved anything yet."""
+_HELLO_S = 5.0
+_STRANGERS = 64
+"""Connections that have not proved anything yet."""
+_ASKED_AT_ONCE = 256
+_BYTES_AT_ONCE = 2 * _MOST
+_PATIENCE_S = 10.0
+
+Q = TypeVar("Q", bound=Struct)
+A = TypeVar("A", bound=Struct)
+
+
+class PeerUnreachable(LogUnavailable):
+    """Another node did not answer: whether it has done what it was asked for is unknown."""
+
+
+class _Hello(Struct, array_like=True):
+    start: int
+    nonce: bytes
+
+
+class _Proof(Struct, array_like=True):
+    start: int
+    proof: bytes
+    nonce: bytes = b""
+
+
+class _Request(Struct, array_like=True):
+    number: int
+    kind: str
+    body: Raw
+
+
+class _Failure(Struct, array_like=True):
+    """``owner``: the node that has what was asked for, where the error is that the asked one has not."""
+
+    text: str
+    retriable: bool
+    owner: int | None = None
+
+
+class _Reply(Struct, array_like=True):
+    number: int
+    body: Raw
+    failure: _Failure | None = None
+
+
+_NOTHING = Raw(msgspec.msgpack.encode(None))
+
+
+def secret(connection: Connection) -> str:
+    """The cluster's, made by whoever asks first."""
+    store = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
+    connection.execute(store, (_SECRET, secrets.token_hex(32)))
+    (found,) = connection.execute("SELECT value FROM meta WHERE key = ?", (_SECRET,)).fetchone()
+    return str(found)
+
+
+class Peers:
+    """The asking and answering of the member ``start``. Belongs to the event loop. Asking oneself needs no connection,
+    and is the business of whoever asks."""
+
+    def __init__(self, start: int, shared: str, barrier: Barrier, budget: MemoryBudget) -> None:
+        self.start = start
+        self._secret = shared.encode()
+        self._barrier = barrier
+        self._budget = budget
+        self._served: dict[str, tuple[type[Struct], Callable[[Any], Awaitable[Struct]]]] = {}
+        self._links: dict[int, _Link] = {}
+        self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._strangers = 0
+        self._tls: ssl.SSLContext | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def listen(self, at: Address, tls: ssl.SSLContext | None, towards: ssl.SSLContext | None) -> Address:
+        """Answer there; with TLS others are asked with it too, as ``towards`` says. Raises OSError."""
+        self._tls = None if tls is None else towards or ssl.create_default_context()
+        self._server = await asyncio.start_server(self._admit, at.host, at.port, ssl=tls)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    async def close(self) -> None:
+        """Ask and answer nothing more."""
+        if self._server is not None:
+            self._server.close()
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            link.end()
+        tasks = [*self._answering, *(link.task for link in links)]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def left(self, members: Collection[int]) -> None:
+        """Only these are left: whoever waits for an answer of another one is told that there will be none."""
+        for start in self._links.keys() - set(members):
+            self._links.pop(start).end()
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self, member: Member, kind: str, message: Struct, answer: type[A], patience_s: float = _PATIENCE_S
+    ) -> A:
+        """What a node answers. Raises PeerUnreachable where it does not, NotOwner where it is another's to answer, and
+        LogError with its words for any other error that it has met."""
+        link = self._links.get(member.start)
+        if link is None or link.ended:
+            link = self._links[member.start] = _Link(self, member)
+        try:
+            async with asyncio.timeout(patience_s):
+                reply = await link.ask(kind, msgspec.msgpack.encode(message))
+        except TimeoutError:
+            raise PeerUnreachable(f"node {member.node_id} has not answered for {patience_s:g} s") from None
+        failure = reply.failure
+        if failure is None:
+            return msgspec.msgpack.decode(reply.body, type=answer)
+        if failure.owner is not None:
+            raise NotOwner(kind, failure.owner)
+        raise (LogUnavailable if failure.retriable else LogError)(failure.text)
+
+    # --- answering --------------------------------------------------------------------------------------------------
+
+    def serve(self, kind: str, message: type[Q], answer: Callable[[Q], Awaitable[Struct]]) -> None:
+        """Have messages of a kind answered; what ``answer`` raises is told to whoever asks."""
+        assert kind not in self._served, kind
+        self._served[kind] = message, answer
+
+    def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._admitted(reader, writer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _admitted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self._strangers < _STRANGERS and await self._is_one_of_us(reader, writer):
+                await _Answers(self, reader, writer).run()
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError):
+            pass  # whoever asks comes again
+        except Exception as error:  # noqa: BLE001 - logged and counted; others' connections go on
+            self._barrier.caught("answering another node", error)
+        finally:
+            writer.close()
+
+    async def _is_one_of_us(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        self._strangers += 1
+        try:
+            async with asyncio.timeout(_HELLO_S):
+                mine = _Hello(self.start, secrets.token_bytes(32))
+                _write(writer, mine)
+                theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)
+                if not hmac.compare_digest(theirs.proof, self.proof(b"asks", theirs.start, mine, theirs.nonce)):
+                    _log.warning("somebody who is no node of this cluster wants to be answered")
+                    return False
+                _write(writer, _Proof(self.start, self.proof(b"answers", theirs.start, mine, theirs.nonce)))
+                return True
+        finally:
+            self._strangers -= 1
+
+    def proof(self, role: bytes, asks: int, hello: _Hello, nonce: bytes) -> bytes:
+        """That one knows the secret, in a role of one connection: both ends have given a number to it."""
+        told = role + struct.pack(">qq", asks, hello.start) + hello.nonce + nonce
+        return hmac.digest(self._secret, told, sha256)
+
+    async def answer(self, request: _Request) -> _Reply:
+        """What is answered to a request."""
+        served = self._served.get(request.kind)
+        if served is None:
+            return _Reply(request.number, _NOTHING, _Failure(f"this node answers no {request.kind}", retriable=True))
+        kind, answer = served
+        try:
+            answered = await answer(msgspec.msgpack.decode(request.body, type=kind))
+            return _Reply(request.number, Raw(msgspec.msgpack.encode(answered)))
+        except NotOwner as error:
+            failure = _Failure(str(error), retriable=True, owner=error.node_id)
+        except LogError as error:
+            failure = _Failure(str(error), error.retriable)
+        except Exception as error:  # noqa: BLE001 - counted, and told to whoever asks; it costs that request
+            self._barrier.caught("answering another node", error, asked=request.kind)
+            failure = _Failure(f"{request.kind} failed there", retriable=True)
+        return _Reply(request.number, _NOTHING, failure)
+
+    async def connect(self, member: Member) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to that very start of a node. Raises PeerUnreachable, OSError, EOFError, TimeoutError."""
+        told = member.addresses.get(LISTENER)
+        if told is None:
+            raise PeerUnreachable(f"node {member.node_id} tells no address for other nodes")
+        address = Address.parse(told)
+        async with asyncio.timeout(_HELLO_S):
+            name = address.host if self._tls is not None else None
+            reader, writer = await asyncio.open_connection(
+                address.host, address.port, ssl=self._tls, server_hostname=name
+            )
+            try:
+                hello = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Hello)
+                if hello.start != member.start:
+                    raise PeerUnreachable(f"node {member.node_id} is another start by now")
+                nonce = secrets.token_bytes(32)
+                _write(writer, _Proof(self.start, self.proof(b"asks", self.start, hello, nonce), nonce))
+                theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)
+                if not hmac.compare_digest(theirs.proof, self.proof(b"answers", self.start, hello, nonce)):
+                    raise PeerUnreachable(f"what listens at {told} is no node of this cluster")
+            except BaseException:
+                writer.close()
+                raise
+        return reader, writer
+
+    def account(self) -> Account:
+        """Where a connection counts what it holds."""
+        return self._budget.account(lambda: None)
+
+
+class _Answers:
+    """A connection by which another node asks."""
+
+    def __init__(self, peers: Peers, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._peers = peers
+        self._reader = reader
+        self._writer = writer
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bytes = 0
+        self._less = asyncio.Event()
+        self._account = peers.account()
+
+    async def run(self) -> None:
+        """Answer until the connection ends."""
+        try:
+            while True:
+                while len(self._tasks) >= _ASKED_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
+                    self._less.clear()
+                    await self._less.wait()
+                frame = await _read(self._reader, _MOST)
+                task = asyncio.get_running_loop().create_task(self._answer(frame))
+                self._count(len(frame))
+                self._tasks.add(task)
+                task.add_done_callback(partial(self._done, len(frame)))
+        finally:
+            for task in tuple(self._tasks):
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            self._account.close()
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._account.count(Kind.REQUESTS, size)
+
+    def _done(self, size: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._count(-size)
+        self._less.set()
+
+    async def _answer(self, frame: bytes) -> None:
+        try:
+            reply = await self._peers.answer(msgspec.msgpack.decode(frame, type=_Request))
+            _write(self._writer, reply)
+            await self._writer.drain()
+        except (OSError, msgspec.MsgspecError):
+            self._writer.close()
+
+
+class _Link:
+    """The connection by which one other start of a node is asked."""
+
+    def __init__(self, peers: Peers, member: Member) -> None:
+        self._peers = peers
+        self._member = member
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[_Reply]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._unsent: list[_Request] = []
+        self.ended = False
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"answers of node {member.node_id}")
+
+    async def ask(self, kind: str, body: bytes) -> _Reply:
+        if len(body) > _MOST - 1024:
+            raise LogError(f"{len(body)} bytes are more than a node is asked at once")
+        self._number += 1
+        request = _Request(self._number, kind, Raw(body))
+        future: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[request.number] = future
+        if self._writer is None:
+            self._unsent.append(request)
+        else:
+            _write(self._writer, request)
+        try:
+            return await future
+        finally:
+            self._waiting.pop(request.number, None)
+
+    def end(self) -> None:
+        """Nothing more is asked, and nobody waits any longer."""
+        self.task.cancel()
+        self._lose("is a member no more")
+
+    def _lose(self, reason: str) -> None:
+        self.ended = True
+        if self._writer is not None:
+            self._writer.close()
+        lost = PeerUnreachable(f"node {self._member.node_id} cannot be asked: {reason}")
+        for waiting in list(self._waiting.values()):
+            if not waiting.done():
+                waiting.set_exception(lost)
+
+    async def _run(self) -> None:
+        reason = "has closed the connection"
+        try:
+            reader, self._writer = await self._peers.connect(self._member)
+            unsent, self._unsent = self._unsent, []
+            for request in unsent:
+                if request.number in self._waiting:
+                    _write(self._writer, request)
+            while True:
+                reply = msgspec.msgpack.decode(await _read(reader, _MOST), type=_Reply)
+                waiting = self._waiting.pop(reply.number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(reply)
+        except (OSError, EOFError, TimeoutError, PeerUnreachable, msgspec.MsgspecError) as error:
+            reason = str(error) or type(error).__name__
+        finally:
+            self._lose(reason)
+
+
+def _write(writer: asyncio.StreamWriter, message: Struct) -> None:
+    body = msgspec.msgpack.encode(message)
+    writer.write(_LENGTH.pack(len(body)) + body)
+
+
+async def _read(reader: asyncio.StreamReader, most: int) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if length > most:
+        raise OSError(f"a message of {length} bytes")
+    return await reader.readexactly(length)
