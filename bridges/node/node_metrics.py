@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bridges.node.stalls import LoopStalls
     from sbp_back.embedded import Embedded
     from sbp_back.range_server.store import StoreStats
+    from sbp_back.range_server.store.stats import Requests
 
 
 _LONG_MS = 10_000
@@ -117,6 +118,11 @@ def _about(node: Scraped) -> Iterator[Metric]:
     yield from quota_metrics(node.quotas)
     yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+    yield value("anabranch_database_waiting", "Changes and queries that wait for the database.", node.db.waiting)
+    yield total("anabranch_database_seconds", "Time spent in the database's transactions.", node.db.seconds)
+    yield total(
+        "anabranch_database_refused", "Changes and queries refused because of the database itself.", node.db.refused
+    )
 
 
 def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
@@ -360,3 +366,17 @@ def store_metrics(stats: StoreStats) -> Iterator[Metric]:
         yield total(f"anabranch_store_{name}", text, getattr(stats, name))
     for name, text in _STORE_VALUES.items():
         yield value(f"anabranch_store_{name}", text, float(getattr(stats, name)))
+    if stats.objects:
+        yield from _object_metrics(stats.objects)
+
+
+def _object_metrics(objects: Mapping[str, Requests]) -> Iterator[Metric]:
+    requests = counter("anabranch_objects_requests", "Requests to the object storage.", "operation", "result")
+    seconds = counter("anabranch_objects_seconds", "Time until they were answered, or failed.", "operation")
+    transferred = counter("anabranch_objects_bytes", "Bytes of objects, sent or received.", "operation")
+    for operation, counted in objects.items():
+        requests.add_metric((operation, "answered"), counted.answered)
+        requests.add_metric((operation, "failed"), counted.failed)
+        seconds.add_metric((operation,), counted.seconds)
+        transferred.add_metric((operation,), counted.bytes)
+    yield from (requests, seconds, transferred)

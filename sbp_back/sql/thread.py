@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import traceback
 from collections import deque
 from contextlib import suppress
@@ -48,6 +49,10 @@ class SqlThread:
         self.engine: Engine = engine
         self.closures = 0
         """Closures executed since opening."""
+        self.refused = 0
+        """Closures that the database itself could not commit: it is away, full, or always met others."""
+        self.seconds = 0.0
+        """Time spent executing."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[Job] = deque()
         # The thread takes from the queue, the loop adds to it; the lock is only for waiting, and to wake who waits.
@@ -63,6 +68,11 @@ class SqlThread:
     def commits(self) -> int:
         """Transactions committed since opening."""
         return self.engine.commits
+
+    @property
+    def waiting(self) -> int:
+        """Closures that nobody executes yet."""
+        return len(self._queue)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to execute; the engine is open."""
@@ -128,6 +138,7 @@ class SqlThread:
         return [queue.popleft() for _ in range(min(MAX_GROUP, len(queue)))]
 
     def _execute(self, group: list[Job]) -> SqlDamaged | None:
+        began = time.perf_counter()
         try:
             self.engine.execute(group, self._refuse)
             return None
@@ -139,6 +150,8 @@ class SqlThread:
             for job in group:
                 job.error = lost
             return lost
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def _settle(self, group: list[Job]) -> None:
         for job in group:
@@ -163,6 +176,7 @@ class SqlThread:
 
     def _told(self, error: Exception) -> Exception:
         """What a caller is told: our own words where the trouble is the database's and not the closure's."""
+        self.refused += isinstance(error, SqlFailed)
         if isinstance(error, SqlFull):
             told = self.Full(f"there is no disk space left for {self.what}: it is full")
         elif isinstance(error, SqlDamaged):

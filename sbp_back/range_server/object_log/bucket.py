@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from sbp_back.errors import DecodeError, StoreError
 from sbp_back.range_server.object_log.content import HEAD_BYTES, ObjectHead, decode_head, key_of
 from sbp_back.range_server.object_log.takeover import Takeover
 from sbp_back.range_server.object_log.writer import Put
+from sbp_back.range_server.store.stats import Requests
 from sbp_back.wire.model import Buffer
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ _TIMEOUT = timedelta(seconds=15)
 _CONNECT_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 30.0
 """Seconds for which somebody who opens a log waits for a store that does not answer."""
+OPERATIONS = ("put", "get", "list", "delete")
+"""As stores count and charge them; a deletion is of up to a thousand objects."""
 _AGAIN_SECONDS = 0.1
 _MOST_AGAIN_SECONDS = 2.0
 
@@ -80,6 +84,9 @@ class Bucket:
         self._obstore = obstore
         self.url = url
         self._prefix = ""
+        self.requests = {operation: Requests() for operation in OPERATIONS}
+        """All that were made here and below since it was opened."""
+        self._counting = threading.Lock()
         # Anything that is retried is retried here, where it is known what a second try may find.
         retry = {"max_retries": 0, "retry_timeout": _TIMEOUT}
         parts = urlsplit(url)
@@ -109,19 +116,35 @@ class Bucket:
         return inner
 
     @contextmanager
-    def _answered(self, what: str) -> Iterator[None]:
+    def _answered(self, operation: str, what: str, sent: int = 0) -> Iterator[Callable[[int], None]]:
+        """Counts a request; to be told of bytes that it gives."""
+        began, received, failed = time.perf_counter(), sent, True
+
+        def given(count: int) -> None:
+            nonlocal received
+            received += count
+
         try:
-            yield
+            yield given
+            failed = False
         except FileNotFoundError:
+            failed = False
             raise
         except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise OSError(errno.EIO, f"{what} at {self.url}: {_first_line(error)}") from error
+        finally:
+            with self._counting:
+                counted = self.requests[operation]
+                counted.failed += failed
+                counted.answered += not failed
+                counted.seconds += time.perf_counter() - began
+                counted.bytes += received
 
     # --- single tries
 
     def put_if_absent(self, key: str, content: Buffer) -> bool:
         """Whether it was put; False: there is one of that name. Raises ``OSError``: unknown."""
-        with self._answered(f"putting {key}"):
+        with self._answered("put", f"putting {key}", len(content)):
             try:
                 self._obstore.put(self._store, self._prefix + key, content, mode="create", use_multipart=False)
             except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError):
@@ -130,23 +153,27 @@ class Bucket:
 
     def directories(self, prefix: str) -> list[str]:
         """What comes up to the next slash in the names below ``prefix``. It may be old. Raises ``OSError``."""
-        with self._answered(f"listing {prefix}"):
+        with self._answered("list", f"listing {prefix}"):
             found = self._obstore.list_with_delimiter(self._store, prefix=self._prefix + prefix)
             return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     def get(self, key: str) -> Buffer:
         """A whole object. Raises ``FileNotFoundError`` and other ``OSError``."""
-        with self._answered(f"getting {key}"):
-            return memoryview(self._obstore.get(self._store, self._prefix + key).bytes())
+        with self._answered("get", f"getting {key}") as given:
+            content = memoryview(self._obstore.get(self._store, self._prefix + key).bytes())
+            given(len(content))
+            return content
 
     def get_range(self, key: str, begin: int, end: int) -> Buffer:
         """Bytes ``[begin, end)``, fewer at the object's end. Raises ``FileNotFoundError`` and other ``OSError``."""
-        with self._answered(f"getting {key}"):
-            return memoryview(self._obstore.get_range(self._store, self._prefix + key, start=begin, end=end))
+        with self._answered("get", f"getting {key}") as given:
+            content = memoryview(self._obstore.get_range(self._store, self._prefix + key, start=begin, end=end))
+            given(len(content))
+            return content
 
     def delete(self, keys: Sequence[str]) -> None:
         """Objects, whether they are there or not. Raises ``OSError``: some may be gone."""
-        with self._answered(f"deleting {len(keys)} objects"):
+        with self._answered("delete", f"deleting {len(keys)} objects"):
             try:
                 self._obstore.delete(self._store, [self._prefix + key for key in keys])
             except FileNotFoundError:
@@ -157,7 +184,7 @@ class Bucket:
     def list(self, prefix: str) -> dict[str, int]:
         """Bytes of all objects below ``prefix``, which ends with a slash. It may be old. Raises ``OSError``."""
         found: dict[str, int] = {}
-        with self._answered(f"listing {prefix}"):
+        with self._answered("list", f"listing {prefix}"):
             for chunk in self._obstore.list(self._store, prefix=self._prefix + prefix):
                 found.update((meta["path"][len(self._prefix) :], meta["size"]) for meta in chunk)
         return found

@@ -93,6 +93,7 @@ class ObjectStore(Store):
         stats.disk_free = _NO_BOUND
         stats.recovery_seconds = time.perf_counter() - started
         stats.recovery_scanned_bytes = opened.own.scanned_bytes
+        stats.objects = logs.root.requests
         return store
 
     def _make_writer(self, recovered: Recovered) -> Writing:

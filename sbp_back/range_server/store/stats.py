@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+
+class Requests(Struct):
+    """Requests of one kind to the object storage, each try for itself: ``answered``, or ``failed`` (503, no answer in
+    time; nobody knows then whether it took effect); ``seconds`` until either; ``bytes`` of objects, sent or received."""
+
+    answered: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
 
 
 class StoreStats(Struct):
@@ -46,3 +56,5 @@ class StoreStats(Struct):
     recovery_scanned_bytes: int = 0
     recovery_cut_bytes: int = 0
     zeroed_bytes: int = 0
+    objects: dict[str, Requests] = field(default_factory=dict)
+    """By operation, where data is kept in objects."""

@@ -132,6 +132,7 @@ async def test_a_server_that_stops_and_starts_again_is_told_as_retriable(tmp_pat
             with pytest.raises(DatabaseError) as told:
                 await db.run(insert(key))
             assert told.value.retriable
+        assert (db.refused, db.waiting) == (2, 0)
         server.start()
         async with asyncio.timeout(10):
             while True:

@@ -661,3 +661,19 @@ def test_a_log_has_a_plain_name(tmp_path: Path, name: str) -> None:
 def test_places_that_lead_nowhere_are_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(StoreError, match="objects"):
         ObjectStore.open(tmp_path, object_options(tmp_path, objects=url))
+
+
+async def test_requests_are_counted_as_stores_charge_them(tmp_path: Path) -> None:
+    bucket = Bucket(f"file://{tmp_path}/bucket")
+    inner = bucket.below("logs")
+    assert inner.put_if_absent("a", b"12345")
+    assert not inner.put_if_absent("a", b"12345")
+    assert bytes(bucket.get("logs/a")) == b"12345"
+    assert bytes(inner.get_range("a", 1, 3)) == b"23"
+    with pytest.raises(FileNotFoundError):
+        bucket.get("none")
+    assert inner.list("") == {"a": 5}
+    inner.delete(["a"])
+    told = {operation: (one.answered, one.failed, one.bytes) for operation, one in bucket.requests.items()}
+    assert told == {"put": (2, 0, 10), "get": (3, 0, 7), "list": (1, 0, 0), "delete": (1, 0, 0)}
+    assert all(one.seconds > 0 for one in bucket.requests.values())

@@ -131,6 +131,7 @@ async def test_a_store_that_refuses_for_a_while_stops_nothing_for_good(
         await asyncio.sleep(0.01)
     assert not any(one.done() for one in (*waiting, trimming))
     assert [e.base_offset for e in await driver.read(1)] == [0]
+    assert sum(one.failed for one in driver.store.stats.objects.values()) >= 9
     before = driver.store.stats.checkpoints
     faults.fault = None
     await asyncio.gather(*waiting, trimming)
