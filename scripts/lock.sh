@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Writes requirements/{run,spark,dev}.lock from pyproject.toml: every version pinned, every file hashed, for Python >= 3.11.
-# run.lock is what a node needs; spark.lock adds the data pipeline's, dev.lock what `make test` needs; versions are the same.
+# Writes requirements/{run,cluster,spark,dev}.lock from pyproject.toml: every version pinned, every file hashed, for Python
+# >= 3.11. run.lock is what a node needs; cluster.lock adds what one of several needs, spark.lock the data pipeline's, dev.lock
+# what `make test` needs; versions are the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=${UV:-.venv/bin/uv}
@@ -13,8 +14,10 @@ compile() { # OUTPUT, then further arguments
 mkdir -p requirements
 # setuptools is the build backend of the editable install, which runs without build isolation: so it is locked too.
 compile requirements/run.lock --extra build
+compile requirements/cluster.lock --extra build --extra cluster --constraints requirements/run.lock
 compile requirements/spark.lock --extra build --extra spark --constraints requirements/run.lock
-compile requirements/dev.lock --extra build --extra cluster --extra dev --extra spark --constraints requirements/spark.lock
+compile requirements/dev.lock --extra build --extra cluster --extra dev --extra spark --constraints requirements/spark.lock \
+    --constraints requirements/cluster.lock
 for toolchain in go node; do
     "$uv" pip compile --quiet requirements/$toolchain.in --generate-hashes --no-header --no-emit-index-url \
         -o requirements/$toolchain.lock
@@ -23,3 +26,6 @@ done
     --no-emit-index-url --output-file requirements/spark-connector.lock
 "$uv" pip compile --quiet requirements/fuzz.in --python-version 3.11 --generate-hashes --no-header \
     --no-emit-index-url --output-file requirements/fuzz.lock ${UPGRADE:+--upgrade}
+# The load generator of compose/, with the versions that tests have.
+"$uv" pip compile --quiet requirements/load.in --universal --python-version 3.11 --generate-hashes --no-header \
+    --no-emit-index-url --constraints requirements/dev.lock --output-file requirements/load.lock

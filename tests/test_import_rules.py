@@ -20,6 +20,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "ydb_topic_front": frozenset({"bridges"}),
     "spark_pipeline": frozenset({"bridges", "sbp_back"}),
     "pyspark_anabranch": frozenset({"spark_pipeline"}),
+    "compose": frozenset(),
 }
 """Package -> our other packages it may import."""
 

@@ -17,7 +17,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose"
 PYTHON = "python:3.11-slim-bookworm"
-PROMETHEUS = "prom/prometheus:v2.55.1"
+PUBLISHED = {
+    "prometheus": "prom/prometheus:v2.55.1",
+    "postgres": "postgres:17.2-bookworm",
+    "versitygw": "versity/versitygw:v1.8.0",
+}
+"""Images that the files of compose/ name, by their stand-ins' in compose/local."""
 _DEBIAN = "anabranch-local/debian:bookworm"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -72,16 +77,19 @@ class Engine:
             self._bootstrap(_DEBIAN)
         return _DEBIAN
 
-    def prometheus_image(self) -> str:
-        """Prometheus, or Debian's."""
-        if self.available(PROMETHEUS):
-            return PROMETHEUS
-        name = "anabranch-local/prometheus"
-        local = COMPOSE / "local"
-        base = f"BASE={self.python_image()}"
-        file = str(local / "prometheus.Dockerfile")
-        self.docker("build", "--quiet", "--build-arg", base, "--tag", name, "--file", file, str(local))
-        return name
+    def published(self, name: str, *files: Path) -> str:
+        """An image of :data:`PUBLISHED`, or its stand-in. ``files``: what that is built of beside compose/local."""
+        if self.available(PUBLISHED[name]):
+            return PUBLISHED[name]
+        tag = f"anabranch-local/{name}"
+        with tempfile.TemporaryDirectory() as directory:
+            context = Path(directory) / "context"
+            shutil.copytree(COMPOSE / "local", context)
+            for file in files:
+                shutil.copy2(file, context)
+            command = ["build", "--quiet", "--build-arg", f"BASE={self.python_image()}", "--tag", tag]
+            self.docker(*command, "--file", str(context / f"{name}.Dockerfile"), str(context), seconds=1200)
+        return tag
 
     def build(self, target: str, tag: str) -> str:
         """One of our images, as a user builds it."""

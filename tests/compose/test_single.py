@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
-from urllib.parse import urlencode
-from urllib.request import urlopen
+from collections.abc import Iterator, Mapping
 
 import pytest
 import ydb
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.compose.engine import COMPOSE, Engine, engine
+from tests.compose.engine import Engine, engine
 from tests.compose.queries import alerts, panels
+from tests.compose.services import Services, until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 
-_FILE = COMPOSE / "single" / "compose.yaml"
 _PORTS = ("KAFKA", "YDB", "PRAVEGA", "SEGMENTSTORE", "CONSOLE", "SPARK", "PROMETHEUS")
 _READ = """
 import sys
@@ -32,48 +28,20 @@ print(sorted(row.text for row in rows.selectExpr("string(value) as text").collec
 """
 
 
-class Single:
-    """The services, and where they are reached."""
+class Single(Services):
+    """The services of compose/single, and where they are reached."""
 
     def __init__(self, engine: Engine, ports: Mapping[str, int], project: str) -> None:
-        self.engine = engine
-        self.ports = ports
-        self.project = project
-        self.environment = {
-            **{f"{name}_PORT": str(port) for name, port in ports.items()},
+        images = {
             "ANABRANCH_IMAGE": engine.build("node", "anabranch-test"),
             "SPARK_IMAGE": engine.build("spark", "anabranch-spark-test"),
-            "PROMETHEUS_IMAGE": engine.prometheus_image(),
-            "OPEN_FILES": "16384",
+            "PROMETHEUS_IMAGE": engine.published("prometheus"),
         }
-
-    def compose(self, *arguments: str) -> str:
-        return self.engine.compose(_FILE, self.project, *arguments, environment=self.environment)
-
-    def container(self, service: str) -> str:
-        return self.compose("ps", "-q", service).strip()
-
-    def healthy(self, service: str, seconds: float = 240.0) -> None:
-        """Return when a service's health check has succeeded."""
-        told = ["inspect", "--format", "{{.State.Health.Status}}", self.container(service)]
-        until(lambda: self.engine.docker(*told).strip() == "healthy", f"{service} is healthy", seconds)
+        super().__init__(engine, "single", ports, project, images)
 
     @property
     def kafka(self) -> str:
         return f"127.0.0.1:{self.ports['KAFKA']}"
-
-    def prometheus(self, path: str, **parameters: str) -> Any:
-        url = f"http://127.0.0.1:{self.ports['PROMETHEUS']}/api/v1/{path}?{urlencode(parameters)}"
-        with urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
-
-
-def until(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Return when it holds. Raises AssertionError when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")

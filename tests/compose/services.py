@@ -1,0 +1,53 @@
+"""The services of a file of compose/, started as a user does it, and what may happen to them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from tests.compose.engine import COMPOSE, Engine
+
+
+class Services:
+    """``kind``: the directory of compose/. ``ports``: of this machine, by the variable's name without ``_PORT``."""
+
+    def __init__(
+        self, engine: Engine, kind: str, ports: Mapping[str, int], project: str, more: Mapping[str, str]
+    ) -> None:
+        self.engine = engine
+        self.ports = ports
+        self.project = project
+        self._file = COMPOSE / kind / "compose.yaml"
+        self.environment = {
+            **{f"{name}_PORT": str(port) for name, port in ports.items()},
+            "OPEN_FILES": "16384",
+            **more,
+        }
+
+    def compose(self, *arguments: str, seconds: float = 300.0) -> str:
+        return self.engine.compose(self._file, self.project, *arguments, environment=self.environment, seconds=seconds)
+
+    def container(self, service: str) -> str:
+        return self.compose("ps", "-q", service).strip()
+
+    def healthy(self, service: str, seconds: float = 240.0) -> None:
+        """Return when a service's health check has succeeded."""
+        told = ["inspect", "--format", "{{.State.Health.Status}}", self.container(service)]
+        until(lambda: self.engine.docker(*told).strip() == "healthy", f"{service} is healthy", seconds)
+
+    def prometheus(self, path: str, **parameters: str) -> Any:
+        url = f"http://127.0.0.1:{self.ports['PROMETHEUS']}/api/v1/{path}?{urlencode(parameters)}"
+        with urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Return when it holds. Raises AssertionError when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.2)

@@ -1,0 +1,148 @@
+"""compose/cluster, started as a user does it: clients go on, and what they were told stays true, whatever ends, stands
+still or is cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.compose.clients import Clients
+from tests.compose.engine import engine
+from tests.compose.queries import alerts, panels
+from tests.compose.services import Services, until
+from tests.ports import free_port
+from tests.s3_server import PROGRAM
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+
+NODES = ("node1", "node2", "node3")
+_PORTS = ("KAFKA", "YDB", "PRAVEGA", "SEGMENTSTORE", "CONSOLE")
+
+
+class Cluster(Services):
+    """Its services, and what may happen to them."""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{self.ports[f'KAFKA{number}']}" for number in (1, 2, 3))
+
+    def kill(self, service: str) -> None:
+        """As a loss of power: SIGKILL, and it is started again."""
+        self.engine.docker("kill", self.container(service))
+        self.compose("up", "--detach", "--no-deps", service)
+
+    def still(self, service: str, seconds: float) -> None:
+        """All its processes stand still for a while."""
+        container = self.container(service)
+        self.engine.docker("pause", container)
+        time.sleep(seconds)
+        self.engine.docker("unpause", container)
+
+    def cut_off(self, service: str, networks: tuple[str, ...], seconds: float) -> None:
+        """Nothing comes to it or goes from it in these networks for a while."""
+        container = self.container(service)
+        for network in networks:
+            self.engine.docker("network", "disconnect", f"{self.project}_{network}", container)
+        time.sleep(seconds)
+        for network in networks:
+            names = [service, *([f"{service}.backend"] if network == "backend" else [])]
+            aliases = [part for name in names for part in ("--alias", name)]
+            self.engine.docker("network", "connect", *aliases, f"{self.project}_{network}", container)
+
+    def leaders(self) -> set[int]:
+        """Nodes that lead partitions of the load's topic."""
+        listed = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics("load", timeout=30).topics["load"]
+        return {partition.leader for partition in listed.partitions.values()}
+
+    def whole(self) -> None:
+        """Return when all nodes are healthy and lead something."""
+        for node in NODES:
+            self.healthy(node)
+        until(lambda: self.leaders() == {1, 2, 3}, "all nodes lead partitions", 120)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with engine() as docker:
+        ports = {f"{name}{number}": free_port() for name in _PORTS for number in (1, 2, 3)}
+        ports["PROMETHEUS"] = free_port()
+        more = {
+            "ANABRANCH_IMAGE": docker.build("node", "anabranch-test"),
+            "LOAD_IMAGE": docker.build("load", "anabranch-load-test"),
+            "PROMETHEUS_IMAGE": docker.published("prometheus"),
+            "POSTGRES_IMAGE": docker.published("postgres"),
+            "STORE_IMAGE": docker.published("versitygw", Path(PROGRAM.command()[0])),
+            "LOAD_RATE": "100",
+        }
+        running = Cluster(docker, "cluster", ports, f"cluster{free_port()}", more)
+        try:
+            running.compose("up", "--detach")
+            yield running
+        finally:
+            running.compose("down", "--volumes")
+
+
+@pytest.fixture
+def clients(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Clients]:
+    cluster.whole()
+    clients = Clients(cluster.bootstrap, tmp_path, request.node.callspec.id.replace(" ", "-"))
+    clients.begin()
+    yield clients
+    clients.finish.set()
+
+
+FAULTS: dict[str, Callable[[Cluster], None]] = {
+    "kill": lambda cluster: cluster.kill("node2"),
+    "pause": lambda cluster: cluster.still("node2", 20),
+    "cut off": lambda cluster: cluster.cut_off("node3", ("backend", "clients"), 20),
+    "cut off from the others": lambda cluster: cluster.cut_off("node3", ("backend",), 20),
+    "database restarts": lambda cluster: cluster.kill("database"),
+    "database stands still": lambda cluster: cluster.still("database", 20),
+    "store away": lambda cluster: cluster.still("store", 30),
+    "store restarts": lambda cluster: cluster.kill("store"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_acknowledged_is_lost_or_doubled(cluster: Cluster, clients: Clients, fault: str) -> None:
+    FAULTS[fault](cluster)
+    print(f"{fault}: everybody had got on {clients.progress():.1f} s after its end")
+    cluster.whole()
+    clients.progress()
+    assert clients.end() == []
+
+
+@pytest.mark.parametrize("which", ["orderly"])
+def test_nodes_restart_one_after_the_other_and_no_client_is_shown_an_error(
+    cluster: Cluster, clients: Clients, which: str
+) -> None:
+    for node in NODES:
+        cluster.compose("stop", node)
+        state = cluster.engine.docker("inspect", "--format", "{{.State.ExitCode}}", cluster.container(node))
+        assert state.strip() == "0"
+        cluster.compose("up", "--detach", "--no-deps", node)
+        cluster.whole()
+        clients.progress()
+    assert clients.end() == []
+    assert clients.unanswered() == []
+
+
+def test_prometheus_sees_all_and_takes_every_query(cluster: Cluster) -> None:
+    cluster.whole()
+    targets = lambda: [one["health"] for one in cluster.prometheus("targets")["activeTargets"]]  # noqa: E731
+    until(lambda: targets() == ["up"] * 4, "nodes and the load generator are scraped")
+    for query in [query for _, query in panels()] + alerts():
+        cluster.prometheus("query", query=query)
+
+
+def test_the_load_generator_has_seen_nothing_lost_or_doubled(cluster: Cluster) -> None:
+    """Through all that the tests above have done."""
+    container = cluster.container("load")
+    cluster.engine.docker("stop", "--time", "120", container)
+    logs = cluster.engine.docker("logs", container)
+    print(logs.splitlines()[-1])
+    assert cluster.engine.docker("inspect", "--format", "{{.State.ExitCode}}", container).strip() == "0", logs
