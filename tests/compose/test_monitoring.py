@@ -9,13 +9,18 @@ import pytest
 from tests.compose.queries import alerts, panels, unknown
 from tests.conftest import NodeFactory
 from tests.node_process import NodeProcess
+from tests.postgres import Postgres
 
 
 @pytest.fixture(scope="module")
-def families(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    factory = NodeFactory(tmp_path_factory.mktemp("monitoring"))
+def families(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> set[str]:
+    """Of a node with a disk, and of one of a cluster."""
+    directory = tmp_path_factory.mktemp("monitoring")
+    factory = NodeFactory(directory)
+    shared = {"cluster.database": postgres.made(), "node.id": "1", "sbp.durability": "object"}
     try:
-        return exported(factory())
+        alone = exported(factory())
+        return alone | exported(factory("one", settings={**shared, "sbp.objects": f"file://{directory}/bucket"}))
     finally:
         factory.dispose()
 
@@ -27,7 +32,7 @@ def exported(node: NodeProcess) -> set[str]:
 
 def test_every_query_names_metrics_that_a_node_exports(families: set[str]) -> None:
     asked = [("alert", query) for query in alerts()] + list(panels())
-    assert len(asked) > 25
+    assert len(asked) > 40
     assert {title: missing for title, query in asked if (missing := unknown(query, families))} == {}
 
 

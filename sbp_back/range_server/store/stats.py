@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 class Requests(Struct):
     """Requests of one kind to the object storage, each try for itself: ``answered``, or ``failed`` (503, no answer in
-    time; nobody knows then whether it took effect); ``seconds`` until either; ``bytes`` of objects, sent or received."""
+    time; nobody knows then whether it took effect); ``seconds`` until either; ``bytes`` of objects, both ways."""
 
     answered: int = 0
     failed: int = 0
