@@ -19,7 +19,7 @@ from sbp_back.cycle import cycle_of
 
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
-S = TypeVar("S", str, tuple[str, str], tuple[str, int])
+S = TypeVar("S", str, tuple[str, str], tuple[str, int], tuple[float, str, str])
 
 _TURN_SECONDS = 0.003
 """Of a turn of the loop, from its beginning on, for all works of this kind."""
@@ -109,13 +109,13 @@ async def by_name(things: Iterable[T], name: Callable[[T], N]) -> tuple[dict[N, 
     return first, twice
 
 
-def sorting(items: Sequence[S]) -> Iterator[S | None]:
-    """``items`` in ascending order, after a None for each step of the way."""
+def sorting(items: Sequence[S], *, descending: bool = False) -> Iterator[S | None]:
+    """``items`` in ascending order, or descending, after a None for each step of the way."""
     runs = []
     for start in range(0, len(items), _RUN):
-        runs.append(sorted(items[start : start + _RUN]))
+        runs.append(sorted(items[start : start + _RUN], reverse=descending))
         yield None
-    yield from merge(*runs)
+    yield from merge(*runs, reverse=descending)
 
 
 async def in_order(names: Sequence[str]) -> AsyncIterator[str]:

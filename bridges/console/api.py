@@ -16,8 +16,12 @@ from bridges.console.groups import GroupHandlers
 from bridges.console.host import Host
 from bridges.console.jobs import JobHandlers
 from bridges.console.memory import Counted
+from bridges.console.node_facts import NodeFactHandlers
+from bridges.console.pictures import PictureHandlers
 from bridges.console.quotas import QuotaHandlers
 from bridges.console.records import FRONT, RecordHandlers
+from bridges.console.resets import ResetHandlers
+from bridges.console.sides import SideHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
 from bridges.console.transactions import TransactionHandlers
@@ -43,6 +47,10 @@ class Console:
         StatusHandlers(self._node).add_to(app)
         TopicHandlers(self._node).add_to(app)
         GroupHandlers(self._node).add_to(app)
+        PictureHandlers(self._node).add_to(app)
+        ResetHandlers(self._node).add_to(app)
+        SideHandlers(self._node).add_to(app)
+        NodeFactHandlers(self._node).add_to(app)
         AccessRuleHandlers(self._node).add_to(app)
         QuotaHandlers(self._node).add_to(app)
         ClusterHandlers(self._node).add_to(app)

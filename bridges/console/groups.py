@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
@@ -19,12 +20,13 @@ from bridges.catalog.group_view import (
     live_groups,
     records_behind,
 )
-from bridges.console import rows
+from bridges.console import paging, rows
 from bridges.console.access import Access
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
+from bridges.console.paging import Page, page_of
 from bridges.errors import LogError
-from bridges.turns import sorting
+from bridges.turns import in_turns, sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
 
 _OPEN_WAIT_S = 3.0
 """How long details wait for partitions that nobody used yet; the ends of those that take longer are left out."""
+_SORTS = frozenset({"name", "members", "lag", "seconds"})
+_TOPICS = 20
+"""Topics of a group that a page of groups names."""
+_MEMBERS_BYTES = 96 * 1024
+"""Of members of a group that are told with a page of its positions."""
+_POSITIONS_BYTES = paging.MOST_BYTES - _MEMBERS_BYTES
 _NOBODY = "Empty"
 """State of a group that has nothing but committed positions."""
 
@@ -48,23 +56,65 @@ class GroupHandlers:
         app.router.add_get("/api/groups/{group}", self.describe)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All groups by name. Lag covers partitions in use, ``unknown_lags`` counts the others."""
-        return await rows.answer(request, "groups", self._summaries(request))
-
-    def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
-        node = self._node
+        """All groups by name. Lag covers partitions in use, ``unknown_lags`` counts the others. Or a page of them
+        (:mod:`bridges.console.paging`), with their lag in seconds and its trend; a lag to sort by is that of the last
+        time the node looked."""
+        page = page_of(request, _SORTS)
+        if page is None:
+            return await rows.answer(request, "groups", self._summaries(request))
         live: dict[GroupName, dict[str, GroupSummary]] = {}
         names: list[tuple[str, str]] = []
-        for name, front, summary in live_groups(node.group_directories):
-            if name not in live:
-                names.append((name[1], name[0]))
-            live.setdefault(name, {})[front] = summary
-            yield None
-        # A group whose positions go, or come, between the two is told once all the same.
-        for name in node.progress.names():
-            if name not in live:
-                names.append((name[1], name[0]))
-            yield None
+        async for _ in in_turns(_all(self._node, live, names)):
+            pass
+        found, total = await paging.chosen(
+            self._sorted_by(request, page, live, names), page, descending=page.sort == "name" and page.descending
+        )
+        return await paging.answer(
+            "groups",
+            found,
+            lambda one: self._row(request, (one[2], one[1]), live.get((one[2], one[1]), {})),
+            page,
+            total,
+        )
+
+    def _sorted_by(
+        self,
+        request: web.Request,
+        page: Page,
+        live: Mapping[GroupName, Mapping[str, GroupSummary]],
+        names: Iterable[tuple[str, str]],
+    ) -> Iterator[tuple[float, str, str] | None]:
+        lags = self._node.recorder.lags
+        for name, space in names:
+            if not page.finds(name) or not self._access.group(request, Operation.DESCRIBE, name):
+                yield None
+                continue
+            value = 0.0
+            if page.sort == "members":
+                value = sum(summary.members for summary in live.get((space, name), {}).values())
+            elif page.sort in ("lag", "seconds"):
+                value = lags.get((space, name), (0, 0.0))[page.sort == "seconds"]
+            yield page.keyed(value), name, space
+
+    def _row(
+        self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
+    ) -> Iterator[dict[str, object] | None]:
+        recorder = self._node.recorder
+        for row in self._line(request, name, fronts):
+            if row is not None:
+                topics = cast("list[str]", row["topics"])
+                row["topic_count"] = len(topics)
+                row["topics"] = topics[:_TOPICS]
+                _, seconds, exact = recorder.lags.get(name, (0, 0.0, True))
+                row["lag_seconds"], row["lag_exact"] = round(seconds, 1), exact
+                trend = recorder.trend(name)
+                row["trend"] = None if trend is None else round(trend, 3)
+            yield row
+
+    def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
+        live: dict[GroupName, dict[str, GroupSummary]] = {}
+        names: list[tuple[str, str]] = []
+        yield from _all(self._node, live, names)
         for one in sorting(names):
             if one is None or not self._access.group(request, Operation.DESCRIBE, one[0]):
                 yield None
@@ -104,16 +154,17 @@ class GroupHandlers:
         node, name = self._node, (request.query.get("space", CONSUMERS), request.match_info["group"])
         self._access.require_group(request, Operation.DESCRIBE, name[1])
         committed = node.progress.of_group(name)
-        assigned = _readers(_views(node, name))
+        assigned = _readers(views_of(node, name))
         # What a member says it reads need not exist; what was committed is shown in any case.
         read = {place for place in assigned if node.logs.get(*place) is not None}
         await _open(log for place in read.union(committed) if (log := node.logs.get(*place)))
         # All of it again, so that positions, ends and members are of the same moment.
-        views, committed = _views(node, name), node.progress.of_group(name)
+        views, committed = views_of(node, name), node.progress.of_group(name)
         if not views and not committed:
             raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
         total = _Total()
+        page = page_of(request, {"name"})
 
         def positions() -> Iterator[dict[str, Any] | None]:
             for place in sorting([*(read & {*readers} | {*committed})]):
@@ -139,7 +190,29 @@ class GroupHandlers:
                 {"front": front, **_member(member)} for front, view in views.items() for member in view.members
             ],
         }
-        return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.told)
+        if page is None:
+            return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.told)
+        told = [row async for row in in_turns(positions()) if row is not None]
+        wanted = [row for row in told if page.finds(row["topic"])]
+        members = cast("list[dict[str, object]]", head["members"])
+        trend = node.recorder.trend(name)
+        head |= {
+            "members": _first(members, _MEMBERS_BYTES),
+            "member_count": len(members),
+            "trend": None if trend is None else round(trend, 3),
+            **total.told,
+        }
+        some = wanted[page.skip : page.skip + page.limit]
+        return await paging.answer(
+            "positions", some, lambda one: iter([self._aged(one)]), page, len(wanted), head, _POSITIONS_BYTES
+        )
+
+    def _aged(self, row: dict[str, Any]) -> dict[str, Any]:
+        """With its lag in seconds."""
+        log = _open_log(self._node, (row["topic"], row["partition"])) if row["lag"] else None
+        seconds, exact = (0.0, True) if log is None else self._node.recorder.age(log, row["offset"])
+        known = row["lag"] is not None
+        return {**row, "lag_seconds": round(seconds, 1) if known else None, "lag_exact": exact if known else None}
 
     def _position(self, group: GroupName, place: Place, member_id: str | None) -> dict[str, Any]:
         node = self._node
@@ -159,7 +232,22 @@ class GroupHandlers:
         }
 
 
-def _views(node: Host, name: GroupName) -> dict[str, GroupView]:
+def _all(node: Host, live: dict[GroupName, dict[str, GroupSummary]], names: list[tuple[str, str]]) -> Iterator[None]:
+    """Fill in the groups that live in fronts, and the names of all, those with their spaces behind them."""
+    for name, front, summary in live_groups(node.group_directories):
+        if name not in live:
+            names.append((name[1], name[0]))
+        live.setdefault(name, {})[front] = summary
+        yield None
+    # A group whose positions go, or come, between the two is told once all the same.
+    for name in node.progress.names():
+        if name not in live:
+            names.append((name[1], name[0]))
+        yield None
+
+
+def views_of(node: Host, name: GroupName) -> dict[str, GroupView]:
+    """What each front in which a group lives knows of it."""
     space, group = name
     found = {
         front: directory.view(group) for front, directory in node.group_directories.items() if directory.space == space
@@ -208,6 +296,21 @@ def _member(member: GroupMemberView) -> dict[str, object]:
         "user": member.user,
         "partitions": partitions,
     }
+
+
+def _first(members: Sequence[dict[str, object]], size: int) -> Sequence[dict[str, object]]:
+    """As many as take that many bytes; of one that reads very many partitions these are left out."""
+    told: list[dict[str, object]] = []
+    for member in members:
+        some, taken = member, len(json.dumps(member))
+        if taken > size // 8:
+            some = {**member, "partitions": None}
+            taken = len(json.dumps(some))
+        size -= taken
+        if size < 0:
+            break
+        told.append(some)
+    return told
 
 
 class _Total:

@@ -22,6 +22,8 @@ _FINE_STEPS = 180
 _COARSE_STEPS = 144
 SERIES_BYTES = 1800
 """What a series takes: its rings, its object, its key and its place."""
+_RATE_STEPS = 3
+"""Over how many steps a present rate is told."""
 _QUIET_S = 3600.0
 """A series in which nothing has changed for so long makes room for a new one."""
 
@@ -82,17 +84,19 @@ class Ring:
     def last(self, step: int, fill: float | None) -> list[float | None]:
         """The values of all steps up to and with ``step``, oldest first, None where nothing is known. Steps after the
         last that was written are ``fill``; None: what was written last."""
-        values = self._values
-        steps = len(values)
-        known: list[float | None] = []
-        for one in range(step - steps + 1, step + 1):
-            if one > self.at:
-                known.append(values[self.at % steps] if fill is None else fill)
-            elif one <= self.at - steps:
-                known.append(None)
-            else:
-                known.append(values[one % steps])
-        return [None if one is None or isnan(one) else one for one in known]
+        return [self.one(at, fill) for at in range(step - len(self._values) + 1, step + 1)]
+
+    def one(self, step: int, fill: float | None) -> float | None:
+        """The value of one step, as :meth:`last` tells it."""
+        values, at = self._values, self.at
+        if step > at:
+            if fill is not None:
+                return fill
+            step = at
+        elif step <= at - len(values):
+            return None
+        value = values[step % len(values)]
+        return None if isnan(value) else value
 
 
 class Series:
@@ -128,11 +132,10 @@ class Series:
             return found
         return [None if one is None else one / span.step_s for one in found]
 
-    @property
-    def value(self) -> float:
-        """What was measured last."""
-        ring = self._fine
-        return ring._values[ring.at % len(ring._values)]
+    def rate(self, now: float) -> float:
+        """What came a second in the last whole steps, of a counter."""
+        end = int(now // FINE_S)
+        return sum(self._fine.one(step, 0.0) or 0.0 for step in range(end - _RATE_STEPS, end)) / (_RATE_STEPS * FINE_S)
 
 
 class History:
@@ -195,6 +198,11 @@ class History:
         """See :meth:`Series.points`; None where there is no such series."""
         one = self._families[family].get(key)
         return None if one is None else one.points(span, now)
+
+    def rate(self, family: str, key: Hashable, now: float) -> float:
+        """See :meth:`Series.rate`; 0 where there is no such series."""
+        one = self._families[family].get(key)
+        return 0.0 if one is None else one.rate(now)
 
     def __len__(self) -> int:
         return sum(map(len, self._families.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -84,6 +84,10 @@ class Host(Protocol):
     @property
     def recorder(self) -> Recorder:
         """What remembers the traffic of the last day."""
+
+    @property
+    def not_promised(self) -> Sequence[tuple[str, bool]]:
+        """What the node does not promise as it is set up, in sentences, and whether only because a setting says so."""
 
     @property
     def phase(self) -> Enum: ...

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from bridges.console.host import Host
 from bridges.console.json_records import BadLine, parse_line
 from bridges.console.long_lines import parse_long_line
 from bridges.console.memory import memory_of
-from bridges.console.rendering import LARGE, STEP, Wanted, rendered
+from bridges.console.rendering import LARGE, STEP, Search, Wanted, rendered
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
@@ -59,6 +59,9 @@ _ROOM_S = 30.0
 _SENDING = 64 * 1024
 """What an answer holds on its way, here and in its socket."""
 _READ_LEAST = 16 * 1024
+_LOOK = 100_000
+"""Records that a search looks at where it does not say how many."""
+_LOOK_MOST = 10_000_000
 _READERS_AT_ONCE = 8
 """Readers whose batches are being rendered; each may hold one decompressed record."""
 _STALLED_S = 60.0
@@ -132,21 +135,37 @@ class RecordHandlers:
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         """Stream records as lines. Query: ``partition`` (default all), ``offset`` (a number, ``earliest`` or
-        ``latest``), ``limit`` (records in all), ``follow`` (wait for more)."""
+        ``latest``) or ``since_ms`` (a time), ``limit`` (records in all), ``follow`` (wait for more).
+
+        With any of ``text``, ``key``, ``header`` (NAME or NAME=TEXT) and ``until_ms`` the records that have all of it;
+        at most ``look`` are looked at, and the last line tells how many were (``looked``), and the offset at which to
+        go on in each partition (``next``)."""
         topic = self._topic(request, Operation.READ)
         query = request.query
         logs = self._logs(topic, query.get("partition"))
         limit = _whole(query.get("limit"), "limit", 0, None)
         follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
+        search = _search(query)
+        looking = 0 if search is None else search.left
         await rows.opened(logs)
-        positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}
+        since = _whole(query.get("since_ms"), "since_ms", 0, None)
+        if since is None:
+            positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}
+        elif "offset" in query:
+            raise RequestError("either offset or since_ms is given")
+        else:
+            positions = {log: await _position_at(log, since) for log in logs}
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         await response.prepare(request)
         task = asyncio.current_task()
         assert task is not None
         self._followers.add(task)
         try:
-            await self._stream(request, response, topic.name, positions, limit, follow)
+            await self._stream(request, response, topic.name, positions, limit, follow, search)
+            if search is not None:
+                reached = {str(log.partition): offset for log, offset in positions.items()}
+                told = {"looked": looking - search.left, "next": reached}
+                await response.write(json.dumps(told).encode() + b"\n")
         except LogError as error:
             # The status line is gone already: the failure is the last line.
             await response.write(json.dumps(error_body(error)).encode() + b"\n")
@@ -181,6 +200,7 @@ class RecordHandlers:
         positions: dict[PartitionLog, int],
         limit: int | None,
         follow: bool,
+        search: Search | None,
     ) -> None:
         ends = {log: log.last_stable_offset for log in positions}
         left = -1 if limit is None else limit
@@ -189,12 +209,12 @@ class RecordHandlers:
         memory = memory_of(request)
         memory.take(Kind.RESPONSES, _SENDING)
         try:
-            while left:
+            while left and (search is None or search.left > 0):
                 moved.clear()
                 progress = False
                 for log in positions:
                     end = log.last_stable_offset if follow else ends[log]
-                    while left and positions[log] < end:
+                    while left and positions[log] < end and (search is None or search.left > 0):
                         held = await memory.granted(Kind.READS, _READ_BYTES, _READ_LEAST)
                         try:
                             batches = await log.read_committed(positions[log], held)
@@ -206,11 +226,13 @@ class RecordHandlers:
                             if not batches:
                                 break  # an operator has declared lost what is there
                             progress = True
-                            wanted = Wanted(log.partition, positions[log], end, left)
+                            wanted = Wanted(log.partition, positions[log], end, left, search=search)
                             lines = rendered(batches, wanted, self._inflated_bytes)
                             count = batches[-1].end_offset - batches[0].base_offset
                             await self._send(response, lines, wanted, count, memory)
-                            positions[log] = max(positions[log], batches[-1].end_offset)
+                            # A search that has enough goes on behind the record that it looked at last.
+                            reached = wanted.at if wanted.is_over and search is not None else batches[-1].end_offset
+                            positions[log] = max(positions[log], reached)
                             left -= wanted.records
                             traffic.fetched(len(batches), wanted.records, size)
                         except OffsetOutOfRange:
@@ -510,6 +532,31 @@ def _position(log: PartitionLog, text: str) -> int:
             f"offset {offset} of {log.topic}-{log.partition} is outside [{log.log_start_offset}, {log.high_watermark}]"
         )
     return offset
+
+
+async def _position_at(log: PartitionLog, since_ms: int) -> int:
+    found = await log.find_timestamp(since_ms)
+    return log.last_stable_offset if found is None else found[0]
+
+
+def _search(query: Mapping[str, str]) -> Search | None:
+    """What records are searched for, None if for nothing. Raises RequestError."""
+    if not query.keys() & {"text", "key", "header", "until_ms", "look"}:
+        return None
+    look = _whole(query.get("look"), "look", 1, _LOOK)
+    until = _whole(query.get("until_ms"), "until_ms", 0, -1)
+    assert look is not None
+    assert until is not None
+    name, _, text = query.get("header", "").partition("=")
+    key = query.get("key")
+    return Search(
+        min(look, _LOOK_MOST),
+        query.get("text", "").encode(),
+        None if key is None else key.encode(),
+        name,
+        text.encode(),
+        until,
+    )
 
 
 def _whole(text: str | None, what: str, low: int, default: int | None) -> int | None:

@@ -11,11 +11,12 @@ from bridges.console.json_records import line_parts
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of, records_of
 from bridges.formats.compression import PIECE
-from bridges.formats.records import StoredBatch, bounded
+from bridges.formats.records import Record, StoredBatch, bounded
 from bridges.sliced import Sliced
 
 _SLICE_RECORDS = 100
 _SLICE_BYTES = 64 * 1024
+_SEARCHED = 1024 * 1024
 LARGE = 1024 * 1024
 """Bytes of a record that is counted by itself: others are no more than what is counted for its reader anyway."""
 STEP = PIECE
@@ -26,7 +27,8 @@ what they have become is counted once the record is there."""
 class Wanted(Struct):
     """What of a partition is rendered: offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
     ``records`` counts those that were; ``held``: bytes of the large one that is being rendered, or decompressed;
-    ``grows``: it is being decompressed, and a step may add :data:`STEP` to it."""
+    ``grows``: it is being decompressed, and a step may add :data:`STEP` to it. With a ``search`` only what that
+    finds is rendered. ``at``: the offset behind the record that was looked at last."""
 
     partition: int
     start: int
@@ -35,6 +37,47 @@ class Wanted(Struct):
     records: int = 0
     held: int = 0
     grows: bool = True
+    search: Search | None = None
+    at: int = -1
+
+    @property
+    def is_over(self) -> bool:
+        """Enough was found, or looked at."""
+        return self.records == self.limit or (self.search is not None and self.search.left <= 0)
+
+
+class Search(Struct):
+    """What records are searched for, one that has all of it: ``text`` in key, value or a header's value, ``key``, and a
+    ``header`` with a value that has ``header_text`` in it. At most ``left`` more are looked at. Of long values the
+    first mebibyte is."""
+
+    left: int
+    text: bytes = b""
+    key: bytes | None = None
+    header: str = ""
+    header_text: bytes = b""
+    until_ms: int = -1
+
+    def finds(self, record: Record) -> bool:
+        """Whether ``record`` is one of these; it counts as looked at."""
+        self.left -= 1
+        if self.until_ms >= 0 and record.timestamp > self.until_ms:
+            return False
+        if self.key is not None and record.key != self.key:
+            return False
+        if self.header and not any(
+            name == self.header and _has(value, self.header_text) for name, value in record.headers
+        ):
+            return False
+        return not self.text or (
+            _has(record.key, self.text)
+            or _has(record.value, self.text)
+            or any(_has(value, self.text) for _, value in record.headers)
+        )
+
+
+def _has(data: bytes | None, text: bytes) -> bool:
+    return not text if data is None else data.find(text, 0, _SEARCHED) >= 0
 
 
 def _large(size: int) -> int:
@@ -50,12 +93,19 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
         try:
             records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
             decompressed = 0  # since the last record, and what is passed over is not known to be nothing
-            for record in bounded(records, wanted.limit - wanted.records if wanted.limit >= 0 else -1):
+            most = wanted.limit - wanted.records if wanted.limit >= 0 and wanted.search is None else -1
+            for record in bounded(records, most):
                 seen += 1
                 decompressed = decompressed + STEP if record is None else 0
                 wanted.grows = record is None
                 wanted.held = _large(min(decompressed, inflated_bytes) if record is None else record.size)
                 if record is not None and record.offset < wanted.end:
+                    wanted.at = record.offset + 1
+                if (
+                    record is not None
+                    and record.offset < wanted.end
+                    and (wanted.search is None or wanted.search.finds(record))
+                ):
                     wanted.records += 1
                     for part in line_parts(record, wanted.partition):
                         lines.append(part)
@@ -66,11 +116,13 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
                 if record is None or seen >= _SLICE_RECORDS:
                     yield b"".join(lines)
                     lines, size, seen = [], 0, 0
+                if wanted.search is not None and wanted.is_over:
+                    break
         except BatchInvalid as error:
             offset = max(wanted.start, batch.base_offset)
             body = {"partition": wanted.partition, "offset": offset, "end": batch.end_offset, "error": str(error)}
             lines.append(json.dumps(body).encode() + b"\n")
-        if wanted.records == wanted.limit:
+        if wanted.is_over:
             break
         seen += 1
     yield b"".join(lines)

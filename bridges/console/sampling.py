@@ -121,6 +121,25 @@ class Recorder:
                             self.history.count(NODE, (front.name, way), now, total - before)
                     traffic.sampled = seen
 
+    def rates(self, topic: str) -> dict[str, dict[str, float]]:
+        """Of each front through which something goes in or out of a topic now, how much a second."""
+        now, found = monotonic(), dict[str, dict[str, float]]()
+        for front in self._node.metrics.fronts.values():
+            if topic in front.topics:
+                rates = {way: self.history.rate(TOPICS, (topic, front.name, way), now) for way in WAYS}
+                if any(rates.values()):
+                    found[front.name] = rates
+        return found
+
+    def flow(self, topic: str, way: str, span: Span) -> list[float | None] | None:
+        """What went one ``way`` through all fronts together; None where nothing did."""
+        now, total = monotonic(), None
+        for front in self._node.metrics.fronts:
+            points = self.history.points(TOPICS, (topic, front, way), span, now)
+            if points is not None:
+                total = points if total is None else [_sum(a, b) for a, b in zip(total, points, strict=True)]
+        return total
+
     def topic_gone(self, topic: str, partitions: int) -> None:
         """A topic was deleted: one that is made anew under its name has a history of its own."""
         self.history.forget(TOPICS, [(topic, front, way) for front in self._node.metrics.fronts for way in WAYS])
@@ -212,6 +231,10 @@ class Recorder:
         """Records a second by which a group's lag grows, over the last minutes; None where that is not known."""
         points = self.history.points(GROUPS, (*name, RECORDS), Span.HOUR, monotonic())
         return None if points is None else slope(points[-_WINDOW:], Span.HOUR.step_s)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other
 
 
 def slope(points: Iterable[float | None], step_s: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,21 @@ from aiohttp import web
 from bridges.auth import Operation
 from bridges.awaited import awaited
 from bridges.catalog import topic_config
-from bridges.catalog.topic import Topic
-from bridges.console import rows, transactions
+from bridges.catalog.topic import Topic, TopicKind
+from bridges.console import paging, rows, transactions
 from bridges.console.access import Access
 from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
+from bridges.console.history import Span
 from bridges.console.host import Host
+from bridges.console.paging import Page, flag, page_of
+from bridges.console.pictures import rounded
+from bridges.console.sampling import WAYS
 from bridges.log.skipping import skip
 from bridges.turns import in_turns, sorting
 
 if TYPE_CHECKING:
+    from bridges.catalog.lineage import PartitionInfo
     from bridges.log.cleaner import CleanerView
     from bridges.log.partition_log import Appended, PartitionLog
 
@@ -52,8 +57,41 @@ class TopicHandlers:
         app.router.add_post(f"{partition}/transactions/{{producer}}/end", self.end_transaction)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All topics in alphabetical order; record counts cover the partitions that are in use."""
-        return await rows.answer(request, "topics", self._summaries(request))
+        """All topics in alphabetical order; record counts cover the partitions that are in use. Or a page of them
+        (:mod:`bridges.console.paging`), with rates; and with ``history`` what went in and out in the last hour."""
+        page = page_of(request, _SORTS)
+        if page is None:
+            return await rows.answer(request, "topics", self._summaries(request))
+        by_name = page.sort == "name"
+        found, total = await paging.chosen(self._sorted_by(request, page), page, descending=by_name and page.descending)
+        history = flag(request, "history")
+        return await paging.answer("topics", found, lambda one: self._row(one[1], history), page, total)
+
+    def _sorted_by(self, request: web.Request, page: Page) -> Iterator[tuple[float, str, str] | None]:
+        value = _SORTS[page.sort]
+        for name, topic in [*self._node.catalog.topics.items()]:
+            if not page.finds(name) or not self._access.topic(request, Operation.DESCRIBE, name):
+                yield None
+            elif value is None:
+                yield 0.0, name, ""
+            else:
+                yield page.keyed(value(self._node, topic)), name, ""
+
+    def _row(self, name: str, history: bool) -> Iterator[dict[str, object] | None]:
+        topic = self._node.catalog.topics.get(name)
+        if topic is None:
+            return  # deleted a moment ago
+        recorder = self._node.recorder
+        for row in self._summary(topic):
+            if row is not None:
+                row["rates"] = recorder.rates(name)
+                row["internal"] = topic.kind is not TopicKind.USER
+                if history:
+                    row["history"] = {
+                        way: None if (points := recorder.flow(name, way, Span.HOUR)) is None else _fewer(points)
+                        for way in ("bytes_in", "bytes_out")
+                    }
+            yield row
 
     def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
         topics = self._node.catalog.topics
@@ -231,7 +269,9 @@ class TopicHandlers:
 
     async def _details(self, request: web.Request, topic: Topic, status: int = 200) -> web.StreamResponse:
         node = self._node
-        found = [(info, node.logs.get(topic.name, info.index)) for info in topic.partitions]
+        page = page_of(request, {"name"}) if request.method == "GET" else None
+        wanted = topic.partitions if page is None else topic.partitions[page.skip : page.skip + page.limit]
+        found = [(info, node.logs.get(topic.name, info.index)) for info in wanted]
         logs = [(info, log) for info, log in found if log is not None]
         await rows.opened([log for _, log in logs])
         effective = {
@@ -246,21 +286,80 @@ class TopicHandlers:
             "importing": _importing(topic),
             "config": topic.config,
             "effective_config": {key: value.value for key, value in effective.items()},
+            "partition_count": len(topic.partitions),
+            "kind": topic.kind.value,
+            "epoch": topic.epoch,
         }
-        partitions = (
-            {
-                "partition": info.index,
-                "start_offset": log.log_start_offset,
-                "end_offset": log.high_watermark,
-                "bytes": log.size_bytes,
-                "epoch": log.epoch,
-                "stream_id": info.stream_id,
-                "skipped": [{"first": first, "end": end} for first, end in log.skipped],
-                "compaction": _compaction(node.cleaner.views.get((topic.name, info.index))),
-            }
-            for info, log in logs
+        if page is None:
+            partitions = (self._partition_row(topic, info, log) for info, log in logs)
+            return await rows.answer(request, "partitions", partitions, head=head, status=status)
+        head["rates"] = node.recorder.rates(topic.name)
+        return await paging.answer(
+            "partitions",
+            logs,
+            lambda one: iter([self._partition_row(topic, *one)]),
+            page,
+            len(topic.partitions),
+            head,
         )
-        return await rows.answer(request, "partitions", partitions, head=head, status=status)
+
+    def _partition_row(self, topic: Topic, info: PartitionInfo, log: PartitionLog) -> dict[str, object]:
+        """``keys`` are fractions of all keys; ``oldest_ms`` is the age of what is kept longest, as far as is known to
+        the log's index: no record of its first 64 KiB is younger."""
+        return {
+            "partition": info.index,
+            "start_offset": log.log_start_offset,
+            "end_offset": log.high_watermark,
+            "last_stable_offset": log.last_stable_offset,
+            "bytes": log.size_bytes,
+            "epoch": log.epoch,
+            "stream_id": info.stream_id,
+            "active": info.is_active,
+            "keys": info.keys.doubles,
+            "made_epoch": info.made_epoch,
+            "sealed_epoch": info.sealed_epoch,
+            "parents": info.parents,
+            "children": info.children,
+            "oldest_ms": log.state.index.time_at(log.log_start_offset) if log.high_watermark else None,
+            "skipped": [{"first": first, "end": end} for first, end in log.skipped],
+            "compaction": _compaction(self._node.cleaner.views.get((topic.name, info.index))),
+        }
+
+
+def _records(node: Host, topic: Topic) -> float:
+    return sum(log.high_watermark - log.log_start_offset for log in _in_use(node, topic))
+
+
+def _bytes(node: Host, topic: Topic) -> float:
+    return sum(log.size_bytes for log in _in_use(node, topic))
+
+
+def _in_use(node: Host, topic: Topic) -> Iterator[PartitionLog]:
+    for partition in topic.partitions:
+        log = node.logs.known(topic.name, partition.index)
+        if log is not None and log.is_open:
+            yield log
+
+
+def _rate(way: str) -> Callable[[Host, Topic], float]:
+    return lambda node, topic: sum(rates[way] for rates in node.recorder.rates(topic.name).values())
+
+
+_SORTS: dict[str, Callable[[Host, Topic], float] | None] = {
+    "name": None,
+    "partitions": lambda node, topic: len(topic.partitions),
+    "created": lambda node, topic: topic.created_ms,
+    "records": _records,
+    "bytes": _bytes,
+    **{way: _rate(way) for way in WAYS},
+}
+"""By what topics are sorted; a topic of many partitions is looked at in one go, up to the most there may be of one."""
+
+
+def _fewer(points: Sequence[float | None]) -> Sequence[float | None] | None:
+    """A third of the points, each the mean of three."""
+    some = ([one for one in points[place : place + 3] if one is not None] for place in range(0, len(points), 3))
+    return rounded([sum(known) / len(known) if known else None for known in some])
 
 
 def _compaction(view: CleanerView | None) -> dict[str, object] | None:

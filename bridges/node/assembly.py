@@ -539,6 +539,11 @@ class Node:
             told.update(values)
         self.static_config.update(told)
 
+    @property
+    def not_promised(self) -> list[tuple[str, bool]]:
+        """What it does not promise as it is set up, in sentences, and whether only because a setting says so."""
+        return [(limit.sentence, limit.chosen) for limit in promises.of_node(self.settings.sbp)]
+
     def describe(self) -> dict[str, object]:
         """Who this node is, where it listens, and how it keeps data."""
         return {

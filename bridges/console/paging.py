@@ -1,0 +1,120 @@
+"""Pages of long lists: searched, sorted and cut on the node, none of them larger than :data:`MOST_BYTES`.
+
+A request that says ``limit`` gets a page; one that does not gets all of it, row by row (:mod:`bridges.console.rows`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from aiohttp import web
+from msgspec import Struct
+
+from bridges.console.errors import RequestError
+from bridges.turns import S, in_turns, sorting
+
+MOST_BYTES = 240 * 1024
+"""Of rows; with what stands around them an answer stays below 256 KiB."""
+MOST_ROWS = 500
+_SEARCHED = 249
+"""Longest text to search for: that of a topic's name."""
+T = TypeVar("T")
+Row = Mapping[str, object]
+
+
+class Page(Struct, frozen=True):
+    """What of a list is wanted: ``limit`` rows behind the first ``skip`` of those whose name has ``search`` in it."""
+
+    limit: int
+    skip: int = 0
+    search: str = ""
+    sort: str = ""
+    descending: bool = False
+
+    def finds(self, name: str) -> bool:
+        """Whether ``name`` has what is searched for in it, whatever its case."""
+        return not self.search or self.search in name.lower()
+
+    def keyed(self, value: float) -> float:
+        """What rows are sorted by in ascending order, so that names are in that order where values are the same."""
+        return -value if self.descending else value
+
+
+def page_of(request: web.Request, sorts: Collection[str]) -> Page | None:
+    """The page that a request asks for, None for all of the list. Raises RequestError."""
+    query = request.query
+    if "limit" not in query:
+        return None
+    sort = query.get("sort", "name")
+    if sort not in sorts:
+        raise RequestError(f"sort = {sort!r} is none of {', '.join(sorted(sorts))}")
+    search = query.get("search", "").lower()
+    if len(search) > _SEARCHED:
+        raise RequestError(f"search is longer than {_SEARCHED} characters")
+    return Page(
+        min(whole(query["limit"], "limit", 1), MOST_ROWS),
+        whole(query.get("skip", "0"), "skip", 0),
+        search,
+        sort,
+        flag(request, "descending"),
+    )
+
+
+def whole(text: str, what: str, low: int) -> int:
+    """A whole number of a query. Raises RequestError."""
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < low:
+        raise RequestError(f"{what} = {text!r} is not a whole number from {low} on")
+    return int(text)
+
+
+def flag(request: web.Request, name: str) -> bool:
+    """Whether a query says that something is so."""
+    return request.query.get(name, "false").lower() in ("true", "1", "yes", "")
+
+
+async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = False) -> tuple[list[S], int]:
+    """Those of ``items`` that are on the page, and how many there are of all pages; None is passed over."""
+    found = [one async for one in in_turns(items) if one is not None]
+    rows: list[S] = []
+    place = 0
+    async for one in in_turns(sorting(found, descending=descending)):
+        if one is None:
+            continue
+        if place >= page.skip:
+            rows.append(one)
+            if len(rows) == page.limit:
+                break
+        place += 1
+    return rows, len(found)
+
+
+async def answer(
+    key: str,
+    items: Iterable[T],
+    row: Callable[[T], Iterator[Row | None]],
+    page: Page,
+    total: int,
+    head: Row | None = None,
+    room: int | None = None,
+) -> web.Response:
+    """An object with ``head``, the rows that ``row`` makes of ``items`` (None now and then), ``total``, and ``next``:
+    what to skip for the next page, null where there is none. What would be too large is left to that, too."""
+    pieces: list[str] = []
+    size = 0
+    taken = 0
+    for item in items:
+        made = [one async for one in in_turns(row(item)) if one is not None]
+        told = [json.dumps(one) for one in made]
+        more = sum(map(len, told)) + 2 * len(told)
+        if pieces and size + more > (MOST_BYTES if room is None else room):
+            break
+        pieces += told
+        size += more
+        taken += 1
+    reached = page.skip + taken
+    tail = {"total": total, "next": reached if reached < total and taken else None}
+    start = json.dumps(head)[:-1] + ", " if head else "{"
+    body = f"{start}{json.dumps(key)}: [{', '.join(pieces)}], {json.dumps(tail)[1:]}"
+    return web.Response(text=body, content_type="application/json", headers={"Cache-Control": "no-store"})

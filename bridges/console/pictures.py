@@ -1,0 +1,118 @@
+"""What went through the node lately, over HTTP: of the node, a topic, a group and its partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.catalog.group_view import CONSUMERS
+from bridges.console.access import Access
+from bridges.console.errors import RequestError
+from bridges.console.history import Span
+from bridges.console.host import Host
+from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
+
+_PLACES = 12
+"""Partitions of a group in one picture: those that are furthest behind."""
+Points = list[float | None]
+
+
+class PictureHandlers:
+    """``/api/history``, and the same of topics and groups."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self._access = Access(node.authorizer)
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/history", self.node)
+        app.router.add_get("/api/topics/{topic}/history", self.topic)
+        app.router.add_get("/api/groups/{group}/history", self.group)
+
+    async def node(self, request: web.Request) -> web.Response:
+        """The node's: ``cpu`` (of one core), ``memory`` and ``held`` (bytes), ``late`` (seconds that beats of the loop
+        came late, a second), and of each front what went through it."""
+        self._access.require_node(request, Operation.DESCRIBE)
+        span = _span(request)
+        names = list(self._node.metrics.fronts)
+        fronts = {
+            name: {
+                "connections": self._points(NODE, ("connections", name), span),
+                **{way: self._points(NODE, (name, way), span) for way in WAYS},
+            }
+            for name in names
+        }
+        own = {name: self._points(NODE, name, span) for name in ("cpu", "memory", "held", "late")}
+        return self._answer(span, {**own, "fronts": fronts})
+
+    async def topic(self, request: web.Request) -> web.Response:
+        """What went through each front into and out of a topic, in records and bytes a second."""
+        name = request.match_info["topic"]
+        self._access.require_topic(request, Operation.DESCRIBE, name)
+        self._node.catalog.topic(name)
+        span = _span(request)
+        fronts: dict[str, dict[str, Points | None]] = {}
+        for front in self._node.metrics.fronts:
+            told = {way: self._points(TOPICS, (name, front, way), span) for way in WAYS}
+            if any(points is not None for points in told.values()):
+                fronts[front] = told
+        return self._answer(span, {"fronts": fronts})
+
+    async def group(self, request: web.Request) -> web.Response:
+        """Lag of a group in ``records`` and ``seconds``, its ``trend``, and the same of the partitions that are
+        furthest behind. Query: ``space``."""
+        name = (request.query.get("space", CONSUMERS), request.match_info["group"])
+        self._access.require_group(request, Operation.DESCRIBE, name[1])
+        span, recorder = _span(request), self._node.recorder
+        told: list[tuple[float, str, int, Points, Points | None]] = []
+        for topic, partition in [*self._node.progress.of_group(name)]:
+            if len(told) >= 10 * _PLACES or not self._access.topic(request, Operation.DESCRIBE, topic):
+                continue
+            records = self._points(PLACES, (*name, RECORDS, topic, partition), span)
+            if records is not None:
+                seconds = self._points(PLACES, (*name, SECONDS, topic, partition), span)
+                told.append((-(records[-1] or 0.0), topic, partition, records, seconds))
+        told.sort(key=lambda one: one[:3])
+        trend = recorder.trend(name)
+        return self._answer(
+            span,
+            {
+                "records": self._points(GROUPS, (*name, RECORDS), span),
+                "seconds": self._points(GROUPS, (*name, SECONDS), span),
+                "trend": None if trend is None else round(trend, 3),
+                "places": [
+                    {"topic": topic, "partition": partition, "records": records, "seconds": seconds}
+                    for _, topic, partition, records, seconds in told[:_PLACES]
+                ],
+            },
+        )
+
+    def _points(self, family: str, key: Hashable, span: Span) -> Points | None:
+        return rounded(self._node.recorder.history.points(family, key, span, time.monotonic()))
+
+    def _answer(self, span: Span, body: dict[str, Any]) -> web.Response:
+        # The end of the last whole step.
+        end_ms = time.time_ns() // 1_000_000 - int(time.monotonic() % span.step_s * 1000)
+        head = {"span": span.value, "step_s": span.step_s, "end_ms": end_ms}
+        left_out = self._node.recorder.history.left_out
+        headers = {"Cache-Control": "no-store"}
+        return web.json_response({**head, **body, "left_out": left_out}, headers=headers)
+
+
+def rounded(points: Sequence[float | None] | None) -> Points | None:
+    """With as many digits as a picture shows."""
+    if points is None:
+        return None
+    return [None if one is None else int(one) if one >= 1000 or one == int(one) else round(one, 3) for one in points]
+
+
+def _span(request: web.Request) -> Span:
+    told = request.query.get("span", Span.HOUR.value)
+    try:
+        return Span(told)
+    except ValueError:
+        raise RequestError(f"span = {told!r} is none of {', '.join(one.value for one in Span)}") from None

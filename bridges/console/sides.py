@@ -1,0 +1,164 @@
+"""One record as each protocol's readers get it, side by side: made by the translation that serves them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.console.access import Access
+from bridges.console.errors import RequestError
+from bridges.console.host import Host
+from bridges.console.memory import memory_of
+from bridges.formats import FORMAT_MASK, FORMATS, FormatId, format_of, records_of
+from bridges.formats.base import EVENT_HEADER
+from bridges.formats.records import Record, StoredBatch, told_headers
+from bridges.formats.ydb import KEY_ITEM, TOMBSTONE_ITEM
+from bridges.net.budget import Kind
+from bridges.sliced import in_turns
+
+if TYPE_CHECKING:
+    from bridges.log.partition_log import PartitionLog
+    from bridges.net.request_memory import RequestMemory
+
+_LARGEST = 1024 * 1024
+"""Bytes of a record that is shown like this."""
+_INFLATED = 16 * 1024 * 1024
+"""Bytes to which its batch may decompress, and how many times as many as it has are counted while it does."""
+_TIMES = 16
+_SHOWN = 4 * 1024
+"""Bytes of each of its fields."""
+_HEADERS = 100
+Shown = dict[str, object]
+
+
+class SideHandlers:
+    """``/api/topics/{topic}/partitions/{partition}/records/{offset}``."""
+
+    def __init__(self, node: Host) -> None:
+        self._node = node
+        self._access = Access(node.authorizer)
+        self._inflated_bytes = min(node.limits.batch_inflated_bytes, _INFLATED)
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/topics/{topic}/partitions/{partition}/records/{offset}", self.record)
+
+    async def record(self, request: web.Request) -> web.Response:
+        """How the record at an offset, or the next one that there is, is stored, and what the readers of Kafka, Pravega
+        and YDB get of it. Of long fields the beginning is told, and ``size``."""
+        name, number, offset = (request.match_info[one] for one in ("topic", "partition", "offset"))
+        self._access.require_topic(request, Operation.READ, name)
+        self._node.catalog.topic(name)
+        if not (number.isascii() and number.isdigit() and offset.isascii() and offset.isdigit() and len(offset) < 20):
+            raise RequestError("partition and offset are to be whole numbers")
+        log = self._node.logs.get(name, int(number)) if len(number) < 10 else None
+        if log is None:
+            raise RequestError(f"topic {name!r} has no partition {number}", 404)
+        await log.ready()
+        batch, record = await self._found(log, int(offset), memory_of(request))
+        if record.size > _LARGEST:
+            raise RequestError(f"a record of {record.size} bytes is too large for this: download it", 413)
+        plug = format_of(batch.flags)
+        body: Shown = {
+            "partition": log.partition,
+            "offset": record.offset,
+            "stored": {
+                "format": plug.name,
+                "base_offset": batch.base_offset,
+                "end_offset": batch.end_offset,
+                "bytes": len(batch.payload),
+                "appended_ms": batch.written_ms if batch.written_ms >= 0 else None,
+            },
+        }
+        for target, told in ((FormatId.KAFKA, _kafka), (FormatId.PRAVEGA, _pravega), (FormatId.YDB, _ydb)):
+            same = batch.flags & FORMAT_MASK == target
+            shown = record if same else await in_turns(_translated(record, int(target), batch.written_ms))
+            body[FORMATS[int(target)].name] = {**told(shown, record), "translated": not same}
+        return web.json_response(body, headers={"Cache-Control": "no-store"})
+
+    async def _found(self, log: PartitionLog, offset: int, memory: RequestMemory) -> tuple[StoredBatch, Record]:
+        while offset < log.last_stable_offset:
+            batches = await log.read_committed(max(offset, log.log_start_offset), 1)
+            size = sum(len(batch.payload) for batch in batches)
+            await memory.admit(Kind.READS, max(size, min(_INFLATED, _TIMES * size)))
+            for batch in batches:
+                found = await in_turns(_first(batch, offset, self._inflated_bytes))
+                if found is not None:
+                    return batch, found
+            if not batches:
+                break
+            offset = batches[-1].end_offset
+        raise RequestError(f"{log.topic}-{log.partition} has no record from there on", 404)
+
+
+def _first(batch: StoredBatch, offset: int, inflated_bytes: int) -> Generator[None, None, Record | None]:
+    for record in records_of(format_of(batch.flags), batch, inflated_bytes, offset):
+        if record is None:
+            yield
+        elif record.offset >= offset:
+            return record
+    return None
+
+
+def _translated(record: Record, target: int, written_ms: int) -> Generator[None, None, Record]:
+    """What a reader of the format decodes of what is made for it."""
+    plug = FORMATS[target]
+    builder = plug.builder(record.offset, record.offset + 1)
+    builder.add(record)
+    payload = yield from builder.finish_in_slices()
+    made = StoredBatch(record.offset, record.offset + 1, target, payload, written_ms)
+    found = yield from _first(made, record.offset, 2 * _LARGEST)
+    assert found is not None  # one was added
+    return found
+
+
+def _kafka(shown: Record, original: Record) -> Shown:
+    return {
+        "offset": shown.offset,
+        "timestamp": shown.timestamp if shown.timestamp >= 0 else None,
+        "key": _bytes(shown.key),
+        "value": _bytes(shown.value),
+        "headers": [[name, _bytes(value)] for name, value in told_headers(shown)[:_HEADERS]],
+        "producer_id": original.producer,
+        "sequence": original.sequence if original.sequence >= 0 else None,
+    }
+
+
+def _pravega(shown: Record, original: Record) -> Shown:
+    lost = [name for name, there in (("key", original.key is not None), ("headers", bool(original.headers))) if there]
+    return {
+        "event": _bytes(shown.value or b""),
+        "event_bytes": EVENT_HEADER + len(shown.value or b""),
+        "has_no_place_for": lost,
+    }
+
+
+def _ydb(shown: Record, original: Record) -> Shown:
+    items: list[tuple[str, bytes | None]] = [] if shown.key is None else [(KEY_ITEM, shown.key)]
+    items += told_headers(shown)[:_HEADERS]
+    if shown.value is None:
+        items.append((TOMBSTONE_ITEM, b""))
+    return {
+        "offset": shown.offset,
+        "seq_no": shown.sequence if shown.sequence >= 0 else shown.offset + 1,
+        "created_at": shown.timestamp if shown.timestamp >= 0 else None,
+        "producer_id": shown.producer or "",
+        "data": _bytes(shown.value or b""),
+        "metadata_items": [[name, _bytes(value or b"")] for name, value in items],
+    }
+
+
+def _bytes(data: bytes | None) -> Any:
+    """``text``, or ``base64`` of what is none, and the ``size`` in bytes of all of it; None where there is nothing."""
+    if data is None:
+        return None
+    some = data[:_SHOWN]
+    try:
+        return {"text": some.decode(), "size": len(data)}
+    except UnicodeDecodeError as error:
+        if error.start >= len(some) - 3 and len(data) > _SHOWN:
+            return {"text": some[: error.start].decode(), "size": len(data)}  # cut within a character
+        return {"base64": base64.b64encode(some).decode(), "size": len(data)}
