@@ -102,6 +102,10 @@ class NotOwner(LogUnavailable):
         self.node_id = node_id
 
 
+class PeerUnreachable(LogUnavailable):
+    """Another node did not answer: whether it has done what it was asked for is unknown."""
+
+
 class CannotDrain(LogError):
     """A node cannot give away what it owns: there is none of that id, or nobody who could take it."""
 

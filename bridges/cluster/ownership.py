@@ -6,10 +6,13 @@ when it is opened, and is closed when its slot is lost.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bridges.cluster.members import Member, State
+from bridges.errors import NotOwner
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
@@ -67,3 +70,28 @@ class Ownership(Protocol):
 
 SERVING = frozenset({State.UP, State.LEAVING})
 """What members do of which clients are told."""
+
+PATIENCE_S = 15.0
+"""So long it is waited for somebody to own something: who ends without a word is followed within a lease."""
+_LOOK_S = 0.05
+
+
+async def owner_of(
+    owners: Ownership, node_id: int, slot: Callable[[], int], patience_s: float = PATIENCE_S
+) -> Member | None:
+    """Who owns a slot, which is asked for again and again, as soon as somebody serves it; None: this node does.
+
+    That node may have ended a moment ago: then it is unreachable, and whoever asks comes back here. Raises NotOwner
+    when nobody has it for so long.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        number = slot()
+        if owners.is_mine(number):
+            return None
+        owner = owners.owner(number)
+        if owner is not None and owner.state in SERVING and owner.node_id != node_id:
+            return owner
+        if time.monotonic() > until:
+            raise NotOwner("what is asked for", -1)
+        await asyncio.sleep(_LOOK_S)

@@ -6,7 +6,8 @@ address that belongs to another one by now answers nothing. An answer that does 
 be asked again, and whether it still counts is looked up in the database by whoever is asked.
 
 A frame is its length in four bytes and a message in MessagePack. What is being answered of a connection has a bound, in
-requests and in bytes: beyond it nothing more is read there.
+requests and in bytes: beyond it nothing more is read there. What has an order, or is large, goes by a stream
+(:meth:`Peers.stream`), which has a connection of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from msgspec import Raw, Struct
 from bridges.barrier import Barrier
 from bridges.catalog.sql import Connection
 from bridges.cluster.members import Member
+from bridges.cluster.peer_stream import PeerStream
 from bridges.errors import LogError, LogUnavailable, NotOwner
+from bridges.errors import PeerUnreachable as PeerUnreachable
 from bridges.net.address import Address
 from bridges.net.budget import Account, Kind, MemoryBudget
 
@@ -49,13 +52,11 @@ _STRANGERS = 64
 _ASKED_AT_ONCE = 256
 _BYTES_AT_ONCE = 2 * _MOST
 _PATIENCE_S = 10.0
+_STREAM = 0
+"""The number of a connection's first request, if that asks for a stream."""
 
 Q = TypeVar("Q", bound=Struct)
 A = TypeVar("A", bound=Struct)
-
-
-class PeerUnreachable(LogUnavailable):
-    """Another node did not answer: whether it has done what it was asked for is unknown."""
 
 
 class _Hello(Struct, array_like=True):
@@ -110,7 +111,12 @@ class Peers:
         self._barrier = barrier
         self._budget = budget
         self._served: dict[str, tuple[type[Struct], Callable[[Any], Awaitable[Struct]]]] = {}
+        self._streaming: dict[str, tuple[type[Struct], Callable[[Any, PeerStream], Awaitable[None]]]] = {}
         self._links: dict[int, _Link] = {}
+        # Those that this node has opened, by whom they lead to, and those that others have.
+        self._opened: dict[int, set[PeerStream]] = {}
+        self._streams: set[PeerStream] = set()
+        self._ended = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._strangers = 0
@@ -125,6 +131,14 @@ class Peers:
         host, port = self._server.sockets[0].getsockname()[:2]
         return Address(host, port)
 
+    async def drain(self) -> None:
+        """Tell streams of others that this node stops, and return when they have ended."""
+        for stream in list(self._streams):
+            self._barrier.call("drain", stream.drain)
+        while self._streams:
+            self._ended.clear()
+            await self._ended.wait()
+
     async def close(self) -> None:
         """Ask and answer nothing more."""
         if self._server is not None:
@@ -132,6 +146,9 @@ class Peers:
         links, self._links = list(self._links.values()), {}
         for link in links:
             link.end()
+        for streams in list(self._opened.values()):
+            for stream in list(streams):
+                stream.lose("is not asked any more")
         tasks = [*self._answering, *(link.task for link in links)]
         for task in tasks:
             task.cancel()
@@ -142,6 +159,9 @@ class Peers:
         """Only these are left: whoever waits for an answer of another one is told that there will be none."""
         for start in self._links.keys() - set(members):
             self._links.pop(start).end()
+        for start in self._opened.keys() - set(members):
+            for stream in list(self._opened[start]):
+                stream.lose("is a member no more")
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +185,35 @@ class Peers:
             raise NotOwner(kind, failure.owner)
         raise (LogUnavailable if failure.retriable else LogError)(failure.text)
 
+    async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream:
+        """A stream to a node, which whoever is asked there serves; to be given back with :meth:`left_stream`. It is
+        lost as soon as the cluster goes on without that node. Raises PeerUnreachable."""
+        try:
+            reader, writer = await self.connect(member)
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
+            reason = str(error) or type(error).__name__
+            raise PeerUnreachable(f"node {member.node_id} cannot be asked: {reason}") from None
+        _write(writer, _Request(_STREAM, kind, Raw(msgspec.msgpack.encode(opening))))
+        stream = PeerStream(reader, writer, self._budget, f"node {member.node_id}")
+        self._opened.setdefault(member.start, set()).add(stream)
+        return stream
+
+    def left_stream(self, member: Member, stream: PeerStream) -> None:
+        """Close a stream that this node has opened."""
+        streams = self._opened.get(member.start)
+        if streams is not None:
+            streams.discard(stream)
+            if not streams:
+                del self._opened[member.start]
+        stream.close()
+
     # --- answering --------------------------------------------------------------------------------------------------
+
+    def serve_stream(self, kind: str, opening: type[Q], serve: Callable[[Q, PeerStream], Awaitable[None]]) -> None:
+        """Have streams of a kind served. When ``serve`` returns or raises the stream ends; what has to be told to the
+        other side is among its messages."""
+        assert kind not in self._streaming, kind
+        self._streaming[kind] = opening, serve
 
     def serve(self, kind: str, message: type[Q], answer: Callable[[Q], Awaitable[Struct]]) -> None:
         """Have messages of a kind answered; what ``answer`` raises is told to whoever asks."""
@@ -180,13 +228,32 @@ class Peers:
     async def _admitted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if self._strangers < _STRANGERS and await self._is_one_of_us(reader, writer):
-                await _Answers(self, reader, writer).run()
-        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError):
+                first = await _read(reader, _MOST)
+                asked = msgspec.msgpack.decode(first, type=_Request)
+                if asked.number == _STREAM:
+                    await self._serve_stream(asked, reader, writer)
+                else:
+                    await _Answers(self, reader, writer).run(first)
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, PeerUnreachable):
             pass  # whoever asks comes again
         except Exception as error:  # noqa: BLE001 - logged and counted; others' connections go on
             self._barrier.caught("answering another node", error)
         finally:
             writer.close()
+
+    async def _serve_stream(self, asked: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served = self._streaming.get(asked.kind)
+        if served is None:
+            return
+        kind, serve = served
+        stream = PeerStream(reader, writer, self._budget, "the other node")
+        self._streams.add(stream)
+        try:
+            await serve(msgspec.msgpack.decode(asked.body, type=kind), stream)
+        finally:
+            self._streams.discard(stream)
+            self._ended.set()
+            stream.close()
 
     async def _is_one_of_us(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         self._strangers += 1
@@ -268,18 +335,19 @@ class _Answers:
         self._less = asyncio.Event()
         self._account = peers.account()
 
-    async def run(self) -> None:
-        """Answer until the connection ends."""
+    async def run(self, first: bytes) -> None:
+        """Answer ``first``, and what comes behind it until the connection ends."""
+        frame = first
         try:
             while True:
-                while len(self._tasks) >= _ASKED_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
-                    self._less.clear()
-                    await self._less.wait()
-                frame = await _read(self._reader, _MOST)
                 task = asyncio.get_running_loop().create_task(self._answer(frame))
                 self._count(len(frame))
                 self._tasks.add(task)
                 task.add_done_callback(partial(self._done, len(frame)))
+                while len(self._tasks) >= _ASKED_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
+                    self._less.clear()
+                    await self._less.wait()
+                frame = await _read(self._reader, _MOST)
         finally:
             for task in tuple(self._tasks):
                 task.cancel()

@@ -15,6 +15,7 @@ from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
 from bridges.catalog.topics import Catalog
 from bridges.catalog.transaction_view import TransactionDirectory
+from bridges.log.appends import Appends
 from bridges.log.cleaner import Cleaner
 from bridges.log.logs import Logs
 from bridges.metrics import Metrics
@@ -45,6 +46,8 @@ class Host(Protocol):
     def catalog(self) -> Catalog: ...
     @property
     def logs(self) -> Logs: ...
+    @property
+    def appends(self) -> Appends: ...
     @property
     def cleaner(self) -> Cleaner: ...
     @property

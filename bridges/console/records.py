@@ -71,7 +71,6 @@ _STALLED_S = 60.0
 class _Pending(Struct):
     """Records of one partition that are not handed to its log yet."""
 
-    log: PartitionLog
     batch: BatchBuilder = field(default_factory=BatchBuilder)
     size: int = 0
 
@@ -339,6 +338,7 @@ class _Writer:
         self._topic = topic
         self._active = topic.active
         self._logs = node.logs
+        self._appends = node.appends
         self._pending: dict[int, _Pending] = {}
         self._futures: list[asyncio.Future[None]] = []
         self._traffic = node.metrics.front(FRONT).topic(topic.name)
@@ -358,10 +358,9 @@ class _Writer:
         size += sum(24 + 4 * len(name) + len(value or b"") for name, value in record.headers)
         pending = self._pending.get(partition)
         if pending is None:
-            log = self._logs.get(self._topic.name, partition)
-            if log is None:
+            if self._logs.get(self._topic.name, partition) is None:
                 raise BadLine(f"topic {self._topic.name!r} has no partition {partition}")
-            pending = self._pending[partition] = _Pending(log)
+            pending = self._pending[partition] = _Pending()
             self._memory.take(Kind.REQUESTS, _PENDING_PARTITION)
         if len(pending.batch) and pending.size + size > min(_BATCH_BYTES, self._max_bytes - 64):
             await self._flush(partition)
@@ -402,7 +401,8 @@ class _Writer:
                     self._account(partition, appended.base, count, size)
                 settle(None, error)
 
-            pending.log.append(Batch(payload, count, int(FormatId.KAFKA), newest), stored)
+            told = Batch(payload, count, int(FormatId.KAFKA), newest)
+            self._appends.append(self._topic.name, partition, told, stored)
 
         self._futures.append(awaited(append))
         if len(self._futures) >= _IN_FLIGHT:

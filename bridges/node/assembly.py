@@ -42,6 +42,7 @@ from bridges.console.sampling import Recorder
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
 from bridges.log.aborted_blocks import AbortedBlocks
+from bridges.log.appends import Appends
 from bridges.log.byte_starts import ByteStarts
 from bridges.log.cleaned_logs import CleanedLogs
 from bridges.log.cleaner import Cleaner, CleanerOptions
@@ -125,6 +126,7 @@ class Node:
     catalog: Catalog
     progress: Progress
     logs: Logs
+    appends: Appends
     cleaner: Cleaner
     translator: Translator
     client_quotas: ClientQuotas
@@ -341,8 +343,10 @@ class Node:
             self.cluster,
             AbortedBlocks(self.db, self.metrics.barrier),
         )
+        self.appends = Appends(self.logs)
         if self.cluster is not None:
             self.cluster.open_logs = self.logs.to_close
+            self._forward_appends(self.cluster)
         cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
         self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
         if not durable and settings.sbp.mode == "embedded":
@@ -412,6 +416,15 @@ class Node:
         cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
         return cluster
 
+    def _forward_appends(self, cluster: Cluster) -> None:
+        from bridges.log.forwarded_appends import ForwardedAppends  # where there are other nodes
+
+        assert self.peers is not None, "made with the cluster"
+        here, identify = self.appends.append_here, self.catalog.id_of
+        self.appends.elsewhere = ForwardedAppends(
+            self.peers, cluster, self.node_id, here, identify, self.metrics.barrier
+        )
+
     def _told_addresses(self) -> dict[str, str]:
         """What clients of each listener are told, by other nodes as well."""
         told: dict[str, str] = {}
@@ -473,6 +486,7 @@ class Node:
             logs=self.logs,
             owners=self.cluster,
             peers=self.peers,
+            appends=self.appends,
             progress=self.progress.front(kind.name, kind.group_space),
             db=self.db,
             works=self.works,
@@ -584,6 +598,8 @@ class Node:
             await self._step(f"stopping {front.name}", front.stop())
         if self._console is not None:
             await self._step("stopping the console", self._console.stop())
+        if hasattr(self, "appends"):
+            await self._step("forwarding nothing more", self.appends.close())
         if self.peers is not None:
             await self._step("answering no other node", self.peers.close())
         if self.embedded is not None and self.embedded.document is not None:
@@ -629,15 +645,18 @@ class Node:
 
     async def _drain(self) -> None:
         seconds = self.settings.node.drain_timeout_ms / 1000
-        drains = asyncio.gather(*(front.drain() for front in self.fronts), return_exceptions=True)
+        named = {front.name: front.drain() for front in self.fronts}
+        if self.peers is not None:
+            named[CLUSTER] = self.peers.drain()
+        drains = asyncio.gather(*named.values(), return_exceptions=True)
         hurry = asyncio.ensure_future(self._hurry.wait())
         waiting: set[asyncio.Future[Any]] = {drains, hurry}
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         if drains.done():
-            for front, error in zip(self.fronts, drains.result(), strict=True):
+            for name, error in zip(named, drains.result(), strict=True):
                 if isinstance(error, BaseException):
-                    _log.error("draining failed", front=front.name, exc_info=error)
+                    _log.error("draining failed", front=name, exc_info=error)
         else:
             _log.warning("requests in flight were given up", waited_up_to_seconds=seconds)
             drains.cancel()

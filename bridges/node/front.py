@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peers import Peers
     from bridges.formats import StoredFormat, Translator
+    from bridges.log.appends import Appends
     from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
     from bridges.metrics import FrontMetrics
@@ -126,6 +127,8 @@ class NodeServices(Struct, frozen=True):
     """Which node owns which partition, and coordinates what; None: this one does everything."""
     peers: Peers | None
     """How the other nodes are asked, and answered; None where there is none."""
+    appends: Appends
+    """Appends to partitions wherever they are, for what comes to a node that does not own them."""
     progress: FrontProgress
     """Positions of this front's groups."""
     db: Database

@@ -1,0 +1,116 @@
+"""A stream of messages between two nodes, on a connection of its own: TCP keeps one side from sending more than the
+other takes. Both sides know by then that they are nodes of one cluster (:mod:`bridges.cluster.peers`).
+
+A message is its length in four bytes and that many bytes, which are the business of whoever serves the stream. The
+length 2^32 - 1 says that nothing more comes; a connection that ends without is one that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bridges.errors import PeerUnreachable
+from bridges.net.budget import Kind
+
+if TYPE_CHECKING:
+    from bridges.net.budget import MemoryBudget
+
+MESSAGE_BYTES = 128 * 1024 * 1024
+"""Of one message: more than the largest request of any protocol."""
+_LENGTH = struct.Struct(">I")
+_END = 0xFFFFFFFF
+
+
+class PeerStream:
+    """One side of it. One task reads; any may write. Errors: PeerUnreachable."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: MemoryBudget, other: str
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._other = other
+        self._room: asyncio.Event = asyncio.Event()
+        self.account = budget.account(self._room.set)
+        """What it holds: of messages that were read until whoever took them gives them back."""
+        self._writing = asyncio.Lock()
+        self._on_drain: Callable[[], None] | None = None
+        self._lost = ""
+        self.draining = False
+        """This node stops: nothing new is to begin."""
+
+    async def read(self) -> bytes | None:
+        """The next message, None when the other side has sent its last one. Its bytes are held in the account until
+        they are given back. While the node is short of memory nothing is read."""
+        while self.account.crowded:
+            self._room.clear()
+            self.account.wait()
+            await self._room.wait()
+        held = 0
+        try:
+            (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            if length == _END:
+                return None
+            if length > MESSAGE_BYTES:
+                raise OSError(f"a message of {length} bytes")
+            self.account.take(Kind.REQUESTS, length)
+            held = length
+            message = await self._reader.readexactly(length)
+            held = 0
+            return message
+        except (OSError, EOFError) as error:
+            raise self._gone(error) from None
+        finally:
+            self.account.give(Kind.REQUESTS, held)
+
+    async def write(self, raw: bytes) -> None:
+        """Send a message; returns when there is room for the next one."""
+        size = len(raw)
+        self.account.take(Kind.RESPONSES, size)
+        try:
+            async with self._writing:
+                self._writer.write(_LENGTH.pack(size))
+                self._writer.write(raw)
+                await self._writer.drain()
+        except (OSError, RuntimeError) as error:
+            raise self._gone(error) from None
+        finally:
+            self.account.give(Kind.RESPONSES, size)
+
+    async def done_writing(self) -> None:
+        """There is nothing more to send."""
+        try:
+            async with self._writing:
+                self._writer.write(_LENGTH.pack(_END))
+                await self._writer.drain()
+        except (OSError, RuntimeError) as error:
+            raise self._gone(error) from None
+
+    def lose(self, reason: str) -> None:
+        """End it now: whoever reads or writes hears of it."""
+        self._lost = self._lost or reason
+        self._writer.transport.abort()
+
+    def close(self) -> None:
+        """Let go of it, when what was written is on its way."""
+        self._on_drain = None
+        self._writer.close()
+        self.account.close()
+
+    def when_draining(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when this node begins to stop; at once if it has."""
+        self._on_drain = callback
+        if self.draining:
+            callback()
+
+    def drain(self) -> None:
+        """The node stops."""
+        self.draining = True
+        if self._on_drain is not None:
+            self._on_drain()
+
+    def _gone(self, error: Exception) -> PeerUnreachable:
+        return PeerUnreachable(f"{self._other} {self._lost or str(error) or 'has closed the connection'}")
