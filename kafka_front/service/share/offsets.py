@@ -102,9 +102,9 @@ class ShareOffsets:
                         row.lag = state.lag(log.high_watermark)
 
     async def alter(self, ctx: Context, request: AlterShareGroupOffsetsRequest) -> AlterShareGroupOffsetsResponse:
-        """AlterShareGroupOffsets, of a group that nobody is in."""
+        """AlterShareGroupOffsets, of a group that nobody is in; one that is not there is made, as by a broker."""
         group_id = request.group_id
-        self._share.find_empty(group_id)
+        await self._share.find_or_make_empty(group_id)
         response = AlterShareGroupOffsetsResponse()
         turns = Turns()
         for asked in request.topics:
@@ -160,13 +160,16 @@ class ShareOffsets:
                 continue
             answer.topic_id = topic_id = topic.topic_id.bytes
             try:
-                await self._forget(group_id, topic_id)
+                if not await self._forget(group_id, topic_id):
+                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    answer.error_message = f"group {group_id!r} has no offsets of topic {topic.name!r}"
             except LogError as error:
                 answer.error_code, answer.error_message = int(code_of(error)), str(error)
         return response
 
-    async def _forget(self, group_id: str, topic_id: bytes) -> None:
-        await self._db.run(
+    async def _forget(self, group_id: str, topic_id: bytes) -> bool:
+        """Whether there was anything to forget."""
+        return await self._db.run(
             partial(tables.forget_topic, group=group_id, topic_id=topic_id),
             then=lambda _: self._share.fence(
                 live.key for live in self._share.live_of(group_id) if live.key[1] == topic_id

@@ -202,6 +202,16 @@ class ShareService:
             raise KafkaError(codes.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
         return group
 
+    async def find_or_make_empty(self, group_id: str) -> None:
+        """A group nobody is in: one that is not there is made, and durable. Raises KafkaError, LogError."""
+        if group_id in self._groups:
+            self.find_empty(group_id)
+            return
+        if not group_id:
+            raise KafkaError(codes.INVALID_GROUP_ID, "a group needs a name")
+        self._make(group_id)
+        await self._keep(group_id)
+
     async def heartbeat(self, request: ShareHeartbeat) -> ShareReply:
         """ShareGroupHeartbeat. Raises KafkaError, LogError."""
         rules.check_form(request)

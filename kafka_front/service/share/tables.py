@@ -122,9 +122,10 @@ def save(connection: Connection, group: str, place: Place, epoch: int, start: in
         raise Fenced(f"another owner has partition {place[1]} of share group {group!r}")
 
 
-def forget_topic(connection: Connection, group: str, topic_id: bytes) -> None:
-    """A group has read nothing of a topic."""
-    connection.execute("DELETE FROM front_kafka_share_partitions WHERE grp = ? AND topic_id = ?", (group, topic_id))
+def forget_topic(connection: Connection, group: str, topic_id: bytes) -> bool:
+    """A group has read nothing of a topic; whether it had."""
+    gone = "DELETE FROM front_kafka_share_partitions WHERE grp = ? AND topic_id = ?"
+    return connection.execute(gone, (group, topic_id)).rowcount > 0
 
 
 Row = tuple[bytes, int, int, list[StoredSpan]]

@@ -461,6 +461,27 @@ async def test_offsets_are_altered_while_nobody_is_in_the_group(tmp_path: Path) 
         assert [one[0] for one in await anew.acquire()] == list(range(10))
 
 
+async def test_offsets_of_a_group_that_is_not_there_yet_make_it(tmp_path: Path) -> None:
+    """As `kafka-share-groups --reset-offsets` before the first member comes."""
+    async with lab(tmp_path) as made:
+        client = await made.client()
+        forget = m.DeleteShareGroupOffsetsRequest
+        forgotten = forget(GROUP, [forget.DeleteShareGroupOffsetsRequestTopic("t")])
+        assert (await client.call(0, forgotten)).error_code == codes.GROUP_ID_NOT_FOUND
+        alter = m.AlterShareGroupOffsetsRequest
+        row = alter.AlterShareGroupOffsetsRequestPartition
+        topic = alter.AlterShareGroupOffsetsRequestTopic("t", [row(0, 7)])
+        assert (await client.call(0, alter("", [topic]))).error_code == codes.INVALID_GROUP_ID
+        answer = await client.call(0, alter(GROUP, [topic]))
+        assert [one.error_code for one in answer.responses[0].partitions] == [0]
+        member = await made.member()
+        assert [one[0] for one in await member.acquire()] == [7, 8, 9]
+        await member.beat(member_epoch=-1)
+        assert (await client.call(0, forgotten)).responses[0].error_code == 0
+        again = await client.call(0, forgotten)
+        assert again.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there was nothing left of it"
+
+
 @pytest.mark.parametrize("kind", [FormatId.YDB, FormatId.PRAVEGA])
 async def test_what_other_protocols_wrote_is_told_in_kafkas_format(tmp_path: Path, kind: FormatId) -> None:
     async with lab(tmp_path, records=0) as made:
