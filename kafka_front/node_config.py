@@ -37,6 +37,15 @@ def _fixed(
     return ConfigDef(name, kind, default, doc, check, dynamic=False, honoured=honoured)
 
 
+THROTTLES = frozenset(
+    (
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+"""What tools that move replicas set, and take away wherever they look whether these have moved; nothing moves here."""
+
 NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     *TOPIC_DEFAULTS.values(),
     _fixed("advertised.listeners", ConfigType.LIST, None, "Addresses told to clients."),

@@ -294,7 +294,11 @@ class Configs:
         if kind == Resource.GROUP:
             await self._apply_group(name, changes, validate_only)
             return
+        told, throttles = changes, node_config.THROTTLES
+        changes = {key: value for key, value in told.items() if value is not None or key not in throttles}
         for key in changes:
+            if key in throttles:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key}: nothing is copied here that it could slow down")
             definition = node_config.NODE_CONFIGS.get(key)
             if definition is not None and not definition.dynamic:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} cannot be changed while the node runs")

@@ -486,6 +486,17 @@ async def test_broker_configs_change_what_topics_inherit(place: Place) -> None:
     await becomes(place, TOPIC, name, "file.delete.delay.ms", "60000", 5)
 
 
+async def test_throttles_of_replicas_are_taken_away_wherever_tools_look(place: Place) -> None:
+    """`kafka-reassign-partitions --verify` and `--cancel` do, on every node, whether there are any."""
+    broker = str(place.node_id)
+    rates = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    both = tuple((key, DELETE, None) for key in rates)
+    assert await change(place, BROKER, broker, *both) == E.NONE
+    assert not await place.configs(BROKER, broker, *rates)
+    if place.ours:  # there is nothing to slow down
+        assert await change(place, BROKER, broker, (rates[0], SET, "1000")) == E.INVALID_CONFIG
+
+
 # --- cluster --------------------------------------------------------------------------------------------------------
 
 

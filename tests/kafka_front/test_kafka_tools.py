@@ -15,6 +15,7 @@ from tests.node_process import NodeProcess
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
 CONFIGS = "kafka.admin.ConfigCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 Run = Callable[..., list[str]]
@@ -96,3 +97,18 @@ def test_the_quorum_is_described(run: Run) -> None:
     }
     assert '"id": 0' in status["CurrentVoters"]
     assert run(QUORUM, "describe", "--replication")[1].split("\t")[-2].strip() == "Leader"
+
+
+def test_where_partitions_are_is_verified_and_what_moves_is_cancelled(run: Run, tmp_path: Path) -> None:
+    """Both take away the throttles of nodes and topics, too."""
+    run(TOPICS, "--create", "--topic", "moved")
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version":1,"partitions":[{"topic":"moved","partition":0,"replicas":[0]}]}')
+    assert run(REASSIGN, "--verify", "--reassignment-json-file", str(plan)) == [
+        "Status of partition reassignment:",
+        "Reassignment of partition moved-0 is completed.",
+        "",
+        "Clearing broker-level throttles on broker 0",
+        "Clearing topic-level throttles on topic moved",
+    ]
+    assert run(REASSIGN, "--cancel", "--reassignment-json-file", str(plan))[0].startswith("None of the specified")
