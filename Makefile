@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-spark compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector fuzz spark-proof compose-test setup clean help
+.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-spark compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -93,6 +93,9 @@ compat-pravega: $(VENV)/.dev  ## the tests of Pravega's wheel and Java client ag
 	$(BIN)/python tests/compat/pravega/run.py $(ARGS)
 compat-spark-connector: $(VENV)/.dev  ## Spark's own connector for Kafka against a node, and beside our source
 	$(BIN)/python -m tests.spark_proof.connector $(ARGS)
+
+ecosystem: $(VENV)/.dev  ## Kafka Streams, Connect, Flink and others against a node, as their users run them
+	$(BIN)/python -m tests.ecosystem.run $(ARGS)
 
 fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, Pravega, YDB, record and SBP decoders, FUZZ_SECONDS each
 	for target in kafka_wire pravega ydb records sbp_frames; do \
