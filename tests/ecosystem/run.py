@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.java_server import JavaServer, ServerFailed
 from tests.ecosystem import connect, copies, streams
 from tests.ecosystem.brokers import KINDS, serving
+from tests.ecosystem.tools import run as tools
 from tests.node_process import NodeProcess
 
 Run = Callable[[NodeProcess | JavaServer, Path], str]
@@ -29,30 +30,43 @@ APPLICATIONS: dict[str, Run] = {
     "flink": partial(copies.run, "flink"),
     "pekko": partial(copies.run, "pekko"),
 }
+BOTH: dict[str, Callable[[Path], str]] = {"tools": tools.run}
+"""What compares the answers of a node and of Apache Kafka."""
+
+
+def _seen(name: str, broker: str, directory: Path) -> str:
+    """Run one with a server of its own. Raises AssertionError, ServerFailed."""
+    if name in BOTH:
+        return BOTH[name](directory)
+    with serving(broker, directory) as server:
+        try:
+            return APPLICATIONS[name](server, directory)
+        except (AssertionError, ServerFailed):
+            print(server.tail(), flush=True)
+            raise
 
 
 def main() -> int:
     """Run the applications; exit code 0 when each kept its promises."""
     parser = argparse.ArgumentParser(description="Run what lives around Kafka against a node, or Apache Kafka.")
     parser.add_argument("--broker", choices=KINDS, default="node")
-    parser.add_argument("--only", default="", help=f"of {', '.join(APPLICATIONS)}, with commas between them")
+    known = (*APPLICATIONS, *BOTH)
+    parser.add_argument("--only", default="", help=f"of {', '.join(known)}, with commas between them")
     args = parser.parse_args()
-    wanted = args.only.split(",") if args.only else list(APPLICATIONS)
-    if unknown := set(wanted) - APPLICATIONS.keys():
+    wanted = args.only.split(",") if args.only else known
+    if unknown := set(wanted).difference(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     failed = []
     for name in wanted:
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=f"ecosystem-{name}-") as scratch:
-            directory = Path(scratch)
-            with serving(args.broker, directory) as server:
-                try:
-                    seen = APPLICATIONS[name](server, directory)
-                except (AssertionError, ServerFailed) as error:
-                    failed.append(name)
-                    print(f"FAILURE: {name}: {error}\n{server.tail()}", flush=True)
-                else:
-                    print(f"{name:10} {time.monotonic() - began:6.1f} s  {seen}", flush=True)
+            try:
+                seen = _seen(name, args.broker, Path(scratch))
+            except (AssertionError, ServerFailed) as error:
+                failed.append(name)
+                print(f"FAILURE: {name}: {error}", flush=True)
+            else:
+                print(f"{name:10} {time.monotonic() - began:6.1f} s  {seen}", flush=True)
     print(f"{len(wanted) - len(failed)} of {len(wanted)} kept their promises with {args.broker}")
     return 1 if failed else 0
 

@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import install_jars
 from tests.drivers import Driver
-from tests.ecosystem.tools.steps import TOOLS, Step, held
+from tests.ecosystem.brokers import serving
+from tests.ecosystem.passage import WentWrong
+from tests.ecosystem.tools.steps import TOOLS, Step, held, steps
 
 SOURCE = Path(__file__).resolve().parent / "Tools.java"
 NOISE = (
-    (re.compile(r"127\.0\.0\.1:\d+|/?127\.0\.0\.1\b|localhost:\d+"), "HOST"),
+    (re.compile(r"(?:PLAINTEXT|CONTROLLER):/+"), ""),
+    (re.compile(r"/?127\.0\.0\.1(?::\d+)?|localhost:\d+"), "HOST"),
     (re.compile(r"\b[A-Za-z0-9_.-]+-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "MEMBER"),
-    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
-    (re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-])"), "ID"),
+    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "MEMBER"),
+    (re.compile(r'"/[^"]+"'), "DIRECTORY"),
+    (re.compile(r"(?<![\w+/-])[\w+/-]{22}(?![\w+/-])"), "ID"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,:0-9]*(?:Z|[+-]\d\d:?\d\d)?"), "TIME"),
     (re.compile(r"\b1[6-9]\d{11}\b"), "MS"),
-    (re.compile(r"[ \t]+"), " "),
 )
 """What differs between any two servers, or any two runs."""
+ERROR = re.compile(r"^(?:.*\bError\b[^:]*:|Could not|[\w.]+Exception:).*")
+EXCEPTION = re.compile(r"\w+Exception\b")
+INTERNAL = re.compile(r"__(?:consumer_offsets|transaction_state|share_group_state)\b")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+BETWEEN = re.compile(r"[\s,()\[\]'\"{}]+")
+SERVERS = ("node", "kafka")
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What became of a step: exit code (None: it did not end in time), lines of both streams."""
+    """What became of a step: exit code (None: it did not end in time), and what it printed, line by line."""
 
     code: int | None
-    out: tuple[str, ...]
-    err: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    def plain(self, step: Step) -> tuple[int | None, list[list[str]]]:
+        """What two servers should have in common: words of an error are each server's own, its name is not; and of
+        lines and words no tool promises the order."""
+        return self.code, sorted(sorted(BETWEEN.split(_plain(line, step))) for line in self.lines if _counts(line))
 
 
-def plain(text: str) -> tuple[str, ...]:
-    """The lines without what differs between any two servers."""
+def _counts(line: str) -> bool:
+    return bool(line.strip()) and not INTERNAL.search(line)
+
+
+def _plain(line: str, step: Step) -> str:
     for pattern, name in NOISE:
-        text = pattern.sub(name, text)
-    lines = (line.strip() for line in text.splitlines())
-    return tuple(line for line in lines if line and not line.startswith("at "))
+        line = pattern.sub(name, line)
+    if ERROR.match(line):
+        line = f"Error {' '.join(EXCEPTION.findall(line))}"
+    return line if step.numbers else NUMBER.sub("N", line)
 
 
 class Shell:
@@ -58,17 +75,32 @@ class Shell:
         command = {"op": step.name, "class": TOOLS[step.tool], "arguments": arguments, "input": step.input}
         with held(step, bootstrap):
             result = self._driver.call({**command, "seconds": step.seconds})
-        return Printed(result["code"], plain(result["out"]), plain(result["err"]))
+        return Printed(result["code"], tuple(result["out"].splitlines()))
 
     def close(self) -> None:
         """End the JVM."""
         self._driver.close()
 
 
-def run_all(steps: Iterable[Step], bootstrap: str) -> list[Printed]:
-    """Run all, in order."""
-    shell = Shell()
-    try:
-        return [shell.run(step, bootstrap) for step in steps]
-    finally:
-        shell.close()
+def run(directory: Path) -> str:
+    """What was seen, in a line. Raises WentWrong when a step differs that has no reason to, or has one and does not."""
+    given = directory / "given"
+    given.mkdir()
+    with ExitStack() as stack:
+        running = {kind: stack.enter_context(serving(kind, directory)) for kind in SERVERS}
+        shell = stack.enter_context(closing(Shell()))
+        wrong = []
+        compared = alike = 0
+        for step in steps(given):
+            told = {kind: shell.run(step, server.bootstrap) for kind, server in running.items()}
+            node, kafka = (told[kind].plain(step) for kind in SERVERS)
+            compared += 1
+            alike += node == kafka
+            if (node == kafka) == (step.reason is None):
+                continue
+            shown = (f"  {kind} ({one.code}): " + "\n    ".join(one.lines) for kind, one in told.items())
+            wrong.append("\n".join([f"{step.name}: {'differs' if step.reason is None else 'is alike'}", *shown]))
+            print(wrong[-1], flush=True)
+    if wrong:
+        raise WentWrong(f"{len(wrong)} of {compared} calls of tools, above")
+    return f"{alike} of {compared} calls of {len(TOOLS)} tools print the same, the others differ as they should"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -50,7 +50,8 @@ TOOLS = {
 @dataclass(frozen=True, slots=True)
 class Step:
     """One call of a tool. ``bootstrap`` is the option that names the server, "" where none does; ``around`` holds
-    something open while it runs, and ``seconds`` is how long it may."""
+    something open while it runs, and ``seconds`` is how long it may. ``reason`` says why Apache Kafka answers
+    otherwise; without ``numbers`` these are not compared."""
 
     tool: str
     line: str
@@ -58,6 +59,8 @@ class Step:
     input: str = ""
     around: Callable[[str], Iterator[None]] | None = None
     seconds: int = 60
+    numbers: bool = True
+    reason: str | None = None
 
     @property
     def name(self) -> str:
@@ -123,6 +126,22 @@ def _committed(group: str) -> Callable[[str], Iterator[None]]:
     return around
 
 
+NO_CONFIG = "nodes are configured in their settings"
+NOT_KEPT = "that quota is not kept"
+OTHERWISE = {
+    "kafka-configs --alter --entity-type users --entity-name alice --add-config controller_mutation_rate=5": NOT_KEPT,
+    "kafka-configs --alter --entity-type users --entity-name alice --delete-config controller_mutation_rate": NOT_KEPT,
+    "kafka-configs --describe --entity-type topics": "no topics of its own",
+    "kafka-configs --alter --entity-type brokers --entity-name 0 --add-config log.cleaner.threads=2": NO_CONFIG,
+    "kafka-configs --describe --entity-type brokers --entity-name 0": NO_CONFIG,
+    "kafka-configs --alter --entity-type brokers --entity-name 0 --delete-config log.cleaner.threads": NO_CONFIG,
+    "kafka-configs --describe --entity-type broker-loggers --entity-name 0": "log levels are set in the settings",
+    "kafka-broker-api-versions": "docs/compatibility.md has them one by one",
+    "kafka-features describe": "docs/compatibility.md: Versions of Kafka's requests",
+}
+"""Calls whose answer differs, and why. Those of parts that do not exist here are marked where they are made."""
+
+
 @contextmanager
 def held(step: Step, bootstrap: str) -> Iterator[None]:
     """Whatever the step wants around it."""
@@ -156,7 +175,9 @@ def steps(directory: Path) -> list[Step]:
     found: list[Step] = []
 
     def add(tool: str, *lines: str, **more: object) -> None:
-        found.extend(Step(tool, line, **more) for line in lines)  # type: ignore[arg-type]
+        for line in lines:
+            step = Step(tool, line, **more)  # type: ignore[arg-type]
+            found.append(replace(step, reason=step.reason or OTHERWISE.get(step.name)))
 
     add(
         "topics",
@@ -297,7 +318,8 @@ def steps(directory: Path) -> list[Step]:
         "--delete --group none",
         "--list",
     )
-    add("streams-groups", "--list", "--describe --group none")
+    add("streams-groups", "--list")
+    add("streams-groups", "--describe --group none", reason="no streams groups (KIP-1071)")
     for line in (
         "list",
         "list --transactional-id-pattern op.*",
@@ -398,11 +420,20 @@ def steps(directory: Path) -> list[Step]:
         "--alter --entity-type brokers --entity-default --delete-config message.max.bytes",
         "--alter --entity-type brokers --entity-name 9 --add-config message.max.bytes=2000000",
         "--describe --entity-type broker-loggers --entity-name 0",
+    )
+    add(
+        "configs",
         "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000",
         "--describe --entity-type groups --entity-name g",
         "--alter --entity-type groups --entity-name g --delete-config consumer.session.timeout.ms",
+        reason="all consumer groups of a node have the same times",
+    )
+    silent = "nodes take no metrics of clients"
+    add(
+        "configs",
         "--alter --entity-type client-metrics --entity-name m --add-config metrics=[],interval.ms=60000",
         "--describe --entity-type client-metrics --entity-name m",
+        reason=silent,
     )
     add(
         "client-metrics",
@@ -411,9 +442,10 @@ def steps(directory: Path) -> list[Step]:
         "--describe --name n",
         "--describe",
         "--delete --name n",
-        "--describe --name none",
+        reason=silent,
     )
-    add("log-dirs", "--describe --topic-list tools", "--describe --broker-list 0 --topic-list none")
+    add("client-metrics", "--describe --name none")
+    add("log-dirs", "--describe --topic-list tools", "--describe --broker-list 0 --topic-list none", numbers=False)
     add("log-dirs", "--describe --broker-list 0,9")
     add(
         "leader-election",
@@ -438,12 +470,18 @@ def steps(directory: Path) -> list[Step]:
         "describe --status",
         "describe --replication",
         "describe --replication --human-readable",
-        "remove-controller --controller-id 9 --controller-directory-id AAAAAAAAAAAAAAAAAAAAAQ",
+        numbers=False,
     )
-    add("features", "describe", "upgrade --feature transaction.version=2", "downgrade --feature share.version=0")
-    for line in ("cluster-id", "list-endpoints", "unregister --id 9"):
-        add("cluster", f"{line} --bootstrap-server {{bootstrap}}", bootstrap="")
-    add("delegation-tokens", f"--describe --command-config {nothing}")
+    removed = "remove-controller --controller-id 9 --controller-directory-id AAAAAAAAAAAAAAAAAAAAAQ"
+    add("metadata-quorum", removed)
+    add("features", "describe")
+    unchanged = "features are what the node's settings say"
+    add("features", "upgrade --feature transaction.version=2", "downgrade --feature share.version=0", reason=unchanged)
+    for line in ("cluster-id", "list-endpoints"):
+        add("cluster", f"{line} --bootstrap-server {{bootstrap}}", bootstrap="", numbers=line == "cluster-id")
+    gone = "unregister --id 9 --bootstrap-server {bootstrap}"
+    add("cluster", gone, bootstrap="", reason="brokers are not unregistered")
+    add("delegation-tokens", f"--describe --command-config {nothing}", reason="no delegation tokens")
     add("delete-records", f"--offset-json-file {records}", f"--offset-json-file {beyond}")
     add("get-offsets", "--topic tools --time earliest")
     add(
@@ -458,8 +496,9 @@ def steps(directory: Path) -> list[Step]:
         "--topic single --num-records 500 --record-size 100 --throughput -1 --command-property acks=all",
         "--topic single --num-records 500 --record-size 100 --throughput -1 --transactional-id perf "
         "--transaction-duration-ms 50",
+        numbers=False,
     )
-    add("consumer-perf-test", "--topic single --num-records 500 --timeout 20000")
-    add("e2e-latency", "--topic single --num-records 20 --producer-acks all --record-size 100")
+    add("consumer-perf-test", "--topic single --num-records 500 --timeout 20000", numbers=False)
+    add("e2e-latency", "--topic single --num-records 20 --producer-acks all --record-size 100", numbers=False)
     add("topics", "--delete --topic compacted", "--delete --topic single", "--delete --topic tools", "--list")
     return found
