@@ -1,15 +1,17 @@
 """Range server and placement driver in this process, with a client that reaches them without a socket.
 
 The data directory holds the store (``wal``, ``ckpt``, ``LOCK``) and the placement driver's state (``pd.sqlite``); the
-store's lock keeps a second process away from both. The parts are those that run as processes of their own elsewhere
-(``placement_driver/pd_service.py``, ``range_server/range_server_service.py``).
+store's lock keeps a second process away from both. Several processes of a machine may have a store each and share the
+state; what one that is there no more has kept, another one serves beside its own (:class:`Further`). The parts are
+those that run as processes of their own elsewhere (``placement_driver/pd_service.py``,
+``range_server/range_server_service.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +49,16 @@ PD_LISTENER = "sbp-pd"
 RANGE_SERVER_LISTENER = "sbp-range-server"
 
 
+class Further(Struct, frozen=True):
+    """A store in ``path``, of a process that is there no more: it is read, sealed and trimmed, and given nothing new.
+    ``listen``, ``advertise``: of its range server, where others are to reach it."""
+
+    path: Path
+    store: StoreOptions
+    listen: tuple[str, int] | None = None
+    advertise: str | None = None
+
+
 class EmbeddedOptions(Struct):
     """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``, and those of the
     document's dialect: ``sbp-v0.1``, ``sbp-v0.1-range-server``, ``sbp-v0.1-april``); port 0 lets the system choose.
@@ -55,7 +67,8 @@ class EmbeddedOptions(Struct):
     connections of all listeners share, with those of others in the process that count in it; what is asked from inside
     the process is counted by whoever asks. ``barrier``: counts what callbacks of any part raise. ``tls``:
     of listeners, by name; ``tls_elsewhere``: towards range servers in other processes. ``database``: URL of a
-    PostgreSQL with the placement driver's state; empty: SQLite in the data directory."""
+    PostgreSQL with the placement driver's state; empty: SQLite in the data directory, or in ``state``, a file that
+    other processes share. ``further``: stores that are served besides."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -72,6 +85,8 @@ class EmbeddedOptions(Struct):
     tls: Mapping[str, ssl.SSLContext] = field(default_factory=dict)
     tls_elsewhere: ssl.SSLContext | None = None
     database: str = ""
+    state: Path | None = None
+    further: Sequence[Further] = ()
 
 
 class Embedded(Struct):
@@ -83,6 +98,7 @@ class Embedded(Struct):
     _to_pd: Carrier
     document: DocumentService | None
     """The listeners of the document's dialect; None without any."""
+    _further: Sequence[RangeServerService] = ()
     _closed: bool = False
 
     @property
@@ -121,8 +137,9 @@ class Embedded(Struct):
             return
         self._closed = True
 
-        drains: list[Callable[[], Awaitable[None]]] = [self._server.drain, self._pd.drain]
-        closes = [self.client.close, self._server.close, self._to_pd.close, self._pd.close]
+        servers = (self._server, *self._further)
+        drains: list[Callable[[], Awaitable[None]]] = [*(one.drain for one in servers), self._pd.drain]
+        closes = [self.client.close, *(one.close for one in servers), self._to_pd.close, self._pd.close]
         if self.document is not None:
             # Its waiting readers wait for the range server: they have to go first.
             drains.insert(0, self.document.drain)
@@ -158,49 +175,69 @@ async def start_embedded(
     memory = options.range_server_listener.memory_bytes
     budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
 
-    def is_own(info: RangeServerInfo) -> bool:
-        return bool(own) and info.server_id == own[0].info.server_id
+    def own_of(info: RangeServerInfo) -> RangeServer | None:
+        return next((one for one in own if one.info.server_id == info.server_id), None)
 
     def connect(info: RangeServerInfo) -> Carrier:
-        return InProcessCarrier(own[0], barrier) if is_own(info) else elsewhere(info)
+        found = own_of(info)
+        return elsewhere(info) if found is None else InProcessCarrier(found, barrier)
 
     def connect_to_write(info: RangeServerInfo) -> Carrier:
-        return connect(info) if is_own(info) else elsewhere_met(info)
+        found = own_of(info)
+        return elsewhere_met(info) if found is None else InProcessCarrier(found, barrier)
 
     def listen_at(name: str, listener: ListenerOptions) -> ListenAt | None:
-        address = options.listen.get(name)
+        return listening(name, listener, options.listen.get(name), options.advertise.get(name))
+
+    def listening(
+        name: str, listener: ListenerOptions, address: tuple[str, int] | None, told: str | None
+    ) -> ListenAt | None:
         if address is None:
             return None
         listener = replace(listener, max_connections=options.max_connections, tls=options.tls.get(name))
-        return ListenAt(address, options.advertise.get(name), options.dialect, listener, budget)
+        return ListenAt(address, told, options.dialect, listener, budget)
 
     # The store first: its lock guards the whole directory.
     store = await open_store(data_dir, options.store)
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_store, store)
         setup = PlacementDriverSetup(
-            listen=listen_at(PD_LISTENER, options.pd_listener), database=options.database, barrier=barrier
+            listen=listen_at(PD_LISTENER, options.pd_listener),
+            database=options.database,
+            state=options.state,
+            barrier=barrier,
         )
         pd = await start_placement_driver(data_dir, setup, connect)
         undo.push_async_callback(pd.close)
         drivers.append(pd.driver)
         to_pd = InProcessCarrier(pd.driver, barrier)
-        server_setup = RangeServerSetup(
-            options.fetch,
-            options.heartbeat_seconds,
-            listen_at(RANGE_SERVER_LISTENER, options.range_server_listener),
-            # A placement driver that lost its state: what is stored can still be looked at. A cluster's is another's.
-            serve_strange=not options.database,
-            barrier=barrier,
-        )
-        server = await start_range_server(store, to_pd, server_setup, on_failed, made=own.append)
-        undo.push_async_callback(server.close)
+
+        async def serve(store: Store, at: ListenAt | None) -> RangeServerService:
+            setup = RangeServerSetup(
+                options.fetch,
+                options.heartbeat_seconds,
+                at,
+                # A placement driver that lost its state: what is stored can still be looked at. A cluster's is
+                # another's.
+                serve_strange=not options.database and options.state is None,
+                barrier=barrier,
+            )
+            service = await start_range_server(store, to_pd, setup, on_failed, made=own.append)
+            undo.push_async_callback(service.close)
+            return service
+
+        server = await serve(store, listen_at(RANGE_SERVER_LISTENER, options.range_server_listener))
+        further = []
+        for one in options.further:
+            at = listening(RANGE_SERVER_LISTENER, options.range_server_listener, one.listen, one.advertise)
+            further.append(await serve(await open_store(one.path, one.store), at))
+            pd.driver.give_nothing(further[-1].server.info.server_id)
         client = Client(InProcessCarrier(pd.driver, barrier), connect_to_write, options.client, barrier)
         client.locator = store.locate
         client.gatherer = store
         client.rewriter = store
         server.server.local.timeout = options.client.writer.retry.append_timeout
-        client.local = lambda info: own[0].local if is_own(info) else None
+        client.local = lambda info: own[0].local if own_of(info) is own[0] else None
         document: DocumentService | None = None
         named = options.listen.keys() - {PD_LISTENER, RANGE_SERVER_LISTENER}
         wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in sorted(named)}
@@ -211,4 +248,4 @@ async def start_embedded(
                 client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}
             )
         undo.pop_all()
-        return Embedded(client, pd, server, to_pd, document)
+        return Embedded(client, pd, server, to_pd, document, further)

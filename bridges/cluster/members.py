@@ -13,6 +13,8 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from bridges.net.address import WILDCARDS, Address
+
 
 class State(Enum):
     """What a member is doing. JOINING: it starts and owns nothing yet; LEAVING: it gives away what it owns; ENDING: it
@@ -39,6 +41,15 @@ class Member(Struct, frozen=True):
     addresses: Mapping[str, str] = field(default_factory=dict)
     rack: str = ""
     version: int = 1
+
+    def address(self, listener: str, host: str) -> Address | None:
+        """Where clients of one of its listeners reach it; ``host`` is how they have reached this node: a worker of the
+        same machine that listens everywhere is there, too. None: it has no such listener."""
+        told = self.addresses.get(listener)
+        if told is None:
+            return None
+        found = Address.parse(told)
+        return Address(host, found.port) if found.host in WILDCARDS else found
 
 
 class Patience(Struct, frozen=True):

@@ -83,14 +83,18 @@ class Cluster:
 
     # --- life ---------------------------------------------------------------------------------------------------
 
-    async def enter(self) -> None:
+    async def enter(self, workers: Collection[int] = ()) -> None:
         """Become a member that owns nothing yet, and have its heart beat.
 
         A former self that stopped without a word is waited for, for a lease. Raises StoreError where another process
-        has this node's id, and errors of the database.
+        has this node's id, and errors of the database. One of ``workers`` knows that its former self is past, and that
+        there are no other nodes than these: it has at once what it had.
         """
         await self._db.open()
         await self._surely(tables.make)
+        if workers:
+            self._begin(await self._surely(partial(tables.succeed, node_id=self.node_id, workers=workers)))
+            return
         seen: tuple[int, int] | None = None
         since = 0.0
         while True:
@@ -109,7 +113,10 @@ class Cluster:
             elif now - since >= self._patience.lease:
                 await self._surely(partial(tables.claim, start=found.start, beats=found.beats, by=0))
             await asyncio.sleep(self._patience.heartbeat / 2)
-        self._keeper = Keeper(found, self._patience)
+        self._begin(found)
+
+    def _begin(self, start: int) -> None:
+        self._keeper = Keeper(start, self._patience)
         self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
 
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None:

@@ -11,7 +11,7 @@ those before it have done; a member's counter, which needs no lock, is compared 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -64,6 +64,30 @@ def enter(connection: Connection, node_id: int) -> int | Member:
         "(SELECT start FROM cluster_nodes WHERE state <> 'ending')",
         (start, node_id),
     )
+    return int(start)
+
+
+def succeed(connection: Connection, node_id: int, workers: Collection[int]) -> int:
+    """A new start of one of ``workers``, JOINING, that has all its former self had: its number. To be called where
+    it is certain that no process of that self lives, nor of any node that is none of the workers: these are members no
+    more."""
+    (start,) = connection.execute(_LOCK).fetchone()
+    connection.execute("UPDATE cluster_state SET next_start = ?", (start + 1,))
+    connection.execute(
+        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 1)", (start, node_id)
+    )
+    members = connection.execute("SELECT start, node_id FROM cluster_nodes WHERE start <> ?", (start,)).fetchall()
+    epoch = next_epoch(connection)
+    for former, whose in members:
+        if whose == node_id:
+            moved = "UPDATE cluster_slots SET owner = ?, epoch = ? WHERE owner = ?"
+            connection.execute(moved, (start, epoch, former))
+        elif whose not in workers:
+            connection.execute("UPDATE cluster_slots SET owner = ? WHERE owner = ?", (NOBODY, former))
+        else:
+            continue
+        connection.execute("DELETE FROM cluster_nodes WHERE start = ?", (former,))
+    _changed(connection)
     return int(start)
 
 
@@ -200,14 +224,14 @@ def raise_epoch(connection: Connection, slot: int, start: int) -> int | None:
 
 
 def hold(connection: Connection, slot: int, start: int) -> int | None:
-    """Part of another transaction, of PostgreSQL: whether ``start`` owns a slot, and goes on owning it until that
+    """Part of another transaction: whether ``start`` owns a slot, and goes on owning it until that
     transaction has ended. None: it does; else the id of the node that does, -1 where nobody does.
 
     A start's number is never given again and who was ended gets no slot again, so the slot's epoch needs no look: it
     may have risen meanwhile as a log was opened. The row is locked, so that whoever becomes the owner reads what this
     transaction has written; a serializable one that comes too late for that runs again, and finds the new owner.
     """
-    (owner,) = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ? FOR SHARE", (slot,)).fetchone()
+    (owner,) = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ? /* FOR SHARE */", (slot,)).fetchone()
     if owner == start:
         return None
     row = connection.execute("SELECT node_id FROM cluster_nodes WHERE start = ?", (owner,)).fetchone()

@@ -44,13 +44,12 @@ def run(
     make: Callable[[Settings, Callable[[str], None]], Service],
     *,
     ready: Path | None,
+    several: Callable[[Settings, Path | None], None] | None = None,
 ) -> None:
     """Run what ``make`` makes of the settings until SIGTERM or SIGINT; ends the process with an exit code if that is
-    not 0. ``make`` also gets what is to be called, with a sentence, when the service cannot go on."""
-    # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
-    gc.disable()
-    keep_buffers()
-    interpreter.share()
+    not 0. ``make`` also gets what is to be called, with a sentence, when the service cannot go on. Settings that ask
+    for several processes are left to ``several``."""
+    prepare()
     from bridges.node.config import load
     from bridges.node.sections import SettingsError
 
@@ -58,20 +57,50 @@ def run(
         settings = load(flags, environ=os.environ, file=file).settings
     except SettingsError as error:
         fail(str(error), EXIT_USAGE)
+    if several is not None and settings.node.workers > 1:
+        several(settings, ready)
+    else:
+        serve(settings, make, ready)
 
+
+def prepare() -> None:
+    """What holds for a process that is to serve, before it does anything else."""
+    # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
+    gc.disable()
+    keep_buffers()
+    interpreter.share()
+
+
+def tell(settings: Settings, worker: int | None = None) -> Settings:
+    """Have the process log as it is set, as which of several workers it is; the settings as they fit the system."""
     import structlog
 
     from bridges.node import descriptors
     from bridges.node import logging as log
-    from bridges.node.log_limit import LOG_LIMIT, tell_left_out
-    from sbp_back.cycle import CycleLoop
-    from sbp_back.errors import StoreError
+    from bridges.node.log_limit import LOG_LIMIT
 
     LOG_LIMIT.lines = settings.logging.repeated_lines
-    log.configure(settings.logging.level, settings.logging.format)
+    told = {} if worker is None else {"worker": worker}
+    log.configure(settings.logging.level, settings.logging.format, told=told)
     settings, lowered = descriptors.fit(settings, descriptors.raise_limit())
     if lowered is not None:
         structlog.get_logger("anabranch").warning(lowered)
+    return settings
+
+
+def serve(
+    settings: Settings,
+    make: Callable[[Settings, Callable[[str], None]], Service],
+    ready: Path | None,
+    worker: int | None = None,
+) -> None:
+    """See :func:`run`."""
+    from bridges.node.log_limit import tell_left_out
+    from bridges.node.sections import SettingsError
+    from sbp_back.cycle import CycleLoop
+    from sbp_back.errors import StoreError
+
+    settings = tell(settings, worker)
     try:
         with asyncio.Runner(loop_factory=CycleLoop) as runner:
             failure = runner.run(_telling_of_gaps(_until_stopped(lambda give_up: make(settings, give_up), ready)))

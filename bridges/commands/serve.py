@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     metavar="NAME=HOST:PORT",
     help="Address of a listener; port 0 picks one, 'off' closes it.",
 )
+@click.option(
+    "--workers", type=click.IntRange(1, 64), help="Processes that serve together, for more cores (node.workers)."
+)
 @service_options
 def command(
-    data: Path | None, listen: tuple[str, ...], sets: tuple[str, ...], config: Path | None, ready_file: Path | None
+    data: Path | None,
+    listen: tuple[str, ...],
+    workers: int | None,
+    sets: tuple[str, ...],
+    config: Path | None,
+    ready_file: Path | None,
 ) -> None:
     """Run a node.
 
@@ -36,6 +44,8 @@ def command(
     flags.update({f"listen.{name}": address for name, address in key_values(listen, "--listen").items()})
     if data is not None:
         flags["data_dir"] = str(data)
+    if workers is not None:
+        flags["node.workers"] = str(workers)
 
     def make(settings: Settings, give_up: Callable[[str], None]) -> Node:
         from bridges.node.assembly import Node
@@ -44,4 +54,9 @@ def command(
         process.reload_on_hangup(settings, node.reload)
         return node
 
-    process.run(flags, config, make, ready=ready_file)
+    def several(settings: Settings, ready: Path | None) -> None:
+        from bridges.commands.workers import Workers  # where there are some
+
+        Workers(settings, ready).run()
+
+    process.run(flags, config, make, ready=ready_file, several=several)

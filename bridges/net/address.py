@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+"""Hosts that listen on every interface of the machine."""
+
 
 class Address(Struct, frozen=True):
     """A TCP address; port 0 asks for a free one."""

@@ -27,6 +27,7 @@ from bridges.auth.tokens import KeysError
 from bridges.auth.users import UsersError
 from bridges.catalog import front_tables, topic_defaults
 from bridges.catalog.client_quotas import ClientQuotas
+from bridges.catalog.counters import identify
 from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.pd_identity import StreamHome
@@ -52,7 +53,7 @@ from bridges.log.logs import LogOptions, Logs
 from bridges.log.skips import Skips
 from bridges.log.snapshots import Snapshots
 from bridges.metrics import Metrics
-from bridges.net.address import Address
+from bridges.net.address import WILDCARDS, Address
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.quotas import Quotas
 from bridges.node import backend, databases, promises
@@ -76,6 +77,7 @@ from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.spent import SpentPartitions
 from bridges.node.stalls import LoopStalls
 from bridges.node.tls_settings import Tls
+from bridges.node.worker import LEASE_S, Worker
 from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
@@ -97,8 +99,6 @@ _OWNERS_S = 10.0
 _USERS_CHECK_MS = 1000
 """How often the file of users is looked at; who is removed is known for so long at most."""
 
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
-
 _log = structlog.get_logger("anabranch.node")
 
 
@@ -117,7 +117,7 @@ class Node:
 
     ``fronts`` are those that serve; None takes those that the settings were loaded with. ``on_failed`` is called with
     a sentence when the node can no longer serve and must end; the process's entry point then stops it with a non-zero
-    exit code.
+    exit code. ``worker``: which of several processes that are one node together this one is.
     """
 
     budget: MemoryBudget
@@ -139,8 +139,10 @@ class Node:
         *,
         fronts: Sequence[type[Front]] | None = None,
         on_failed: Callable[[str], None] | None = None,
+        worker: Worker | None = None,
     ) -> None:
         self.settings = settings
+        self._worker = worker
         self.node_id = settings.node.id
         self.metrics = Metrics()
         self.stalls = LoopStalls()
@@ -219,7 +221,7 @@ class Node:
         if told is not None:
             return Address.parse(told)
         address = self.addresses.get(listener)
-        return None if address is None or address.host in _WILDCARDS else address
+        return None if address is None or address.host in WILDCARDS else address
 
     def tls(self, listener: str) -> ssl.SSLContext | None:
         """What a listener is to be opened with; None: without TLS."""
@@ -261,7 +263,8 @@ class Node:
         self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, CLUSTER, *able, *inner], listen)
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         self.stalls.start(asyncio.get_running_loop())
-        self._directory = DataDirectory(settings.data_dir)
+        worker = self._worker
+        self._directory = DataDirectory(settings.data_dir) if worker is None else worker.directory
         try:
             await self.authenticator.load()
         except (UsersError, KeysError) as error:
@@ -269,25 +272,32 @@ class Node:
 
         durable = settings.sbp.durability != "os"
         promises.tell(promises.of_node(settings.sbp), _log)
-        engine = databases.engine_of(settings, self._directory)
+        engine = databases.engine_of(settings, self._directory, worker)
         self.db = Database(engine, on_failed=lambda error: self.fail(str(error)))
         await self.db.open()
         await databases.repeated(lambda: self.db.run(self._migrate_fronts), shared=engine.shared)
-        await databases.check_cluster(self.db, self._directory)
-        await self.db.changes.begin()
         if settings.cluster.database:
+            await databases.check_cluster(self.db, self._directory)
+        elif worker is not None:
+            await self.db.run(identify)
+        await self.db.changes.begin()
+        if settings.cluster.database or worker is not None:
             self.cluster = await self._enter_cluster()
+        if not settings.cluster.database and (worker is None or worker.number == 0):
+            await databases.inherit(self.db, self._peers, self.node_id)
         self._backend = await backend.start_backend(
             settings,
-            self._directory.backend,
+            self._directory,
             _only(listen, backend.listeners(settings)),
             self._backend_failed,
             StreamHome(self.db),
             self.budget,
             self.metrics.barrier,
             self._tls,
+            worker,
         )
-        await databases.join_cluster(self.db, self._directory)
+        if settings.cluster.database:
+            await databases.join_cluster(self.db, self._directory)
         self.client = self._backend.client
         self.addresses.update(self._backend.addresses)
 
@@ -312,7 +322,8 @@ class Node:
         await self.catalog.load()
         if self.cluster is not None:
             self.cluster.identify = self.catalog.id_of
-            if self.embedded is not None and settings.sbp.durability == "object":
+            # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
+            if self.embedded is not None and settings.sbp.durability == "object" and worker is None:
                 self.cluster.adopt = self.embedded.adopt
         self._needed = NeededByConsumers(self.catalog, self.progress)
         self._handed_over = HandedOver(settings.migrate.grace_ms)
@@ -395,19 +406,28 @@ class Node:
         if CONSOLE in listen:
             self.every(FINE_S * 1000, self.recorder.look, "history")
 
+    @property
+    def _peers(self) -> list[int]:
+        """The ids of all nodes that may live beside this one on its database, where that is a file."""
+        if self._worker is None:
+            return [self.node_id]
+        first = self.node_id - self._worker.number
+        return list(range(first, first + self._worker.count))
+
     async def _enter_cluster(self) -> Cluster:
         from bridges.cluster.members import Patience
         from bridges.cluster.peers import Peers, secret
         from bridges.cluster.service import Cluster  # where there is one
 
-        told = self.settings.cluster
-        patience = Patience(told.heartbeat_ms / 1000, max(told.lease_ms, 3 * told.heartbeat_ms) / 1000)
+        told, worker = self.settings.cluster, self._worker
+        lease = max(told.lease_ms, 3 * told.heartbeat_ms) / 1000
+        patience = Patience(told.heartbeat_ms / 1000, lease if worker is None else max(lease, LEASE_S))
         assert self._directory is not None, "held while the node runs"
         # A connection of its own: heartbeats must not wait behind anything.
-        db = Database(databases.engine_of(self.settings, self._directory, serializable=False))
+        db = Database(databases.engine_of(self.settings, self._directory, worker, second=True))
         cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail)
         try:
-            await cluster.enter()
+            await cluster.enter(() if worker is None else self._peers)
             shared = await self.db.run(secret)
         except BaseException:
             await cluster.close()
@@ -429,7 +449,9 @@ class Node:
         """What clients of each listener are told, by other nodes as well."""
         told: dict[str, str] = {}
         for name, address in self.addresses.items():
-            advertised = self.advertised(name) or Address(socket.gethostname(), address.port)
+            # Of workers, clients know the machine by the name that has led them to another one.
+            host = address.host if self._worker is not None else socket.gethostname()
+            advertised = self.advertised(name) or Address(host, address.port)
             told[name] = str(advertised)
         return told
 
@@ -590,7 +612,8 @@ class Node:
         if hasattr(self, "cleaner"):
             await self._step("ending compaction", self.cleaner.close())
         if drain and self.failure is None:
-            if self.cluster is not None:
+            # Workers stop together, or come back at once: nothing is handed over.
+            if self.cluster is not None and self._worker is None:
                 leaving = self.cluster.leave(self.settings.node.drain_timeout_ms / 1000)
                 await self._step("handing over", self._unless_hurried(leaving))
             await self._drain()
@@ -610,7 +633,7 @@ class Node:
         await self._step("ending work on records", asyncio.to_thread(self.works.close))
         if hasattr(self, "catalog"):
             await self._step("closing the catalog", self.catalog.close())
-        if self.cluster is not None and self.failure is None:
+        if self.cluster is not None and self.failure is None and self._worker is None:
             # Nothing is appended here any more, and until somebody has taken over others read from this range server.
             self._retiring = True
             retiring = self.cluster.retire(self.settings.node.drain_timeout_ms / 1000 if served else 0.0)

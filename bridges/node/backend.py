@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bridges.net.address import Address
+from bridges.node import worker as workers
 from bridges.node.config import Settings
+from bridges.node.data_dir import DataDirectory
 from bridges.node.sections import SbpSettings
+from bridges.node.worker import Worker
 
 if TYPE_CHECKING:
     import ssl
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from bridges.net.budget import MemoryBudget
     from bridges.node.tls_settings import Tls
     from sbp_back.client.client import ClientOptions
-    from sbp_back.embedded import Embedded
+    from sbp_back.embedded import Embedded, Further
     from sbp_back.range_server.store.options import StoreOptions
 
 PD = "sbp-pd"
@@ -87,19 +91,21 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
 
 async def start_backend(
     settings: Settings,
-    directory: Path,
+    directory: DataDirectory,
     listen: Mapping[str, Address],
     on_failed: Callable[[str], None],
     home: StreamHome,
     budget: MemoryBudget,
     barrier: Barrier,
     tls: Tls,
+    worker: Worker | None,
 ) -> Backend:
     """The backend that ``settings`` ask for.
 
-    Embedded: started in ``directory``, reachable for other programs at ``listen``; ``on_failed`` is called once, with
-    a sentence, when the store can no longer promise durability; raises StoreError or OSError. External: nothing is
-    started, and that it does not answer now is only said in the log, because it may answer later. Raises StoreError
+    Embedded: started in ``directory`` of the node, reachable for other programs at ``listen``; ``on_failed`` is called
+    once, with a sentence, when the store can no longer promise durability; raises StoreError or OSError. External:
+    nothing is started, and that it does not answer now is only said in the log, because it may answer later; ``worker``
+    as the node has it. Raises StoreError
     when the node's topics are not in the placement driver it is led to; one met later is refused then (``home``).
     ``budget`` counts what the connections of its listeners hold, ``barrier`` what callbacks of any part raise; ``tls``
     is for its listeners, and towards servers elsewhere.
@@ -107,6 +113,7 @@ async def start_backend(
     if settings.sbp.mode == "external":
         return await _external(settings, home, barrier, tls.peers)
     from sbp_back.embedded import EmbeddedOptions, start_embedded
+    from sbp_back.placement_driver.pd_service import STATE_FILE
 
     options = EmbeddedOptions(
         store=store_options(settings.sbp),
@@ -120,14 +127,41 @@ async def start_backend(
         tls=tls.listeners,
         tls_elsewhere=tls.peers,
         database=settings.cluster.database,
+        state=None if worker is None else workers.store_of(directory, 0) / STATE_FILE,
+        further=await asyncio.to_thread(_further, settings, directory, listen.get(RANGE_SERVER), worker),
     )
-    embedded = await start_embedded(directory, options, on_failed)
+    own = workers.store_of(directory, 0 if worker is None else worker.number)
+    embedded = await start_embedded(own, options, on_failed)
     try:
         await home.require(embedded.placement_driver.identity)
     except BaseException:
         await embedded.close()
         raise
     return Backend(embedded.client, home, embedded)
+
+
+def _further(settings: Settings, directory: DataDirectory, at: Address | None, worker: Worker | None) -> list[Further]:
+    """Stores of workers that are no more, which this node serves besides; it listens ``at``."""
+    from sbp_back.embedded import Further
+
+    number, count = (0, 1) if worker is None else (worker.number, worker.count)
+    found = []
+    for gone in workers.left_behind(directory, number, count):
+        steps, step = gone - number, settings.node.worker_port_step
+        listen = None if at is None else workers.moved(at, steps, step)
+        told = settings.advertise.get(RANGE_SERVER)
+        sbp = settings.sbp
+        # This worker's log has a name of its own already.
+        first = sbp.object_log.removesuffix(f"-{number}") if number else sbp.object_log
+        found.append(
+            Further(
+                workers.store_of(directory, gone),
+                store_options(replace(sbp, object_log=workers.object_log(first, gone))),
+                None if listen is None else (listen.host, listen.port),
+                None if told is None else str(workers.moved(Address.parse(told), steps, step)),
+            )
+        )
+    return found
 
 
 def _embedded_client(sbp: SbpSettings) -> ClientOptions:

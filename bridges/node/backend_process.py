@@ -197,7 +197,7 @@ class PdProcess(_Process):
     async def _start(self, listen: ListenAt) -> None:
         promises.tell(promises.of_placement_driver(), _log)
         driver = PlacementDriverOptions(alive_seconds=self.settings.sbp.alive_ms / 1000)
-        setup = PlacementDriverSetup(driver, listen, self.settings.cluster.database, self.metrics.barrier)
+        setup = PlacementDriverSetup(driver, listen, self.settings.cluster.database, barrier=self.metrics.barrier)
         # Told of deletions, seals and trims: it must be the one they are meant for.
         check = RangeServerCheck(
             strangers=True, identity=lambda: self._service.driver.identity if self._service else ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from bridges.catalog.counters import identify
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
-from bridges.catalog.sql import Database, DatabaseError
+from bridges.catalog.sql import Connection, Database, DatabaseError
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_file
+from bridges.node.worker import Worker
 from sbp_back.errors import StoreError
 from sbp_back.sql.engine import Engine
 from sbp_back.sql.sqlite import SqliteEngine
@@ -24,8 +25,11 @@ _RESERVE_BYTES = 8 * 1024 * 1024
 """Of disk, for the commits that delete topics when all of it is full."""
 
 
-def engine_of(settings: Settings, directory: DataDirectory, *, serializable: bool = True) -> Engine:
-    """The engine of the node's database, not open yet; ``serializable``: see the engine of PostgreSQL.
+def engine_of(
+    settings: Settings, directory: DataDirectory, worker: Worker | None = None, *, second: bool = False
+) -> Engine:
+    """The engine of the node's database, not open yet. A ``second`` one, of a process that has one open already, is for
+    transactions that lock what they decide by.
 
     Raises StoreError where the directory has the metadata of a node that was none of a cluster's.
     """
@@ -40,9 +44,13 @@ def engine_of(settings: Settings, directory: DataDirectory, *, serializable: boo
             directory.database,
             MIGRATIONS,
             application_id=APPLICATION_ID,
-            synchronous="NORMAL" if settings.sbp.durability == "os" else "FULL",
+            # The second one gives away epochs, which nobody may be given twice whatever is lost.
+            synchronous="NORMAL" if settings.sbp.durability == "os" and not second else "FULL",
             unwatched=HAS_CHECKSUMS,
             reserve_bytes=_RESERVE_BYTES,
+            shared=worker is not None,
+            notices=None if worker is None else worker.notices,
+            checked=second,
         )
     if directory.database.exists():
         raise StoreError(
@@ -51,13 +59,11 @@ def engine_of(settings: Settings, directory: DataDirectory, *, serializable: boo
         )
     from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
 
-    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, application_id=APPLICATION_ID, serializable=serializable)
+    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, application_id=APPLICATION_ID, serializable=not second)
 
 
 async def check_cluster(db: Database, directory: DataDirectory) -> None:
     """Raises StoreError where the directory is of another cluster's node than the database, or an error of that."""
-    if not db.engine.shared:
-        return
     cluster_id = await db.run(identify)
     known = await asyncio.to_thread(_told_by, directory.cluster)
     if known not in ("", cluster_id):
@@ -69,8 +75,7 @@ async def check_cluster(db: Database, directory: DataDirectory) -> None:
 
 async def join_cluster(db: Database, directory: DataDirectory) -> None:
     """The directory is from now on of a node of the database's cluster. Raises OSError, or an error of the database."""
-    if db.engine.shared:
-        await asyncio.to_thread(write_file, directory.cluster, f"{await db.run(identify)}\n")
+    await asyncio.to_thread(write_file, directory.cluster, f"{await db.run(identify)}\n")
 
 
 def _told_by(path: Path) -> str:
@@ -78,6 +83,17 @@ def _told_by(path: Path) -> str:
         return path.read_text("ascii").strip()
     except FileNotFoundError:
         return ""
+
+
+async def inherit(db: Database, nodes: Collection[int], node: int) -> None:
+    """What nodes that are none of ``nodes`` were about to make of streams is ``node``'s to finish: where it is certain
+    that none of their processes lives. Raises an error of the database."""
+
+    def take(connection: Connection) -> None:
+        marks = ", ".join("?" * len(nodes))
+        connection.execute(f"UPDATE stream_intents SET node = ? WHERE node NOT IN ({marks})", (node, *nodes))
+
+    await db.run(take)
 
 
 async def repeated(work: Callable[[], Awaitable[None]], *, shared: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
@@ -31,13 +32,29 @@ class _Patient:
         return self._stream.isatty()
 
 
+class _Told:
+    """A processor that adds the same fields to every line."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self._fields = dict(fields)
+
+    def __call__(self, logger: object, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for key, value in self._fields.items():
+            event.setdefault(key, value)
+        return event
+
+
 def configure(
-    level: str = "info", format: str = "auto", stream: TextIO | None = None, limit: LogLimit = LOG_LIMIT
+    level: str = "info",
+    format: str = "auto",
+    stream: TextIO | None = None,
+    limit: LogLimit = LOG_LIMIT,
+    told: Mapping[str, object] | None = None,
 ) -> None:
     """Set up structlog, and route the standard library's loggers through the same output.
 
-    ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). All lines pass ``limit``.
-    Meant to be called once, by the process's entry point.
+    ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). All lines pass ``limit``,
+    and have the fields ``told``. Meant to be called once, by the process's entry point.
     """
     out = cast(TextIO, _Patient(stream or sys.stderr))
     number = getattr(logging, level.upper())
@@ -49,6 +66,8 @@ def configure(
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
     ]
+    if told:
+        shared.append(_Told(told))
     renderer: Any
     if format == "json":
         shared.append(structlog.processors.format_exc_info)

@@ -41,6 +41,20 @@ def _names(value: object) -> object:
 
 class NodeSettings(Section):
     id: int = setting(0, ge=0, le=2**31 - 1, description="Number of this node among its peers.")
+    workers: int = setting(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that serve this node's data together, as a cluster of their own on this machine: about "
+        "one for each core. As --workers.",
+    )
+    worker_port_step: int = setting(
+        100,
+        ge=0,
+        le=10_000,
+        description="By how much the ports of each worker are above those of the one before; 0: all but the first "
+        "one's take any free port.",
+    )
     rack: str = setting("", description="Where the node stands; told to clients that prefer near nodes.")
     drain_timeout_ms: Duration = setting(
         10_000,

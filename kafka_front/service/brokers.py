@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridges.catalog.group_view import CONSUMERS
-from bridges.net.address import Address
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
@@ -87,8 +86,7 @@ class Brokers:
     def _told(self, member: Member, client: Client) -> Broker | None:
         if member.node_id == self._node_id:
             return self._own(client)
-        told = member.addresses.get(client.listener)
-        if told is None:
+        address = member.address(client.listener, client.advertised[0])
+        if address is None:
             return None  # it has no such listener
-        address = Address.parse(told)
         return Broker(member.node_id, address.host, address.port, member.rack or None)

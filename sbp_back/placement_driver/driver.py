@@ -111,6 +111,10 @@ class PlacementDriver:
     def alive_servers(self) -> list[int]:
         return self._servers.alive()
 
+    def give_nothing(self, server_id: int) -> None:
+        """Have no new range made on a server: another one of its process is for them."""
+        self._servers.pass_over(server_id)
+
     def session(self) -> PdSession:
         """For a connection of a listener (:class:`~sbp_back.transport.handler.HasSessions`)."""
         return PdSession(self)
@@ -188,7 +192,7 @@ class PlacementDriver:
 
     def _candidates(self) -> list[int]:
         """All living servers, each the better of two drawn among those left: the first R get the range."""
-        return self._servers.choose(len(self._servers.alive())) or []
+        return self._servers.choose(len(self._servers.open())) or []
 
     # --- trims ------------------------------------------------------------------------------------------------------
 

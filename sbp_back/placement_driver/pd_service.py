@@ -27,21 +27,24 @@ LOCK_FILE = "pd.lock"
 
 class PlacementDriverSetup(Struct):
     """``listen``: None for one that only its own process reaches. ``database``: URL of a PostgreSQL that has the state
-    in the schema ``anabranch_pd``; empty: a file of SQLite's in the data directory has it."""
+    in the schema ``anabranch_pd``; empty: a file of SQLite's in the data directory has it, or ``state``, which other
+    processes of this machine share."""
 
     driver: PlacementDriverOptions = field(default_factory=PlacementDriverOptions)
     listen: ListenAt | None = None
     database: str = ""
+    state: Path | None = None
     barrier: Barrier = field(default_factory=Barrier)
 
 
-def hold_state(data_dir: Path) -> HeldFile:
-    """Holds a placement driver's state for this process.
+def hold_state(data_dir: Path, state: Path | None = None) -> HeldFile:
+    """Holds a placement driver's state for this process; of one that several share (``state``), this one's part.
 
     Raises ``StoreLocked`` and ``StoreError``. A store may lie in the same directory; it has a lock of its own.
     """
     try:
-        make_directories(Files(), data_dir)
+        for path in (data_dir, *([] if state is None else [state.parent])):
+            make_directories(Files(), path)
         return HeldFile(data_dir / LOCK_FILE)
     except BlockingIOError as error:
         raise StoreLocked(f"{data_dir} is in use by another placement driver") from error
@@ -126,10 +129,13 @@ async def start_placement_driver(
     """
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as undo:
-        lock = await asyncio.to_thread(hold_state, data_dir)
+        lock = await asyncio.to_thread(hold_state, data_dir, setup.state)
         undo.callback(lock.release)
         try:
-            engine = in_postgres(setup.database) if setup.database else in_sqlite(data_dir / STATE_FILE)
+            if setup.database:
+                engine = in_postgres(setup.database)
+            else:
+                engine = in_sqlite(setup.state or data_dir / STATE_FILE, shared=setup.state is not None)
             state = await asyncio.to_thread(SqlState, engine, loop)
         except (StateError, StateVersionError) as error:
             raise StoreError(str(error)) from error

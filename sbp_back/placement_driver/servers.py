@@ -71,6 +71,11 @@ class Servers:
         self._clock = clock
         self._rng = rng
         self._servers: dict[int, _Server] = {}
+        self._passed_over: set[int] = set()
+
+    def pass_over(self, server_id: int) -> None:
+        """The server keeps what it has, and is given nothing new."""
+        self._passed_over.add(server_id)
 
     def heard(self, info: RangeServerInfo, metrics: RangeServerMetrics | None = None) -> bool:
         """Note a sign of life. True when the server is new here or its address changed: worth persisting."""
@@ -135,6 +140,10 @@ class Servers:
     def alive(self) -> list[int]:
         return [server_id for server_id in self._servers if self.is_alive(server_id)]
 
+    def open(self) -> list[int]:
+        """Those that may be given new ranges."""
+        return [server_id for server_id in self.alive() if server_id not in self._passed_over]
+
     def choose(self, count: int) -> list[int] | None:
         """``count`` different living servers, or None when there are not so many; doubtful ones last.
 
@@ -142,7 +151,7 @@ class Servers:
         one server that looks best until its next report. The first one counts as given a range until that report, or
         many ranges made at once would all avoid the server that looks worst by a trifle.
         """
-        alive = self.alive()
+        alive = self.open()
         if len(alive) < count:
             return None
         pool = [server_id for server_id in alive if not self._servers[server_id].doubtful]

@@ -373,9 +373,10 @@ class _Asked(Job):
             self.failed(self.error)
 
 
-def in_sqlite(path: Path) -> Engine:
-    """The engine of a state in the SQLite file ``path``, where what was answered survives loss of power."""
-    return SqliteEngine(path, MIGRATIONS, reserve_bytes=_RESERVE_BYTES)
+def in_sqlite(path: Path, *, shared: bool = False) -> Engine:
+    """The engine of a state in the SQLite file ``path``, where what was answered survives loss of power; ``shared``:
+    with other processes of this machine."""
+    return SqliteEngine(path, MIGRATIONS, reserve_bytes=_RESERVE_BYTES, shared=shared)
 
 
 def in_postgres(url: str) -> Engine:

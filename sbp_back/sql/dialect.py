@@ -8,6 +8,8 @@ from itertools import count
 
 _TOKEN = re.compile(
     r"x'(?P<bytes>[0-9a-f]*)'|(?P<kept>'(?:[^']|'')*'|\"[^\"]*\")|(?P<mark>\?)|(?P<hint> INDEXED BY \w+)"
+    # SQLite's transactions that write come one after the other: nothing of theirs has to be locked.
+    r"|(?P<share>/\* FOR SHARE \*/)"
     # What PostgreSQL reserves and columns are called by: our keywords are in capital letters.
     r"|\b(?P<name>all|analyse|array|check|column|desc|end|from|limit|offset|only|order|table|to|user|when|window)\b"
 )
@@ -35,6 +37,8 @@ def translated(statement: str) -> str:
                 return f"'\\x{found['bytes']}'::bytea"
             case "mark":
                 return f"${next(numbers)}"
+            case "share":
+                return "FOR SHARE"
             case "hint":
                 return ""
             case "name":

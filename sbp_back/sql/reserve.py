@@ -4,6 +4,7 @@ that a partition is opened, without which nobody reads it."""
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -53,13 +54,15 @@ class Reserve:
 
     def spend(self) -> bool:
         """Give a part of its room to whoever writes next; False if there is none."""
-        if not self._path.exists():
-            return False
         self._held = False
         self._next = monotonic() + _AGAIN_S
-        left = self._path.stat().st_size - -(-self._size // _PARTS)
+        try:
+            left = self._path.stat().st_size - -(-self._size // _PARTS)
+        except FileNotFoundError:
+            return False  # or another process that shares the database has spent the last of it
         if left > 0:
-            os.truncate(self._path, left)
+            with suppress(FileNotFoundError):
+                os.truncate(self._path, left)
         else:
             self._path.unlink(missing_ok=True)
         return True

@@ -3,12 +3,17 @@
 Closures get SQLite's own connection, and nothing stands between two of them: a savepoint for each would cost more than
 most of them do. Where one fails that has changed something, the transaction is undone, and the group executed again
 with savepoints.
+
+Processes of one machine may share the file. Then each transaction waits for its turn, for a bounded time, tables are
+compared with their checksums and brought up to date as in one process, and whoever listens is told of what was
+committed (sbp_back/sql/notices.py).
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import time
 import traceback
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
@@ -16,9 +21,13 @@ from pathlib import Path
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.sql.connection import Migration
 from sbp_back.sql.engine import Job, Refuse, SqlDamaged, SqlFailed, SqlFull
+from sbp_back.sql.notices import Notices
 from sbp_back.sql.reserve import Reserve
 from sbp_back.sql.row_sums import DamagedRows, RowSums, make_table
 
+_TURN_S = 0.0005
+"""Between two attempts to have the turn among processes that share the file."""
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DAMAGE = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN})
 
 
@@ -30,10 +39,11 @@ class SqliteEngine:
     refused. ``migrations[i]`` brings schema version ``i`` to ``i + 1``; ``PRAGMA user_version`` holds the version.
     Where ``migrations`` have :func:`sbp_back.sql.row_sums.make_table` all rows have checksums, but those of
     ``unwatched`` tables, which have their own. ``reserve_bytes`` of disk are kept for what makes room there.
-    """
 
-    shared = False
-    notice = ""
+    ``shared``: other processes of this machine have the file, too; one that has its turn for ``patience_s`` makes
+    transactions of others fail. With ``notices`` they are told of what was committed. ``checked``: another connection
+    of this process has compared the rows with their checksums already.
+    """
 
     def __init__(
         self,
@@ -44,6 +54,10 @@ class SqliteEngine:
         synchronous: str = "FULL",
         unwatched: Collection[str] = (),
         reserve_bytes: int = 0,
+        shared: bool = False,
+        notices: Notices | None = None,
+        patience_s: float = 5.0,
+        checked: bool = False,
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
@@ -57,6 +71,12 @@ class SqliteEngine:
         self._unwatched = unwatched
         self._reserve = Reserve(path.with_name(f"{path.name}-reserve"), reserve_bytes)
         self._sums: RowSums | None = None
+        self.shared = shared
+        self.notice = "" if notices is None else "SELECT tell_others(?)"
+        self._notices = notices
+        self._told = False
+        self._patience_s = patience_s
+        self._checked = checked
 
     def open(self) -> None:
         """See :class:`~sbp_back.sql.engine.Engine`."""
@@ -73,7 +93,9 @@ class SqliteEngine:
     def _connect(self) -> None:
         try:
             fresh = not self.path.exists() or self.path.stat().st_size == 0
-            self.connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self.connection = sqlite3.connect(
+                self.path, self._patience_s, isolation_level=None, check_same_thread=False
+            )
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"cannot open {self.path}: {error}") from error
         try:
@@ -88,13 +110,25 @@ class SqliteEngine:
 
     def _prepare(self, fresh: bool) -> None:
         connection = self.connection
-        if not fresh:
+        if not (fresh or self._checked):
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise StoreCorrupt(f"{self.path} is damaged: {found}")
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA foreign_keys = ON")
+        if self._notices is not None:
+            connection.create_function("tell_others", 1, self._note)
+        # Numbers, tables and sums are to be those of one moment, whatever others commit meanwhile.
+        connection.execute("BEGIN")
+        self._bring_up(fresh)
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+        if self.shared:
+            connection.execute("PRAGMA busy_timeout = 0")  # whose turn it is is asked for here
+
+    def _bring_up(self, fresh: bool) -> None:
+        connection = self.connection
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         # A crash between creating the file and its first commit leaves an empty database with neither number set.
@@ -104,12 +138,19 @@ class SqliteEngine:
         check_version(str(self.path), version, len(self._migrations))
         if make_table in self._migrations[:version]:
             self._sums = RowSums(connection, self._unwatched)
-            self._sums.check()
+            if not self._checked:
+                self._sums.check()
         if version == len(self._migrations):
             if self._sums is not None:
                 self._sums.watch(changed=False)
             return
+        connection.execute("COMMIT")
         connection.execute("BEGIN IMMEDIATE")
+        if connection.execute("PRAGMA user_version").fetchone() != (version,):
+            # Another process was first.
+            self._sums = None
+            self._bring_up(fresh)
+            return
         connection.execute(f"PRAGMA application_id = {self._application_id}")
         for migration in self._migrations[version:]:
             migration(connection)
@@ -117,7 +158,9 @@ class SqliteEngine:
         if make_table in self._migrations:
             self._sums = self._sums or RowSums(connection, self._unwatched)
             self._sums.watch(changed=True)
-        connection.execute("COMMIT")
+
+    def _note(self, _: str) -> None:
+        self._told = True
 
     def idle(self) -> None:
         """See :class:`~sbp_back.sql.engine.Engine`."""
@@ -129,7 +172,9 @@ class SqliteEngine:
 
     def listen(self, channel: str) -> AsyncIterator[None]:
         """See :class:`~sbp_back.sql.engine.Engine`."""
-        raise NotImplementedError("nobody is told of what SQLite has committed")
+        if self._notices is None:
+            raise NotImplementedError("nobody is told of what this engine has committed")
+        return self._notices.listen()
 
     def stop_waiting(self) -> None:
         """See :class:`~sbp_back.sql.engine.Engine`: nothing ever waits."""
@@ -150,17 +195,20 @@ class SqliteEngine:
     def _execute(self, group: list[Job]) -> Exception | None:
         """Why nothing of ``group`` was committed; None when it was."""
         try:
-            self.connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             if not self._together(group):
                 self._undo()
                 if len(group) == 1:
                     return None
-                self.connection.execute("BEGIN IMMEDIATE")
+                self._begin()
                 self._apart(group)
             if self._sums is not None:
                 self._sums.store()
             self.connection.execute("COMMIT")
             self.commits += 1
+            if self._told and self._notices is not None:
+                self._told = False
+                self._notices.tell()
         except Exception as error:  # noqa: BLE001 - handed to everybody of the group
             self._undo()
             failure = _of_disk(error) or SqlFailed(str(error))
@@ -173,7 +221,20 @@ class SqliteEngine:
             return SqlDamaged(str(error))
         return None
 
+    def _begin(self) -> None:
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                self.connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() >= until:
+                    raise
+            # Not SQLite's own waiting, which looks ten times a second after a while and lets others pass.
+            time.sleep(_TURN_S)
+
     def _undo(self) -> None:
+        self._told = False
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
         if self._sums is not None:

@@ -1,0 +1,319 @@
+"""Several processes that serve one node's data together, and the parent that starts, watches and ends them.
+
+The parent serves nobody and opens no file of the node but the lock of its data directory, which its children inherit:
+as long as one of them lives, nobody else gets it. They are forked, so a worker that has ended is there again without
+loading anything, and they end when the parent does, however that comes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from bridges.commands import process
+from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
+from bridges.commands.common import fail
+
+if TYPE_CHECKING:
+    from bridges.node.assembly import Node
+    from bridges.node.config import Settings
+    from bridges.node.data_dir import DataDirectory
+    from bridges.node.worker import Worker
+
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 10.0
+_STEADY_S = 60.0
+"""A worker that has served for so long is started again at once when it ends."""
+_ENDING_S = 10.0
+"""What a worker may take to end, beyond the time that it waits for requests in flight."""
+_PR_SET_PDEATHSIG = 1
+
+
+class _Child:
+    """A worker as its parent knows it. ``pid`` 0: it is to be started ``at`` that time of the monotonic clock."""
+
+    __slots__ = ("addresses", "at", "failures", "number", "pid", "pipe", "serves", "started")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pid = 0
+        self.at = 0.0
+        self.started = 0.0
+        self.failures = 0
+        self.pipe = -1
+        """Where it tells its addresses, once it serves; -1: it has."""
+        self.serves = False
+        self.addresses: dict[str, str] = {}
+
+    def ended(self, now: float) -> None:
+        """It is to be started again: the first time at once, then later each time."""
+        self.pid = 0
+        self.close()
+        steady = self.serves and now - self.started >= _STEADY_S
+        self.failures = 0 if steady else self.failures + 1
+        pause = _FIRST_PAUSE_S * 2 ** (self.failures - 2) if self.failures > 1 else 0.0
+        self.at = now + min(pause, _LONGEST_PAUSE_S)
+        self.serves = False
+
+    def close(self) -> None:
+        """Its pipe is of no use any more."""
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+
+
+class Workers:
+    """The parent."""
+
+    def __init__(self, settings: Settings, ready: Path | None) -> None:
+        import structlog
+
+        self._settings = settings
+        self._ready = ready
+        self._log = structlog.get_logger("anabranch.workers")
+        self._children = [_Child(number) for number in range(settings.node.workers)]
+        self._served = False
+        self._stopping = False
+        self._kill_at = float("inf")
+        self._code = 0
+        self._signals: socket.socket
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT; ends the process with an exit code if that is not 0."""
+        from bridges.node.data_dir import DataDirectory
+        from bridges.node.sections import SettingsError
+        from bridges.node.workers import check
+        from sbp_back.errors import StoreError
+        from sbp_back.sql.notices import mailboxes
+
+        settings = self._settings
+        try:
+            check(settings, settings.fronts)
+            directory = DataDirectory(settings.data_dir)
+        except SettingsError as error:
+            fail(str(error), EXIT_USAGE)
+        except StoreError as error:
+            fail(str(error), EXIT_CANNOT_START)
+        process.tell(settings)
+        _load()
+        self._mailboxes = mailboxes(len(self._children))
+        self._signals, wake = socket.socketpair()
+        for one in (self._signals, wake):
+            one.setblocking(False)
+        for number in _SIGNALS:
+            signal.signal(number, _nothing)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        # What is there is shared with the children as long as nobody writes to it.
+        gc.freeze()
+        try:
+            while True:
+                self._start_those_due(directory)
+                if self._stopping and not any(child.pid for child in self._children):
+                    break
+                self._wait()
+        finally:
+            if self._ready is not None:
+                self._ready.unlink(missing_ok=True)
+            directory.release()
+        self._log.info("stopped", exit_code=self._code)
+        if self._code:
+            raise SystemExit(self._code)
+
+    # --- children ---------------------------------------------------------------------------------------------------
+
+    def _start_those_due(self, directory: DataDirectory) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if not (child.pid or self._stopping) and child.at <= now:
+                self._start(child, directory)
+
+    def _start(self, child: _Child, directory: DataDirectory) -> None:
+        from bridges.node.sections import SettingsError
+        from bridges.node.worker import Worker
+        from bridges.node.workers import settings_of
+        from sbp_back.sql.notices import Notices
+
+        try:
+            settings = settings_of(self._settings, self._settings.fronts, child.number, child.addresses)
+        except SettingsError as error:
+            self._give_up(EXIT_USAGE, str(error))
+            return
+        reading, writing = os.pipe()
+        parent = os.getpid()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            os.close(writing)
+            os.set_blocking(reading, False)
+            child.pid, child.pipe, child.started = pid, reading, time.monotonic()
+            return
+        os.close(reading)
+        notices = Notices(self._mailboxes[child.number][0], [box for _, box in self._mailboxes])
+        worker = Worker(child.number, len(self._children), directory, notices)
+        _serve(settings, worker, parent, writing)
+
+    def _wait(self) -> None:
+        """For a signal, a worker that serves, or the time of something."""
+        signals = self._signals.fileno()
+        pipes = [child.pipe for child in self._children if child.pipe >= 0]
+        times = [child.at for child in self._children if not (child.pid or self._stopping)]
+        first = min([*times, self._kill_at])
+        pause = None if first == float("inf") else max(0.0, first - time.monotonic())
+        readable, _, _ = select.select([signals, *pipes], [], [], pause)
+        if signals in readable:
+            for number in self._signals.recv(4096):
+                if number in (signal.SIGTERM, signal.SIGINT):
+                    self._stop()
+                elif number == signal.SIGHUP:
+                    self._hang_up()
+        self._reap()
+        for child in self._children:
+            if child.pipe in readable:
+                self._hear(child)
+        if time.monotonic() >= self._kill_at:
+            self._kill_at = float("inf")
+            self._log.error("workers do not end, and are killed")
+            self._code = self._code or EXIT_NODE_FAILED
+            self._tell(signal.SIGKILL)
+
+    def _hear(self, child: _Child) -> None:
+        told = os.read(child.pipe, 1 << 16)
+        child.close()
+        if not told:
+            return  # it has ended, which another signal tells
+        child.addresses = json.loads(told)
+        child.serves = True
+        if self._served or not all(one.serves for one in self._children):
+            return
+        self._served = True
+        self._log.info("all workers serve", workers=len(self._children))
+        if self._ready is not None:
+            from bridges.node.data_dir import write_ready_file
+            from bridges.node.workers import by_name
+
+            write_ready_file(self._ready, dict(by_name(one.addresses for one in self._children)))
+
+    def _reap(self) -> None:
+        for child in self._children:
+            if not child.pid:
+                continue
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if not pid:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            seconds = round(time.monotonic() - child.started, 3)
+            child.ended(time.monotonic())
+            if self._stopping:
+                self._code = self._code or (code if code >= 0 else EXIT_NODE_FAILED if code != -signal.SIGKILL else 0)
+                continue
+            self._log.warning("a worker has ended", worker=child.number, exit_code=code, pid=pid, after_seconds=seconds)
+            if not self._served:
+                # What is wrong now will be wrong again: whoever started this is told.
+                self._give_up(code if code > 0 else EXIT_NODE_FAILED, f"worker {child.number} could not start")
+
+    def _give_up(self, code: int, reason: str) -> None:
+        self._code = self._code or code
+        self._log.error("the workers cannot be started", reason=reason)
+        self._stop()
+
+    def _stop(self) -> None:
+        """End all of them; called again, without waiting for requests in flight."""
+        if not self._stopping:
+            self._stopping = True
+            drain = self._settings.node.drain_timeout_ms / 1000
+            self._kill_at = time.monotonic() + drain + _ENDING_S
+        self._tell(signal.SIGTERM)
+
+    def _hang_up(self) -> None:
+        """Workers with certificates read them again; those without end, as a terminal that is closed expects."""
+        if self._settings.tls or self._settings.sbp.tls:
+            self._tell(signal.SIGHUP)
+        else:
+            self._stop()
+
+    def _tell(self, number: signal.Signals) -> None:
+        for child in self._children:
+            if child.pid:
+                os.kill(child.pid, number)
+
+
+def _serve(settings: Settings, worker: Worker, parent: int, writing: int) -> NoReturn:
+    """What the child does from its first to its last moment."""
+    code = EXIT_NODE_FAILED
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        _end_with(parent)
+        # A terminal's interrupt is for the parent, who ends everybody.
+        os.setpgid(0, 0)
+
+        def make(settings: Settings, give_up: Callable[[str], None]) -> _Service:
+            from bridges.node.assembly import Node
+
+            return _Service(Node(settings, on_failed=give_up, worker=worker), writing)
+
+        process.serve(settings, make, None, worker.number)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else EXIT_NODE_FAILED
+    finally:
+        # Nothing of the parent's is to happen here.
+        if (error := sys.exception()) is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Service:
+    """A worker's node, which tells the parent where it serves."""
+
+    def __init__(self, node: Node, writing: int) -> None:
+        self._node = node
+        self._writing = writing
+
+    @property
+    def failure(self) -> str | None:
+        return self._node.failure
+
+    async def start(self, ready_file: Path | None = None) -> None:
+        await self._node.start(ready_file)
+        process.reload_on_hangup(self._node.settings, self._node.reload)
+        told = {name: str(address) for name, address in self._node.addresses.items()}
+        os.write(self._writing, json.dumps(told).encode())
+
+    async def stop(self) -> None:
+        await self._node.stop()
+
+    def hurry(self) -> None:
+        self._node.hurry()
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends. What was acknowledged survives that; a parent started
+    anew waits for nobody."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(EXIT_NODE_FAILED)
+
+
+def _load() -> None:
+    """What every worker is made of."""
+    for name in ("bridges.node.assembly", "bridges.cluster.service", "bridges.console.door", "sbp_back.embedded"):
+        import_module(name)
+
+
+def _nothing(number: int, frame: object) -> None:
+    """A signal is read from the socket."""

@@ -1,0 +1,81 @@
+"""The settings of a node that is several processes, as each of them gets them (``bridges/node/worker.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from bridges.net.address import Address
+from bridges.node import backend
+from bridges.node.config import Settings
+from bridges.node.front import Front
+from bridges.node.listening import OFF, Listening
+from bridges.node.sections import SettingsError
+from bridges.node.worker import moved, object_log
+
+
+def check(settings: Settings, fronts: Sequence[type[Front]]) -> None:
+    """Whether a node with these settings can be several workers. Raises SettingsError."""
+    count = settings.node.workers
+    if settings.cluster.database:
+        raise SettingsError(
+            f"node.workers = {count}: workers share a database in data_dir; where cluster.database is set, start as "
+            "many nodes, each with a node.id and a data_dir of its own"
+        )
+    if settings.sbp.mode != "embedded":
+        raise SettingsError(f"node.workers = {count} needs sbp.mode = embedded: each worker keeps its partitions' data")
+    if backend.RANGE_SERVER not in Listening(settings, fronts).addresses():
+        raise SettingsError(
+            f"node.workers = {count}: workers read each other's partitions at listener {backend.RANGE_SERVER}, "
+            "which is closed (where clients must say who they are, it opens only when it is asked for, and should then "
+            f"have TLS with client_ca): give listen.{backend.RANGE_SERVER} an address"
+        )
+
+
+def settings_of(
+    settings: Settings, fronts: Sequence[type[Front]], number: int, opened: Mapping[str, str] | None = None
+) -> Settings:
+    """What worker ``number`` is to be started with; ``opened``: where its listeners were opened before.
+
+    What bounds memory, work and disk of the whole node is divided among the workers.
+    """
+    count = settings.node.workers
+    step = settings.node.worker_port_step
+    listen = {name: OFF for name, text in settings.listen.items() if text == OFF}
+    for name, address in Listening(settings, fronts).addresses().items():
+        listen[name] = str(moved(address, number, step))
+    told = {name: str(moved(Address.parse(text), number, step)) for name, text in settings.advertise.items()}
+    limits, log, sbp = settings.limits, settings.log, settings.sbp
+    return replace(
+        settings,
+        listen={**listen, **(opened or {})},
+        advertise=told,
+        node=replace(settings.node, id=settings.node.id + number),
+        limits=replace(
+            limits,
+            connections_memory_bytes=max(1024**2, limits.connections_memory_bytes // count),
+            translated_bytes=limits.translated_bytes // count,
+        ),
+        log=replace(
+            log,
+            tail_cache_bytes=log.tail_cache_bytes // count,
+            max_producers=max(1000, log.max_producers // count),
+            cleaner_buffer_bytes=max(64 * 1024, log.cleaner_buffer_bytes // count),
+            # 0 is no bound.
+            cleaner_bytes_per_second=-(-log.cleaner_bytes_per_second // count),
+        ),
+        sbp=replace(
+            sbp,
+            retention_bytes=sbp.retention_bytes if sbp.retention_bytes < 0 else sbp.retention_bytes // count,
+            object_log=object_log(sbp.object_log, number),
+            object_cache_bytes=max(3 * sbp.segment_bytes, sbp.object_cache_bytes // count),
+        ),
+    )
+
+
+def by_name(addresses: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Names and addresses of the listeners of all workers: worker 0's as a node's are called, others' with ``/k``."""
+    for number, one in enumerate(addresses):
+        for name, address in one.items():
+            yield (name if number == 0 else f"{name}/{number}"), address
