@@ -11,11 +11,13 @@ committed (sbp_back/sql/notices.py).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import time
 import traceback
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
@@ -114,16 +116,19 @@ class SqliteEngine:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise StoreCorrupt(f"{self.path} is damaged: {found}")
-        connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        with self._alone():
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA foreign_keys = ON")
         if self._notices is not None:
             connection.create_function("tell_others", 1, self._note)
-        # Numbers, tables and sums are to be those of one moment, whatever others commit meanwhile.
-        connection.execute("BEGIN")
-        self._bring_up(fresh)
-        if connection.in_transaction:
-            connection.execute("COMMIT")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        with self._alone() if version < len(self._migrations) else nullcontext():
+            # Numbers, tables and sums are to be those of one moment, whatever others commit meanwhile.
+            connection.execute("BEGIN")
+            self._bring_up(fresh)
+            if connection.in_transaction:
+                connection.execute("COMMIT")
         if self.shared:
             connection.execute("PRAGMA busy_timeout = 0")  # whose turn it is is asked for here
 
@@ -146,11 +151,6 @@ class SqliteEngine:
             return
         connection.execute("COMMIT")
         connection.execute("BEGIN IMMEDIATE")
-        if connection.execute("PRAGMA user_version").fetchone() != (version,):
-            # Another process was first.
-            self._sums = None
-            self._bring_up(fresh)
-            return
         connection.execute(f"PRAGMA application_id = {self._application_id}")
         for migration in self._migrations[version:]:
             migration(connection)
@@ -158,6 +158,19 @@ class SqliteEngine:
         if make_table in self._migrations:
             self._sums = self._sums or RowSums(connection, self._unwatched)
             self._sums.watch(changed=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While it lasts, no other process that shares the file changes what it is. Others wait, however long."""
+        if not self.shared:
+            yield
+            return
+        descriptor = os.open(self.path.with_name(f"{self.path.name}-opening"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _note(self, _: str) -> None:
         self._told = True

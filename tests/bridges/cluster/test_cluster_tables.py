@@ -177,3 +177,39 @@ async def test_slots_are_told_to_those_who_have_them_not(home: Home) -> None:
     assert (await home.do(tables.look, known)).slots is None
     await home.up(2)
     assert len((await home.do(tables.look, known)).slots) == SLOTS
+
+
+async def test_a_worker_has_at_once_what_its_former_self_had(home: Home) -> None:
+    workers = [10, 11]
+    first = await home.do(tables.succeed, 10, workers)
+    second = await home.do(tables.succeed, 11, workers)
+    for start, node_id in ((first, 10), (second, 11)):
+        assert await home.do(tables.join, start, node_id, {}, "")
+    assert len(await home.give(first, SLOTS // 2, second)) == SLOTS // 2
+    before = (await home.look()).slots or ()
+    again = await home.do(tables.succeed, 11, workers)
+    after = (await home.look()).slots or ()
+    for old, new in zip(before, after, strict=True):
+        assert new.owner == (again if old.owner == second else first)
+        assert (new.epoch > max(one.epoch for one in before)) == (old.owner == second)
+    assert [(one.start, one.state) for one in (await home.look()).members] == [
+        (first, State.UP),
+        (again, State.JOINING),
+    ]
+    # What the former self asks for comes too late, and so does who was ending it.
+    assert not await home.do(tables.beat, second)
+    assert not await home.do(tables.claim, second, 0, first)
+    assert not await home.do(tables.finish, second, first)
+
+
+async def test_what_workers_that_are_no_more_had_is_for_those_that_are(home: Home) -> None:
+    starts = {node_id: await home.do(tables.succeed, node_id, [0, 1, 2]) for node_id in (0, 1, 2)}
+    for node_id, start in starts.items():
+        assert await home.do(tables.join, start, node_id, {}, "")
+    for node_id in (1, 2):
+        assert await home.give(starts[0], 2, starts[node_id])
+    again = await home.do(tables.succeed, 0, [0, 1])
+    assert NOBODY in await home.owners()
+    assert {one.node_id for one in (await home.look()).members} == {0, 1}
+    assert await home.do(tables.join, again, 0, {}, "")
+    assert set(await home.owners()) == {again, starts[1]}

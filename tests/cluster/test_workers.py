@@ -1,0 +1,178 @@
+"""One node as several processes: kills of one of them and of their parent, under load, and other numbers of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.cluster.load import (
+    PARTITIONS,
+    PATIENCE,
+    TOPIC,
+    Reader,
+    Writer,
+    await_acknowledged,
+    await_leaders,
+    read_all,
+)
+from tests.conftest import NodeFactory
+from tests.node_process import NodeFailed, NodeProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[NodeFactory]:
+    factory = NodeFactory(tmp_path)
+    try:
+        yield factory
+    finally:
+        factory.dispose()
+
+
+def workers(make: NodeFactory, count: int, name: str = "node", start: bool = True) -> NodeProcess:
+    """``count`` workers on one data directory; above the first one at any free ports."""
+    settings = {"node.workers": f"{count}", "node.worker_port_step": "0"}
+    return make(name, settings=settings, start=start)
+
+
+def bootstrap(node: NodeProcess) -> str:
+    return ",".join(address for name, address in node.addresses.items() if name.partition("/")[0] == "kafka")
+
+
+def children(node: NodeProcess) -> list[int]:
+    """Pids of the workers that live, in the order in which they were started."""
+    found = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text()
+    return [int(pid) for pid in found.split()]
+
+
+def await_end(pids: list[int]) -> None:
+    began = time.monotonic()
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.01)
+
+
+def made(node: NodeProcess) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": bootstrap(node)})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+    return admin
+
+
+def test_clients_go_on_when_a_worker_is_killed(make: NodeFactory) -> None:
+    node = workers(make, 2)
+    admin = made(node)
+    await_leaders(admin, {0, 1})
+    writer = Writer(bootstrap(node))
+    seen: dict[tuple[int, int], int] = {}
+    readers = [Reader(bootstrap(node), seen) for _ in range(2)]
+    over = threading.Event()
+    writing = threading.Thread(target=writer.write, kwargs={"over": over})
+    for thread in (*readers, writing):
+        thread.start()
+    try:
+        await_acknowledged(writer, 300)
+        writer.longest = 0.0  # first openings are not what this is about
+        for victim in (1, 0):
+            before = children(node)
+            os.kill(before[victim], signal.SIGKILL)
+            await_acknowledged(writer, 300)
+            after = children(node)
+            assert len(after) == 2
+            assert len({*before, *after}) == 3
+        over.set()
+        writing.join()
+        written = writer.close()
+        began = time.monotonic()
+        while len(seen) < written:
+            assert time.monotonic() - began < PATIENCE
+            time.sleep(0.1)
+    finally:
+        over.set()
+        writing.join()
+        for reader in readers:
+            reader.over.set()
+        for reader in readers:
+            reader.join()
+    print(
+        f"{written} records, the longest time without an acknowledgement {writer.longest:.2f} s, "
+        f"without a record for a member of the group {max(reader.longest for reader in readers):.2f} s"
+    )
+    assert writer.failed == []
+    assert read_all(bootstrap(node)) == writer.acknowledged
+    assert sorted(map(int, writer.acknowledged.values())) == list(range(written))
+    # Nothing was moved for it.
+    await_leaders(admin, {0, 1})
+    assert writer.longest < 30
+    assert node.terminate() == 0
+
+
+def test_workers_end_with_their_parent_and_nothing_is_lost(make: NodeFactory) -> None:
+    node = workers(make, 2)
+    made(node)
+    writer = Writer(bootstrap(node))
+    writer.write(3)
+    writer.close()
+    pids = children(node)
+    assert len(pids) == 2
+    node.kill()
+    await_end(pids)
+    node.start()
+    assert read_all(bootstrap(node)) == writer.acknowledged
+    assert writer.failed == []
+
+
+def test_other_numbers_of_workers_have_what_those_before_have_written(make: NodeFactory) -> None:
+    """From a node by itself to three workers, to two, and back to a node by itself."""
+    node = make()
+    admin = made(node)
+    known: dict[tuple[int, int], bytes] = {}
+    counts = [1, 3, 2, 1, 2]
+    for number, count in enumerate(counts):
+        if number:
+            node.terminate()
+            node.settings |= {"node.workers": f"{count}", "node.worker_port_step": "0"}
+            node.start()
+            admin = AdminClient({"bootstrap.servers": bootstrap(node)})
+            await_leaders(admin, set(range(count)))
+            assert read_all(bootstrap(node)) == known
+        writer = Writer(bootstrap(node))
+        writer.write(1)
+        writer.close()
+        assert writer.failed == []
+        assert not known.keys() & writer.acknowledged.keys()
+        known |= writer.acknowledged
+    assert read_all(bootstrap(node)) == known
+    assert len(known) > 100 * len(counts)
+
+
+def test_a_second_node_is_refused_beside_workers(make: NodeFactory) -> None:
+    node = workers(make, 2)
+    other = NodeProcess(node.data, settings={})
+    for count in ("1", "2"):
+        other.settings = {"node.workers": count, "node.worker_port_step": "0"}
+        other.log = node.log.with_name("other.log")
+        other.ready_file = node.ready_file.with_name("other.ready")
+        with pytest.raises(NodeFailed, match=f"in use by process {node.pid}"):
+            other.start()
+    assert len(children(node)) == 2
+
+
+def test_what_workers_cannot_be_is_told(make: NodeFactory) -> None:
+    node = workers(make, 2, start=False)
+    node.listen["sbp-range-server"] = "off"
+    with pytest.raises(NodeFailed, match="give listen"):
+        node.start()
+    node.settings["cluster.database"] = "postgresql://nowhere/nothing"
+    with pytest.raises(NodeFailed, match="start as many nodes"):
+        node.start()
+    code = subprocess.run([*node.command(), "--workers", "0"], capture_output=True, check=False, timeout=PATIENCE)
+    assert code.returncode == 2
