@@ -449,8 +449,11 @@ class Node:
         """What clients of each listener are told, by other nodes as well."""
         told: dict[str, str] = {}
         for name, address in self.addresses.items():
-            # Of workers, clients know the machine by the name that has led them to another one.
-            host = address.host if self._worker is not None else socket.gethostname()
+            host = socket.gethostname()
+            if self._worker is not None:
+                # Clients know this machine by the name that has led them to another worker; those know it as this one.
+                here = "::1" if address.host == "::" else "127.0.0.1"
+                host = here if name == CLUSTER else address.host
             advertised = self.advertised(name) or Address(host, address.port)
             told[name] = str(advertised)
         return told

@@ -51,7 +51,7 @@ class Listening:
         for name, port in ports.items():
             if settings.listen.get(name) == OFF or (name not in given and name in inner and self.asks_who):
                 continue
-            if name == CLUSTER and not settings.cluster.database:
+            if name == CLUSTER and not settings.cluster.database and settings.node.workers == 1:
                 continue  # there are no other nodes
             try:
                 text = given.get(name)

@@ -56,6 +56,7 @@ def settings_of(
             limits,
             connections_memory_bytes=max(1024**2, limits.connections_memory_bytes // count),
             translated_bytes=limits.translated_bytes // count,
+            history_bytes=limits.history_bytes // count,
         ),
         log=replace(
             log,
