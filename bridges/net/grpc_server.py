@@ -68,7 +68,17 @@ class Observer(Protocol):
 class GrpcCall:
     """What is known of one call besides its messages, and what memory it holds."""
 
-    __slots__ = ("_certificate_name", "_connection", "_context", "_metadata", "_task", "account", "listener", "method")
+    __slots__ = (
+        "_certificate_name",
+        "_connection",
+        "_context",
+        "_host",
+        "_metadata",
+        "_task",
+        "account",
+        "listener",
+        "method",
+    )
 
     def __init__(
         self, context: Any, method: str, listener: str, budget: MemoryBudget, received: ReceivedMemory
@@ -79,6 +89,7 @@ class GrpcCall:
         self._task = asyncio.current_task()
         self._metadata: dict[str, str] | None = None
         self._certificate_name: str | None = None
+        self._host: str | None = None
         self._connection = received.of(context.peer())
         self._connection.called(sum(len(key) + len(value) for key, value in context.invocation_metadata() or ()))
         self.method = method
@@ -90,11 +101,21 @@ class GrpcCall:
 
     def header(self, name: str) -> str:
         """What the client says under ``name`` (small letters); empty if it says nothing."""
-        return self._headers().get(name, "")
+        return self.headers.get(name, "")
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether another node has passed it on."""
+        return False
 
     def replace_header(self, name: str, value: str) -> None:
         """From now on the client says ``value`` under ``name``, for protocols whose messages may tell it anew."""
         self._headers()[name] = value
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All that the client says, by names in small letters."""
+        return self._headers()
 
     def _headers(self) -> dict[str, str]:
         if self._metadata is None:
@@ -144,14 +165,16 @@ class GrpcCall:
     @property
     def host(self) -> str:
         """The client's address."""
-        _, _, place = unquote(self.peer).partition(":")
-        return place.rpartition(":")[0]
+        if self._host is None:
+            _, _, place = unquote(self.peer).partition(":")
+            self._host = place.rpartition(":")[0]
+        return self._host
 
 
 class GrpcStream(GrpcCall):
     """A stream in both directions. One task reads and one writes; both may be the same."""
 
-    __slots__ = ("_on_drain", "_waiting", "draining", "received", "sent")
+    __slots__ = ("_on_drain", "_unread", "_waiting", "draining", "received", "sent")
 
     def __init__(
         self, context: Any, method: str, listener: str, budget: MemoryBudget, received: ReceivedMemory
@@ -159,6 +182,7 @@ class GrpcStream(GrpcCall):
         super().__init__(context, method, listener, budget, received)
         self._waiting: asyncio.Future[None] | None = None
         self._on_drain: Callable[[], None] | None = None
+        self._unread: bytes | None = None
         self.draining = False
         """The node stops: nothing new is to begin."""
         self.received = 0
@@ -178,6 +202,9 @@ class GrpcStream(GrpcCall):
         While the node is short of memory nothing is read. What gRPC receives meanwhile is bounded by HTTP/2's windows,
         and counted (:mod:`bridges.net.grpc_received`), as is what has come of the next message.
         """
+        if self._unread is not None:
+            unread, self._unread = self._unread, None
+            return unread
         while self.account.crowded:
             self._waiting = asyncio.get_running_loop().create_future()
             self.account.wait()
@@ -191,6 +218,10 @@ class GrpcStream(GrpcCall):
         self.received += size
         message: bytes = raw
         return message
+
+    def unread(self, raw: bytes) -> None:
+        """Have :meth:`read` give this message once more, whose bytes are held still."""
+        self._unread = raw
 
     async def write(self, raw: bytes) -> None:
         """Send a message; returns when gRPC has taken it, which it does as fast as the client reads. Raises

@@ -6,15 +6,19 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from urllib.request import Request, urlopen
 
 import pytest
+import ydb
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
+from tests.ydb_topic_front.raw import RawClient
+from ydb_topic_front.wire.statuses import Status
 
 PATIENCE = 60
 PARTITIONS = 8
@@ -53,9 +57,16 @@ def made(nodes: list[NodeProcess], topic: str) -> dict[int, int]:
         told = [admin.list_topics(timeout=PATIENCE).topics.get(topic) for admin in admins]
         leaders = [{} if one is None else {n: p.leader for n, p in one.partitions.items()} for one in told]
         if leaders[0] == leaders[1] and set(leaders[0].values()) == {1, 2}:
-            return leaders[0]
+            break
         assert time.monotonic() < until, leaders
         time.sleep(0.05)
+    # A client of Kafka's asks whichever node it likes.
+    for raw in [RawClient(node.ydb) for node in nodes]:
+        with raw:
+            while raw.call("DescribeTopic", path=topic).status != Status.SUCCESS:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+    return leaders[0]
 
 
 def posted(node: NodeProcess, topic: str, lines: list[dict[str, object]]) -> dict[str, object]:
@@ -111,3 +122,80 @@ def test_many_at_once_through_the_wrong_node_keep_their_order(nodes: list[NodePr
             first += 1
         else:
             second += 1
+
+
+@contextmanager
+def driver_of(node: NodeProcess, *, alone: bool = False) -> Iterator[ydb.Driver]:
+    """A driver that was given one node's address; ``alone``: it asks for no others."""
+    config = ydb.DriverConfig(f"grpc://{node.ydb}", "/local", disable_discovery=alone)
+    with ydb.Driver(config) as driver:
+        driver.wait(timeout=PATIENCE, fail_fast=True)
+        yield driver
+
+
+def test_discovery_tells_of_all_nodes_and_descriptions_of_owners(nodes: list[NodeProcess]) -> None:
+    leaders = made(nodes, "described")
+    for node in nodes:
+        raw = RawClient(node.ydb)
+        found = raw.result("ListEndpoints")
+        places = {(one.node_id, f"{one.address}:{one.port}") for one in found.endpoints}
+        assert places == {(number + 1, one.ydb) for number, one in enumerate(nodes, 1)}
+        told = raw.result("DescribeTopic", path="described", include_location=True).partitions
+        assert {one.partition_id: one.partition_location.node_id - 1 for one in told} == leaders
+        one = raw.result("DescribePartition", path="described", partition_id=3, include_location=True).partition
+        assert one.partition_location == told[3].partition_location
+        assert one.partition_location.generation >= 1
+
+
+def test_a_writer_of_ydb_writes_through_either_node(nodes: list[NodeProcess]) -> None:
+    leaders = made(nodes, "through")
+    for partition in leaders:
+        for turn, node in enumerate(nodes):
+            with (
+                driver_of(node, alone=True) as driver,
+                driver.topic_client.writer("through", producer_id=f"p{partition}", partition_id=partition) as writer,
+            ):
+                assert writer.wait_init(timeout=PATIENCE).last_seqno == 100 * turn
+                writer.write([f"{turn}.{number}" for number in range(100)])
+                writer.flush(timeout=PATIENCE)
+    found = values(nodes, "through", dict.fromkeys(leaders, 200))
+    assert all(found[n] == [f"{t}.{i}".encode() for t in range(2) for i in range(100)] for n in leaders)
+
+
+def test_a_second_session_of_a_producer_ends_the_first_one_wherever_they_came(nodes: list[NodeProcess]) -> None:
+    leaders = made(nodes, "taken")
+    (partition, *_) = [number for number, leader in leaders.items() if leader == 2]
+    raws = [RawClient(node.ydb) for node in nodes]
+    first = raws[0].stream("StreamWrite")
+    first.send(init_request={"path": "taken", "producer_id": "p", "partition_id": partition})
+    assert first.receive().status == Status.SUCCESS
+    first.send(write_request={"messages": [{"seq_no": 7, "data": b"x"}], "codec": 1})
+    assert first.receive().write_response.acks[0].seq_no == 7
+    second = raws[1].stream("StreamWrite")
+    second.send(init_request={"path": "taken", "producer_id": "p", "partition_id": partition})
+    assert second.receive().init_response.last_seq_no == 7
+    assert [message.status for message in first.rest()] == [Status.SESSION_EXPIRED]
+    # Refusals come through as they are.
+    wrong = raws[0].stream("StreamWrite")
+    wrong.send(init_request={"path": "taken", "producer_id": "p", "partition_id": (partition + 1) % PARTITIONS})
+    assert [message.status for message in wrong.rest()] == [Status.BAD_REQUEST]
+    second.half_close()
+    assert second.rest() == []
+
+
+def test_direct_writers_are_refused_where_the_partition_is_not(nodes: list[NodeProcess]) -> None:
+    leaders = made(nodes, "direct")
+    (partition, *_) = [number for number, leader in leaders.items() if leader == 2]
+    raws = [RawClient(node.ydb) for node in nodes]
+
+    def tried(node: int) -> int:
+        asked = raws[node].result("DescribePartition", path="direct", partition_id=partition, include_location=True)
+        place = {"partition_id": partition, "generation": asked.partition.partition_location.generation}
+        stream = raws[node].stream("StreamWrite")
+        stream.send(init_request={"path": "direct", "producer_id": "p", "partition_with_generation": place})
+        return int(stream.receive().status)
+
+    until = time.monotonic() + PATIENCE
+    while tried(1) != Status.SUCCESS:  # the opening may raise the generation
+        assert time.monotonic() < until
+    assert tried(0) == Status.UNAVAILABLE

@@ -13,6 +13,7 @@ from bridges.auth.tokens import TokenError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.directories import Directories
+from ydb_topic_front.service.forwarding import Forwarding
 from ydb_topic_front.service.measures import Measures
 from ydb_topic_front.service.paths import PROTOCOL
 from ydb_topic_front.service.session_states import SessionStates
@@ -84,6 +85,11 @@ class YdbService:
         self.measures = Measures(node.budget)
         node.every(_EXPIRY_MS, self.measures.expire, "expiry of what is measured of YDB's topics")
         self.topics.on_change.append(lambda topic: self.measures.settings_changed(topic, self.topics.of(topic.name)))
+        self.forwarding: Forwarding | None = None
+        """To other nodes; None where there is none."""
+        if node.peers is not None and node.owners is not None:
+            timeout_s = self.settings.init_timeout_ms / 1000
+            self.forwarding = Forwarding(node, timeout_s, self.principal, node.peers, node.owners)
         self.readers: Readers | None = None
         """The sessions that read."""
 
@@ -148,6 +154,12 @@ class YdbService:
         if log is None:
             raise YdbError(Status.UNAVAILABLE, f"partition {partition} of {topic.name!r} is not served any more")
         return log
+
+    def owner_id(self, topic: str, partition: int) -> int:
+        """What clients are told of the node that has a partition: as :attr:`node_id` of that one."""
+        owners = self.node.owners
+        owner = None if owners is None else owners.owner(owners.slot_of(topic, partition))
+        return self.node_id if owner is None else owner.node_id + 1
 
     def generation(self, topic: str, partition: int) -> int:
         """What clients are told of who serves a partition: another number after every change, the first is 1."""

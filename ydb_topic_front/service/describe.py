@@ -169,7 +169,7 @@ class Descriptions:
         target.child_partition_ids.extend(info.children)
         target.parent_partition_ids.extend(info.parents)
         if location:
-            target.partition_location.node_id = self._service.node_id
+            target.partition_location.node_id = self._service.owner_id(topic.name, info.index)
             target.partition_location.generation = self._service.generation(topic.name, info.index)
 
     def _fill_retention(self, topic: Topic, result: Any) -> None:
@@ -192,7 +192,7 @@ class Descriptions:
         for name, window in WINDOWS:
             setattr(target.bytes_written, name, log.state.index.bytes_since(now - window))
         target.bytes_written.SetInParent()
-        target.partition_node_id = self._service.node_id
+        target.partition_node_id = self._service.owner_id(topic.name, log.partition)
         return target
 
     def _fill_consumer(self, topic: Topic, info: PartitionInfo, consumer: str, target: Any) -> None:

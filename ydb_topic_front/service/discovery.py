@@ -1,9 +1,14 @@
-"""Where the nodes of a database are: of this one, the address that clients are to use. And who asks."""
+"""Where the nodes of a database are: of each, the address that clients are to use. And who asks.
+
+A node that is about to stop is told of no more, unless there is no other: its clients find the others in time.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridges.cluster.members import State
+from bridges.net.address import Address
 from ydb_topic_front.wire.messages import messages
 
 if TYPE_CHECKING:
@@ -20,10 +25,19 @@ def register(registry: Registry, service: YdbService) -> None:
 
     async def list_endpoints(request: Any, call: GrpcCall) -> Any:
         result = _Result()
-        address = service.node.advertised(call.listener) or service.addresses[call.listener]
-        endpoint = result.endpoints.add(address=address.host, port=address.port, node_id=service.node_id)
-        # Clients drop endpoints that say otherwise than the scheme they were given.
-        endpoint.ssl = service.node.tls(call.listener) is not None
+        own = service.node.advertised(call.listener) or service.addresses[call.listener]
+        # Clients drop endpoints that say otherwise than the scheme they were given; nodes are alike.
+        ssl = service.node.tls(call.listener) is not None
+        members = [] if service.node.owners is None else service.node.owners.nodes
+        for member in [one for one in members if one.state is State.UP] or members:
+            told = member.addresses.get(call.listener)
+            if told is not None:
+                address = own if member.node_id == service.node.node_id else Address.parse(told)
+                endpoint = result.endpoints.add(address=address.host, port=address.port, node_id=member.node_id + 1)
+                endpoint.ssl, endpoint.location = ssl, member.rack
+        if not result.endpoints:
+            result.endpoints.add(address=own.host, port=own.port, node_id=service.node_id, ssl=ssl)
+        result.self_location = service.node.rack
         return result
 
     async def who_am_i(request: Any, call: GrpcCall) -> Any:

@@ -11,6 +11,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -242,12 +243,8 @@ class WriteStream:
         self._put(response.SerializeToString())
 
     async def _partition(self, topic: Topic, init: WriteInit) -> PartitionLog:
-        wanted = insisted_on(topic, init)
-        if init.producer:
-            wanted = await bound_to(self._service, self._writing.producers, topic, init.producer, wanted)
-            self._bound_at = time.monotonic()
-        elif wanted is None:
-            wanted = self._writing.any_partition(topic)
+        wanted = await partition_for(self._writing, topic, init)
+        self._bound_at = time.monotonic()
         return self._service.log_of(topic, wanted)
 
     # --- what the client says ---------------------------------------------------------------------------------------
@@ -341,11 +338,42 @@ class WriteStream:
         self._moved.set()
 
 
+async def partition_for(writing: Writing, topic: Topic, init: WriteInit) -> int:
+    """The partition that a session is to write to. Raises YdbError, LogError."""
+    wanted = insisted_on(topic, init)
+    if init.producer:
+        return await bound_to(writing.service, writing.producers, topic, init.producer, wanted)
+    return writing.any_partition(topic) if wanted is None else wanted
+
+
 def register(registry: Registry, service: YdbService) -> None:
     """Add this module's method."""
     writing = Writing(service)
+    owners = service.node.owners
 
     async def stream_write(stream: GrpcStream) -> None:
         await WriteStream(writing, stream).serve()
 
-    registry.stream("StreamWrite", stream_write)
+    async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
+        message = parse_other(raw)
+        if message.WhichOneof("client_message") != "init_request":
+            return None
+        init = parse_init(message.init_request)
+        if init.generation is not None:
+            return None  # the client has looked where the partition is, and is to look again if that was wrong
+        topic = service.topic_at(stream, init.path, Operation.WRITE)
+        partition = await partition_for(writing, topic, init)
+        assert owners is not None, "it is led among several nodes only"
+        return lambda: owners.slot_of(topic.name, partition)
+
+    if service.forwarding is None:
+        registry.stream("StreamWrite", stream_write)
+    else:
+        registry.stream("StreamWrite", service.forwarding.led("StreamWrite", stream_write, slot_of, _last))
+
+
+def _last(error: YdbError) -> bytes:
+    response = StreamWriteFromServer()
+    error.tell(response)
+    raw: bytes = response.SerializeToString()
+    return raw

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.core import YdbService
 
 _EXPIRY_MS = 600_000
+_LOOKED_AT = 64
+"""Partitions among which one of this node's is looked for."""
 
 
 class Writing:
@@ -33,8 +35,13 @@ class Writing:
         node.every(_EXPIRY_MS, self.producers.expire, "expiry of YDB's producers")
 
     def any_partition(self, topic: Topic) -> int:
-        """A partition for a session without a producer: each in its turn. Raises YdbError."""
-        active = topic.active
+        """A partition for a session without a producer: each in its turn, of this node's rather than of others'.
+        Raises YdbError."""
+        active, owners = topic.active, self.service.node.owners
         if not active:
             raise YdbError(Status.OVERLOADED, "all partitions of the topic are sealed", Issue.PARTITION_INACTIVE)
-        return active[next(self._turn) % len(active)].index
+        for _ in range(min(len(active), _LOOKED_AT)):
+            found = active[next(self._turn) % len(active)].index
+            if owners is None or owners.is_mine(owners.slot_of(topic.name, found)):
+                break
+        return found

@@ -1,0 +1,133 @@
+"""Streams and calls that another node has to serve: a writer's at the owner of its partition, a reader's at the node
+that coordinates its consumer. Clients without discovery, and those that pick any endpoint, come to the wrong one.
+
+What was passed on once is served where it has come to, or refused so that the client comes again: it goes no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from bridges.cluster.forwarded_grpc import ForwardedStream, Opening, forward, opening_of
+from bridges.cluster.ownership import PATIENCE_S, owner_of
+from bridges.errors import LogError, NotOwner, PeerUnreachable
+from bridges.net.budget import Kind
+from bridges.net.grpc_server import GrpcRefusal
+from ydb_topic_front.wire.statuses import Status, YdbError
+
+if TYPE_CHECKING:
+    from bridges.cluster.ownership import Ownership
+    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers import Peers
+    from bridges.net.grpc_server import GrpcStream
+    from bridges.node.front import NodeServices
+
+KIND = "ydb"
+_SLICE_S = 0.5
+_AGAIN_S = 0.1
+
+FindSlot = Callable[[bytes, "GrpcStream"], Awaitable[Callable[[], int] | None]]
+"""Of a stream's first message: how its slot is found, None where it is served by any node. May raise what its handler
+would, who is left to tell the client."""
+StreamHandler = Callable[["GrpcStream"], Awaitable[None]]
+
+
+class Forwarding:
+    """Between this node and the others of its cluster."""
+
+    def __init__(
+        self,
+        node: NodeServices,
+        init_timeout_s: float,
+        identify: Callable[[GrpcStream], object],
+        peers: Peers,
+        owners: Ownership,
+    ) -> None:
+        """``identify`` raises GrpcRefusal for a client that must say who it is and does not."""
+        self._node = node
+        self._init_timeout_s = init_timeout_s
+        self._identify = identify
+        self._peers = peers
+        self._owners = owners
+        self._handlers: dict[str, StreamHandler] = {}
+        peers.serve_stream(KIND, Opening, self._serve)
+
+    def led(
+        self, method: str, handler: StreamHandler, find: FindSlot, lost: Callable[[YdbError], bytes]
+    ) -> StreamHandler:
+        """A handler of streams, which are served by ``handler`` at the node that ``find`` leads to. ``lost`` makes the
+        last message of a stream."""
+        self._handlers[method] = handler
+
+        async def lead(stream: GrpcStream) -> None:
+            async with asyncio.timeout(self._init_timeout_s) as waiting:
+                raw = await stream.read()
+                waiting.reschedule(None)
+            if raw is None or not await self._led(stream, method, raw, find, lost):
+                if raw is not None:
+                    stream.unread(raw)
+                await handler(stream)
+
+        async def serve(stream: GrpcStream) -> None:
+            try:
+                await lead(stream)
+            except TimeoutError:
+                await stream.write(lost(YdbError(Status.TIMEOUT, "there was no init_request")))
+
+        return serve
+
+    async def _led(
+        self, stream: GrpcStream, method: str, raw: bytes, find: FindSlot, lost: Callable[[YdbError], bytes]
+    ) -> bool:
+        """Whether another node has served the stream."""
+        try:
+            slot = await find(raw, stream)
+        except (YdbError, LogError, GrpcRefusal):
+            return False
+        if slot is None:
+            return False
+        until = time.monotonic() + PATIENCE_S
+        while not stream.draining and time.monotonic() < until:
+            try:
+                owner = await owner_of(self._owners, self._node.node_id, slot, _SLICE_S)
+                if owner is None:
+                    return False
+                peer = await self._peers.stream(owner, KIND, opening_of(stream, method))
+            except NotOwner:
+                continue
+            except PeerUnreachable:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            try:
+                self._node.metrics.kind(f"{method} at its owner").done(0.0)
+                await self._pass(stream, peer, raw, lost)
+            finally:
+                self._peers.left_stream(owner, peer)
+            return True
+        return False
+
+    async def _pass(self, stream: GrpcStream, peer: PeerStream, raw: bytes, lost: Callable[[YdbError], bytes]) -> None:
+        try:
+            await peer.write(raw)
+        except PeerUnreachable as error:
+            await stream.write(lost(YdbError(Status.UNAVAILABLE, str(error))))
+            return
+        finally:
+            stream.account.give(Kind.REQUESTS, len(raw))
+        await forward(stream, peer, lambda reason: lost(YdbError(Status.UNAVAILABLE, reason)))
+
+    async def _serve(self, opening: Opening, peer: PeerStream) -> None:
+        """A stream that another node has passed on."""
+        stream = ForwardedStream(opening, peer)
+        handler = self._handlers.get(opening.method)
+        if handler is None:
+            return
+        try:
+            self._identify(stream)
+            await handler(stream)
+        except GrpcRefusal as refusal:
+            await stream.refuse(refusal)
+        await peer.done_writing()
