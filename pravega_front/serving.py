@@ -57,7 +57,7 @@ class PravegaServer:
         controller = self._controller = Controller(node, settings, segments, access, dropped)
         await controller.load()
         await merges.load()  # also with the segments of transactions, which are known now
-        registry = Registry(access)
+        registry = Registry(access, node.db.changes)
         for module in CALLS:
             module.register(registry, controller)
         limits = GrpcLimits(

@@ -102,6 +102,19 @@ def _outcomes(connection: Connection) -> None:
     )
 
 
+def _several_nodes(connection: Connection) -> None:
+    # What the nodes of a cluster tell each other of a transaction: the places of the segments whose part of a commit is
+    # done, as JSON, and how often it was pinged at nodes that do not end its lease.
+    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN merged TEXT NOT NULL DEFAULT '[]'")
+    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN pings INTEGER NOT NULL DEFAULT 0")
+    connection.execute("CREATE INDEX front_pravega_hidden ON front_pravega_transactions (hidden)")
+    # Rates of segments whose streams are scaled by them, as their owners have seen them last.
+    connection.execute(
+        "CREATE TABLE front_pravega_loads (topic TEXT, partition INTEGER, rate REAL NOT NULL, hot INTEGER NOT NULL, "
+        "cold INTEGER NOT NULL, seen_ms INTEGER NOT NULL, PRIMARY KEY (topic, partition)) STRICT"
+    )
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _first,
     _transactions,
@@ -113,12 +126,13 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _numbered_tables,
     _conditional_merges,
     _outcomes,
+    _several_nodes,
 )
 """What brings each version to the next; never change one that was released."""
 
 
 def _erase(connection: Connection, topic: str) -> None:
-    for table in ("streams", "segments", "attributes", "transactions", "merges", "noted"):
+    for table in ("streams", "segments", "attributes", "transactions", "merges", "noted", "loads"):
         connection.execute(f"DELETE FROM front_pravega_{table} WHERE topic = ?", (topic,))
 
 

@@ -320,6 +320,11 @@ def _version_24(connection: Connection) -> None:
     )
 
 
+def _version_25(connection: Connection) -> None:
+    # With which partitions those of a topic have their owners (bridges.catalog.topic.Beside), as JSON.
+    connection.execute("ALTER TABLE topics ADD COLUMN beside TEXT NOT NULL DEFAULT ''")
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -345,6 +350,7 @@ MIGRATIONS = (
     _version_22,
     _version_23,
     _version_24,
+    _version_25,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.catalog.topic import FOLLOWED
-from bridges.errors import LogError
+from bridges.errors import LogError, NotOwner
 from bridges.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ class Seals:
         self._waiting.pop(partition.stream_id, None)
         self._put_off.pop(partition.stream_id, None)
 
+    def retry(self) -> None:
+        """Try at once what has failed."""
+        self._put_off.clear()
+        self._wake.set()
+
     def start(self, seal: Sealer) -> None:
         """Begin, now that there are logs."""
         self._task = asyncio.create_task(self._run(seal), name="catalog-sealer")
@@ -101,6 +106,8 @@ class Seals:
             end = await seal(topic.name, number)
             # Before anybody is told, and whatever the durability: those who read on elsewhere never come back to it.
             await self._db.changes.settled(lambda: self._confirm(topic, number, stream, end))
+        except NotOwner:
+            self._later(stream, delay)  # its owner does it, and every node hears of that
         except LogError as error:
             if stream in self._waiting:
                 _log.warning("a partition is not sealed yet", topic=topic.name, partition=number, error=str(error))

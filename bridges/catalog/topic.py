@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import PartitionInfo, Takers
-from bridges.errors import LogError
+from bridges.errors import LogError, LogUnavailable
 
 FOLLOWED = "topic"
 """What nodes follow of topics, and of what fronts keep of each, by its name (:mod:`bridges.catalog.following`)."""
@@ -33,6 +33,14 @@ class TopicKind(Enum):
         return self in (TopicKind.USER, TopicKind.INTERNAL)
 
 
+class Beside(Struct, frozen=True):
+    """Where the partitions of a topic lie, if not by its own id: partition ``n`` is always owned by whom the partition
+    ``partitions[n]`` of the topic with the id ``topic_id`` (16 bytes) is, or would be if it is gone."""
+
+    topic_id: bytes
+    partitions: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Topic:
     """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only.
@@ -40,7 +48,7 @@ class Topic:
     ``partitions`` are in the order of their numbers, without gaps, sealed ones among them. ``epoch`` counts the changes
     of which partitions there are. ``imported`` is there if a migration made the topic, also after it was handed over.
     ``first_number`` is what partition 0 counts as for protocols that never give a number twice under a name
-    (:mod:`bridges.catalog.former`).
+    (:mod:`bridges.catalog.former`). ``beside`` is there of one whose partitions have the owners of another's.
     """
 
     name: str
@@ -53,6 +61,7 @@ class Topic:
     kind: TopicKind = TopicKind.USER
     imported: Import | None = None
     first_number: int = 0
+    beside: Beside | None = None
     spent: int = 0
     """Sealed partitions that hold nothing any more, and count against no limit."""
     _takers: Takers = field(default=Takers(()), repr=False)
@@ -62,6 +71,13 @@ class Topic:
     def import_epoch(self) -> int:
         """Which run of a migration may write to it; NOT_IMPORTING if everybody may."""
         return self.imported.epoch if self.imported is not None and self.imported.is_running else NOT_IMPORTING
+
+    def place(self, partition: int) -> tuple[bytes, int]:
+        """The topic's id and the number of a partition by which it is owned."""
+        beside = self.beside
+        if beside is None or partition >= len(beside.partitions):
+            return self.topic_id.bytes, partition
+        return beside.topic_id, beside.partitions[partition]
 
     @property
     def takers(self) -> Takers:
@@ -109,6 +125,10 @@ class Change(Struct, frozen=True):
 
 class TopicExists(LogError):
     """A topic of that name exists, or is being created or deleted at this moment."""
+
+
+class HeldUp(LogUnavailable):
+    """Partitions cannot be sealed yet: what was promised to be appended to them before is not there."""
 
 
 class TopicNotFound(LogError):

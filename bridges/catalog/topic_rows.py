@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bridges.catalog import former, imports
 from bridges.catalog.lineage import KeyRange, PartitionInfo, related
 from bridges.catalog.sql import Connection, upsert
-from bridges.catalog.topic import Topic, TopicKind
+from bridges.catalog.topic import Beside, Topic, TopicKind
 
 _AT_ONCE = 200
 """Topics that one query names."""
@@ -27,13 +28,16 @@ def _read_topics(connection: Connection, which: Sequence[str]) -> list[Topic]:
     topics: dict[str, Topic] = {}
     among = f"IN ({', '.join('?' * len(which))})"
     of_topic = f"WHERE topic {among}" if which else ""
-    for name, topic_id, created_ms, epoch, kind, first_number in connection.execute(
-        "SELECT name, topic_id, created_ms, epoch, kind, first_number FROM topics "
+    for name, topic_id, created_ms, epoch, kind, first_number, beside in connection.execute(
+        "SELECT name, topic_id, created_ms, epoch, kind, first_number, beside FROM topics "
         f"{f'WHERE name {among}' if which else ''}",
         which,
     ):
         topic = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch, kind=TopicKind(kind))
         topic.first_number = first_number
+        if beside:
+            other, *numbers = json.loads(beside)
+            topic.beside = Beside(bytes.fromhex(other), tuple(numbers))
         topics[name] = topic
     for name, index, stream_id, low, high, spent, made, sealed, end in connection.execute(
         "SELECT topic, idx, stream_id, key_low, key_high, spent, made_epoch, sealed_epoch, sealed_end FROM partitions "
@@ -58,9 +62,10 @@ def insert_topic(connection: Connection, topic: Topic, partitions: Iterable[Part
     """A new topic, whose partitions are not in ``topic`` yet; it is told where their numbers begin."""
     name = topic.names.get(former.PROTOCOL)
     topic.first_number = 0 if name is None else former.first_number(connection, name)
+    beside = "" if topic.beside is None else json.dumps([topic.beside.topic_id.hex(), *topic.beside.partitions])
     connection.execute(
-        "INSERT INTO topics (name, topic_id, created_ms, kind, first_number) VALUES (?, ?, ?, ?, ?)",
-        (topic.name, topic.topic_id.bytes, topic.created_ms, topic.kind.value, topic.first_number),
+        "INSERT INTO topics (name, topic_id, created_ms, kind, first_number, beside) VALUES (?, ?, ?, ?, ?, ?)",
+        (topic.name, topic.topic_id.bytes, topic.created_ms, topic.kind.value, topic.first_number, beside),
     )
     insert_partitions(connection, topic.name, partitions)
     _insert_config(connection, topic.name, topic.config)

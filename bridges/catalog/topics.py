@@ -14,7 +14,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -33,8 +33,10 @@ from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import (
     FOLLOWED,
+    Beside,
     Change,
     ChangeKind,
+    HeldUp,
     InvalidPartitions,
     SplitNotAllowed,
     Topic,
@@ -57,9 +59,12 @@ _EVER = 10
 """How many times as many partitions as it may have at once a topic may have had, those that hold nothing any more
 counted: who asks about all of a topic is told of them, too."""
 
-Hold = Callable[[str], AbstractAsyncContextManager[None]]
-"""Entered, with a topic's name, before partitions of it are sealed, and left when they are. It may wait."""
+Hold = Callable[[str], AbstractAsyncContextManager[Also | None]]
+"""Entered, with a topic's name, before partitions of it are sealed, and left when they are. It may wait. What it gives,
+if anything, is called in the transaction that seals them, and raises HeldUp if it has to wait once more."""
 
+_HELD_UP = 10
+"""Times that a change of partitions waits again for what another node has begun meanwhile."""
 _NODE_CONFIG = "node config"
 """What nodes follow of the node-level configuration, as a whole."""
 
@@ -225,6 +230,12 @@ class Catalog:
         found = self._index.all.get(topic)
         return None if found is None else found.topic_id.bytes
 
+    def place_of(self, topic: str, partition: int) -> tuple[bytes, int] | None:
+        """By which topic's id and which number a partition is owned, hidden topics included; None if there is no such
+        topic."""
+        found = self._index.all.get(topic)
+        return None if found is None else found.place(partition)
+
     def import_epoch(self, topic: str, partition: int) -> int:
         """Which run of a migration may write to a partition (see :attr:`Topic.import_epoch`)."""
         found = self._index.listed.get(topic)
@@ -260,6 +271,10 @@ class Catalog:
         """Have the logs of sealed partitions sealed by ``seal`` from now on, those left by an earlier run first."""
         self._seals.start(seal)
 
+    def seal_again(self) -> None:
+        """What could not be sealed as another node owned it may be this one's now."""
+        self._seals.retry()
+
     async def close(self) -> None:
         """Finish changes under way; streams not deleted, and logs not sealed yet, are left to the next start."""
         await self._work.close()
@@ -291,6 +306,7 @@ class Catalog:
         migration: str | None = None,
         origin: str = "",
         then: Callable[[], None] | None = None,
+        beside: Beside | None = None,
     ) -> Topic:
         """Create a topic; when this returns, it is durable and ready for appends.
 
@@ -298,9 +314,11 @@ class Catalog:
         user's has no others. ``keys`` are the ranges
         of the partitions, by number; without, each has the whole range. ``also`` runs inside the transaction that makes
         the topic, for what a front keeps about it: there is both or neither; ``then`` is called when that is durable,
-        before anybody can find the topic. ``migration`` names the one that fills the
-        topic from elsewhere, and ``origin`` with what: nobody else may write to it before :meth:`hand_over`. A caller
-        that is cancelled does not stop the creation. Raises InvalidTopicName, TopicExists, NameCollision,
+        before anybody can find the topic. ``migration`` names the one that fills the topic from elsewhere, and
+        ``origin`` with what: nobody else may write to it before :meth:`hand_over`. ``beside``: the partitions with
+        which its own are to have their owners. A caller that is cancelled does not stop the creation.
+
+        Raises InvalidTopicName, TopicExists, NameCollision,
         InvalidPartitions, InvalidConfig, LogUnavailable (backend) or an error of the database.
         """
 
@@ -309,6 +327,7 @@ class Catalog:
             now = _now_ms()
             imported = None if migration is None else Import(migration, 0, now, origin=origin)
             topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
+            topic.beside = beside
             self._index.take_names(topic)
             self._making += partitions
             return self._create(topic, partitions, keys, also, then)
@@ -492,11 +511,20 @@ class Catalog:
         InvalidPartitions (too many), LogUnavailable (backend) or an error of the database.
         """
         self.check_partition_change(name, seal, make)
+        for _ in range(_HELD_UP):
+            with suppress(HeldUp):
+                return await self._change_unheld(name, tuple(seal), tuple(make))
+        return await self._change_unheld(name, tuple(seal), tuple(make))
+
+    async def _change_unheld(self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...]) -> Topic:
+        checks: list[Also] = []
         async with AsyncExitStack() as stack:
             for hold in self.before_sealing:
-                await stack.enter_async_context(hold(name))
+                check = await stack.enter_async_context(hold(name))
+                if check is not None:
+                    checks.append(check)
             held = stack.pop_all()
-        return await self._work.run(self._change_held(name, tuple(seal), tuple(make), held))
+        return await self._work.run(self._change_held(name, seal, make, checks, held))
 
     def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
         """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
@@ -512,12 +540,19 @@ class Catalog:
         self._check_total(len(make))
 
     async def _change_held(
-        self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...], held: AsyncExitStack
+        self,
+        name: str,
+        seal: tuple[int, ...],
+        make: tuple[KeyRange, ...],
+        checks: Sequence[Also],
+        held: AsyncExitStack,
     ) -> Topic:
         async with held:
-            return await self._db.changes.settled(lambda: self._change_partitions(name, seal, make))
+            return await self._db.changes.settled(lambda: self._change_partitions(name, seal, make, checks))
 
-    async def _change_partitions(self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...]) -> Topic:
+    async def _change_partitions(
+        self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...], checks: Sequence[Also]
+    ) -> Topic:
         async with self._changing(name) as topic:
             self.check_partition_change(name, seal, make)  # again: another change may have come first
             epoch = topic.epoch + 1
@@ -526,6 +561,8 @@ class Catalog:
             mark = self._mark(name)
 
             def commit(connection: Connection, infos: list[PartitionInfo]) -> None:
+                for check in checks:
+                    check(connection)
                 mark(connection)
                 topic_rows.insert_partitions(connection, name, infos)
                 topic_rows.seal_partitions(connection, name, seal, epoch)
@@ -776,6 +813,9 @@ class Catalog:
             self._index.spent += spent
         if is_new_epoch:
             self._changed(Change(ChangeKind.PARTITIONS, known))
+            for partition in known.partitions:
+                if not partition.is_active and partition.end is None:
+                    self._seals.want(known, partition)  # who owns it seals it
         for partition in ended:
             self._seals.forget(partition)
         if ended:

@@ -50,6 +50,10 @@ class Ownership(Protocol):
         """Who acts for a slot, as far as is known here; None: nobody does."""
         ...
 
+    def is_heard(self, member: Member) -> bool:
+        """Whether a member has shown a moment ago that it lives."""
+        ...
+
     def is_mine(self, slot: int) -> bool:
         """Whether this node acts for it."""
         ...

@@ -36,21 +36,23 @@ closed."""
 CHANNEL = "anabranch_cluster"
 """What nodes are told on that members or slots have changed."""
 
+_QUIET = 2.5
+"""Heartbeats after which a member that has shown none may have ended: long before it is suspected."""
 _TRIES = 30
 _RETIRING_S = 0.05
 """Between two looks at whether another node has taken over."""
 
 T = TypeVar("T")
-Identify = Callable[[str], bytes | None]
+Place = Callable[[str, int], tuple[bytes, int] | None]
 Adopt = Callable[[int], Awaitable[None]]
 
 
 class Cluster:
     """The ownership of a node among others (see :class:`bridges.cluster.ownership.Ownership`).
 
-    ``db`` is opened and closed here. ``identify`` gives a topic's id; ``adopt`` takes over the log of a dead range
-    server; ``on_ended`` is called with a
-    sentence when others have ended this node: it must stop, and may come again.
+    ``db`` is opened and closed here. ``place`` gives the topic's id and the number by which a partition is owned;
+    ``adopt`` takes over the log of a dead range server; ``on_ended`` is called with a sentence when others have ended
+    this node: it must stop, and may come again.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Cluster:
         self.on_lost: list[Lost] = []
         self.on_gained: list[Gained] = []
         self.on_gone: list[Gone] = []
-        self.identify: Identify = lambda topic: None
+        self.place: Place = lambda topic, partition: None
         self.open_logs: Callable[[int], int] = lambda slot: 0
         """How many logs of a slot have to be closed before it is handed over."""
         self.adopt: Adopt | None = None
@@ -257,9 +259,9 @@ class Cluster:
         return self._nodes
 
     def slot_of(self, topic: str, partition: int) -> int:
-        topic_id = self.identify(topic)
+        place = self.place(topic, partition)
         slots = self._member.slots
-        return -1 if topic_id is None or not slots else slot_of_partition(topic_id, partition, len(slots))
+        return -1 if place is None or not slots else slot_of_partition(*place, len(slots))
 
     def slot_of_key(self, kind: str, key: str) -> int:
         slots = self._member.slots
@@ -267,6 +269,9 @@ class Cluster:
 
     def owner(self, slot: int) -> Member | None:
         return self._member.owner(slot) if slot >= 0 else None
+
+    def is_heard(self, member: Member) -> bool:
+        return self._member.still(member.start) < _QUIET * self._patience.heartbeat
 
     def is_mine(self, slot: int) -> bool:
         return slot in self._member.acting

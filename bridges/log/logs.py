@@ -286,6 +286,13 @@ class Logs:
         if log is not None and log.successors is None:
             log.sealed(children)
 
+    def ended(self, topic: str, partition: int, end: int) -> None:
+        """The end of a sealed partition is final: another node has told so, or its log here has."""
+        log = self._logs.get((topic, partition))
+        if log is not None and log.successors is not None and log.final_offset is None:
+            log.sealed(log.successors, end)
+            log.moved()
+
     def importing(self, topic: str, partitions: Iterable[int], import_epoch: int) -> None:
         """The catalog has another epoch for the import of a topic, or has ended it (-1)."""
         for partition in partitions:

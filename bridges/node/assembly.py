@@ -321,7 +321,7 @@ class Node:
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
         if self.cluster is not None:
-            self.cluster.identify = self.catalog.id_of
+            self.cluster.place = self.catalog.place_of
             # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
             if self.embedded is not None and settings.sbp.durability == "object" and worker is None:
                 self.cluster.adopt = self.embedded.adopt
@@ -358,6 +358,7 @@ class Node:
         if self.cluster is not None:
             self.cluster.open_logs = self.logs.to_close
             self._forward_appends(self.cluster)
+            self.cluster.on_gained.append(lambda slots: self.catalog.seal_again())
         cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
         self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
         if not durable and settings.sbp.mode == "embedded":
@@ -777,6 +778,10 @@ class Node:
             for partition in change.topic.partitions:
                 if not partition.is_active:
                     self.logs.sealed(change.topic.name, partition.index, partition.children)
+        elif change.kind is ChangeKind.SEALED and change.topic is not None:
+            for partition in change.topic.partitions:
+                if partition.end is not None:
+                    self.logs.ended(change.topic.name, partition.index, partition.end)
         elif change.kind is ChangeKind.IMPORT and change.topic is not None:
             self.logs.importing(change.topic.name, range(len(change.topic.partitions)), change.topic.import_epoch)
 

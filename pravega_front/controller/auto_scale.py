@@ -1,7 +1,9 @@
 """Scaling by rate, as streams' policies ask for it (reference/pravega.md, section 4.1): hot segments are split, cold
 neighbours merged.
 
-Rates are looked at once in an interval, from what the logs have grown by, whoever wrote. A segment is split when it was
+Rates are looked at once in an interval, from what the logs have grown by, whoever wrote. Where several nodes share the
+work each tells the others, in the database, of the segments that it owns, and the owner of a stream's first segment
+scales it. A segment is split when it was
 above its target for as many intervals in a row as the settings say, and two neighbours are merged when both were below
 half of it for long, as long as the stream keeps the least number of segments that its policy names.
 
@@ -13,12 +15,13 @@ got nearly everything, that part is left as it is, as long as it is so.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import Struct
 
 from bridges.catalog.lineage import KeyRange, PartitionInfo
+from bridges.catalog.sql import upsert
 from bridges.errors import LogError
 from bridges.rounds import Rounds
 from pravega_front.wire.controller import ScaleType
@@ -34,6 +37,9 @@ log = structlog.get_logger(__name__)
 
 _MOST_PARTS = 16
 """Into how many a segment is split at once, whatever the policy says."""
+_RECENT = 3
+"""Intervals after which what another node has told of a segment counts no more."""
+_TELL = upsert("front_pravega_loads", "topic partition", "rate hot cold seen_ms")
 _IN_VAIN = 2
 _LITTLE = 0.1
 """Part of a hot segment's rate: where the others that came of the same split have less together, it has not helped."""
@@ -68,8 +74,34 @@ class AutoScaler:
 
     async def _look_at(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load]) -> None:
         policy = self._controller.streams.config(topic).scalingPolicy
+        owners = self._controller.segments.owners
+        found = self._measured(topic, now_ms, loads, policy)
+        if owners.shared:
+            try:
+                await self._tell(topic, found, now_ms)
+                if not owners.is_mine(topic.name, 0):
+                    return
+                found = await self._told(topic, now_ms) | found
+            except LogError as error:
+                log.warning("rates of a stream are not shared", topic=topic.name, reason=str(error))
+                return
+        change = self._wanted(topic, found, policy)
+        if change is None:
+            return
+        seal, ranges = change
+        try:
+            await self._controller.scale(topic, seal, ranges)
+        except LogError as error:
+            log.warning("a stream is not scaled", topic=topic.name, reason=str(error))
+        else:
+            log.info("a stream was scaled by its rate", topic=topic.name, sealed=seal, segments=len(topic.active))
+
+    def _measured(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load], policy: Any) -> dict[int, _Load]:
+        """What this node's active segments of a stream have got since the last look, by their numbers."""
         found: dict[int, _Load] = {}
         for partition in topic.active:
+            if not self._controller.segments.owners.is_mine(topic.name, partition.index):
+                continue
             partition_log = self._controller.node.logs.get(topic.name, partition.index)
             if partition_log is None:
                 continue
@@ -86,16 +118,21 @@ class AutoScaler:
                 load.cold = load.cold + 1 if rate < policy.targetRate / 2 else 0
                 load.end, load.seen_ms = end, now_ms
             loads[partition_log] = found[partition.index] = load
-        change = self._wanted(topic, found, policy)
-        if change is None:
-            return
-        seal, ranges = change
-        try:
-            await self._controller.scale(topic, seal, ranges)
-        except LogError as error:
-            log.warning("a stream is not scaled", topic=topic.name, reason=str(error))
-        else:
-            log.info("a stream was scaled by its rate", topic=topic.name, sealed=seal, segments=len(topic.active))
+        return found
+
+    async def _tell(self, topic: Topic, loads: dict[int, _Load], now_ms: int) -> None:
+        """Have other nodes know the rates of this node's segments."""
+        rows = [(topic.name, at, one.rate, one.hot, one.cold, now_ms) for at, one in loads.items()]
+        if rows:
+            await self._controller.node.db.run(lambda connection: connection.executemany(_TELL, rows))
+
+    async def _told(self, topic: Topic, now_ms: int) -> dict[int, _Load]:
+        """What other nodes have told of the active segments lately."""
+        query = "SELECT partition, rate, hot, cold FROM front_pravega_loads WHERE topic = ? AND seen_ms > ?"
+        key = (topic.name, now_ms - _RECENT * self._settings.scale_interval_ms)
+        rows = await self._controller.node.db.run(lambda connection: connection.execute(query, key).fetchall())
+        active = {one.index for one in topic.active}
+        return {at: _Load(-1, now_ms, rate, hot, cold) for at, rate, hot, cold in rows if at in active}
 
     def _wanted(self, topic: Topic, loads: dict[int, _Load], policy: object) -> tuple[list[int], list[KeyRange]] | None:
         """Which segments are to be sealed, and the ranges of those that come in their place."""

@@ -11,6 +11,7 @@ from pravega_front.controller.size_retention import SizeRetention
 from pravega_front.controller.streams import Streams
 from pravega_front.controller.watermarks import Watermarks
 from pravega_front.listeners import segment_store_of
+from pravega_front.service.asking import SegmentsAnywhere
 from pravega_front.service.key_value_tables import KeyValueTables
 from pravega_front.service.transactions import Transactions
 
@@ -45,6 +46,7 @@ class Controller:
         self.catalog: Catalog = node.catalog
         self.segments = segments
         self.access = access
+        self.anywhere = SegmentsAnywhere(node, segments)
         self.streams = Streams(node, settings.scopes)
         self.transactions = Transactions(node, settings, segments)
         self.key_value_tables = KeyValueTables(node.db, dropped, segments.room_for_tables)
@@ -89,6 +91,18 @@ class Controller:
         host = socket.gethostname() if address.host in _EVERYWHERE else address.host
         self.addresses[listener] = host, address.port
 
-    def segment_store_of(self, listener: str) -> tuple[str, int]:
-        """Where clients that ask at a listener of the controller find the segment store."""
-        return self.addresses.get(segment_store_of(listener), ("", 0))
+    def controllers(self, listener: str) -> list[tuple[str, int]]:
+        """Where clients that ask at a listener of the controller find that of every node, this one's first."""
+        owners = self.segments.owners
+        others = (owners.address(node, listener) for node in owners.nodes)
+        return [self.addresses[listener], *(other for other in others if other is not None)]
+
+    async def place_of(self, segment: str, listener: str) -> tuple[str, int]:
+        """Where clients that ask at a listener of the controller find the segment store that has a segment."""
+        store = segment_store_of(listener)
+        own = self.addresses.get(store, ("", 0))
+        owners = self.segments.owners
+        if not owners.shared:
+            return own
+        owner = await owners.settled(self.segments.slot_of_name(segment))
+        return own if owner is None else owners.address(owner, store) or own

@@ -7,6 +7,7 @@ Clients take UNKNOWN and INTERNAL for reasons to repeat a call for minutes, so e
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -18,6 +19,7 @@ from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal, GrpcServer, Una
 from pravega_front.wire.controller import METHODS, SERVICE, message
 
 if TYPE_CHECKING:
+    from bridges.catalog.following import Changes
     from pravega_front.access import Access
 
 Handler = Callable[[Any, Principal], Awaitable[Any]]
@@ -73,6 +75,8 @@ _FREE = frozenset(
         "removeWriter",
     }
 )
+_EVERY_TIME = frozenset({"getControllerServerList", "getURI", "getDelegationToken"})
+"""Methods that are called with every connection, and tell nothing that clients have just changed."""
 #: Memory of a parsed message for each byte: of a map of small numbers measured.
 _PARSED = 5
 #: Longest request: stream cuts and configurations of groups are a few kilobytes for a thousand segments.
@@ -82,8 +86,9 @@ _MOST = 1024 * 1024
 class Registry:
     """Handlers by the names of their methods."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, changes: Changes) -> None:
         self._access = access
+        self._changes = changes
         self._calls: dict[str, Callable[[Any, Principal, GrpcCall], Awaitable[Any]]] = {}
 
     def call(self, name: str, handler: Handler) -> None:
@@ -116,6 +121,9 @@ class Registry:
             except DecodeError:
                 raise GrpcRefusal(Code.INVALID_ARGUMENT, f"this is no {METHODS[name][0]}") from None
             caller = await self._access.caller(call)
+            if self._changes.shared and name not in _EVERY_TIME:
+                with suppress(LogError):  # while the database is away what is known has to do
+                    await self._changes.catch_up()  # whoever asks may have changed something at another node
             self._allow(name, request, caller)
             try:
                 found = await handler(request, caller, call)

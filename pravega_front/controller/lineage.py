@@ -10,8 +10,9 @@ from bridges.catalog.topic import InvalidPartitions, SplitNotAllowed
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.streams import Ranged, ranged
-from pravega_front.names import segment_of
-from pravega_front.service.segment import Segment, Truncated
+from pravega_front.names import SegmentName, segment_of, split_id
+from pravega_front.service.segment import Truncated
+from pravega_front.service.segments import SegmentMissing
 from pravega_front.wire.controller import ScaleProgress, ScaleStatus, UpdateStreamStatus, message
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from pravega_front.controller.core import Controller
     from pravega_front.controller.dispatch import Registry
+    from pravega_front.service.asking import Known
 
 _Status = message("Status")
 _SegmentRanges = message("SegmentRanges")
@@ -58,14 +60,16 @@ class _Calls:
         self._streams = controller.streams
 
     async def controllers(self, request: Any, listener: str) -> Any:
-        host, port = self._controller.addresses[listener]
         answer = _ServerResponse()
-        answer.nodeURI.add(endpoint=host, port=port)
+        for host, port in self._controller.controllers(listener):
+            answer.nodeURI.add(endpoint=host, port=port)
         return answer
 
     async def uri(self, request: Any, listener: str) -> Any:
         # For any name: clients ask for segments that no controller knows, such as the tables of their reader groups.
-        host, port = self._controller.segment_store_of(listener)
+        number, epoch = split_id(request.segmentId)
+        name = SegmentName(request.streamInfo.scope, request.streamInfo.stream, number, epoch)
+        host, port = await self._controller.place_of(str(name), listener)
         return _NodeUri(endpoint=host, port=port)
 
     # --- which segments there are ----------------------------------------------------------------------------------
@@ -110,14 +114,17 @@ class _Calls:
         begin; without a timestamp, with where the segments start. Together they have all keys, each once."""
         begin: dict[int, int] = {}
         spent: set[int] = set()
-        for partition in topic.partitions:  # parents come before their children
-            if not partition.index % _SLICE:
-                await asyncio.sleep(0)
-            if spent.issuperset(partition.parents):
-                segment = self._segment(topic, partition)
-                at = begin[partition.index] = await segment.start_at(timestamp)
-                if partition.children and segment.ended and at >= await segment.length():
+        due = [one for one in topic.partitions if not one.parents]
+        while due:
+            known = await self._look(topic, due, timestamp)
+            following: dict[int, None] = {}
+            for partition, one in zip(due, known, strict=True):
+                begin[partition.index] = one.at
+                if partition.children and one.ended and one.at >= one.length:
                     spent.add(partition.index)
+                    following.update(dict.fromkeys(partition.children))
+            children = [topic.partitions[index] for index in sorted(following)]
+            due = [one for one in children if one.index not in begin and spent.issuperset(one.parents)]
         # A merged segment is begun when all its parents are read to their ends, so that none of these is left out: one
         # whose child cannot be begun yet stays, with nothing of it to read.
         waiting = list(topic.partitions)
@@ -129,16 +136,17 @@ class _Calls:
                     waiting += [topic.partitions[child] for child in topic.partitions[back].children]
         return [
             (topic.partitions[index], at)
-            for index, at in begin.items()
+            for index, at in sorted(begin.items())
             if index not in spent and spent.issuperset(topic.partitions[index].parents)
         ]
 
-    def _segment(self, topic: Topic, partition: PartitionInfo) -> Segment:
-        name = str(segment_of(topic, partition))
-        segment = self._controller.segments.find(name)
-        if segment is None:
-            raise GrpcRefusal(Code.NOT_FOUND, f"there is no segment {name}")
-        return segment
+    async def _look(self, topic: Topic, partitions: list[PartitionInfo], timestamp: int) -> list[Known]:
+        names = [str(segment_of(topic, one)) for one in partitions]
+        try:
+            found = await self._controller.anywhere.look(names, timestamp)
+        except SegmentMissing as error:
+            raise GrpcRefusal(Code.NOT_FOUND, str(error)) from error
+        return [found[name] for name in names]
 
     async def successors(self, request: Any, caller: Principal) -> Any:
         info = request.streamInfo
@@ -256,12 +264,11 @@ class _Calls:
                 waiting += topic.partitions[number].parents
         try:
             for number, offset in cut.items():
-                segment = self._segment(topic, topic.partitions[number])
-                if offset > await segment.start():
-                    await segment.truncate(offset)
+                await self._controller.anywhere.truncate(str(segment_of(topic, topic.partitions[number])), offset)
             for number in before:
-                segment = self._segment(topic, topic.partitions[number])
-                await segment.truncate(await segment.length())
+                await self._controller.anywhere.truncate(str(segment_of(topic, topic.partitions[number])))
+        except SegmentMissing as error:
+            raise GrpcRefusal(Code.NOT_FOUND, str(error)) from error
         except Truncated:
             return _Status(status=UpdateStreamStatus.FAILURE)
         except LogError as error:

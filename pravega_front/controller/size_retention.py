@@ -7,7 +7,6 @@ everything else that the stream holds is as much as is to be kept.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,14 +17,9 @@ from pravega_front.names import segment_of
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
-    from bridges.log.partition_log import PartitionLog
     from pravega_front.controller.core import Controller
-    from pravega_front.service.segment import Segment
 
 log = structlog.get_logger(__name__)
-
-_SLICE = 100
-"""Segments of a stream that are looked at in one turn of the event loop."""
 
 
 class SizeRetention:
@@ -33,49 +27,48 @@ class SizeRetention:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._emptied: set[PartitionLog] = set()
+        self._emptied: set[int] = set()
         self._rounds: Rounds[Topic] = controller.node.rounds("retention by size")
 
     async def look(self, now_ms: int) -> None:
         """Look at all streams that are kept by size once."""
-        emptied: set[PartitionLog] = set()
+        emptied: set[int] = set()
         # Of streams that were never scaled their logs see to it themselves.
         kept, is_kept = self._controller.streams.kept_by_size(), self._controller.node.is_kept
-        streams = (one for one in kept if len(one.active) < len(one.partitions) and not is_kept(one))
+        is_mine = self._controller.segments.owners.is_mine  # of the first segment: one node looks at each stream
+        scaled = (one for one in kept if len(one.active) < len(one.partitions) and is_mine(one.name, 0))
+        streams = (one for one in scaled if not is_kept(one))
         await self._rounds.each(streams, lambda topic: self._look_at(topic, emptied))
         self._emptied = emptied
 
-    async def _look_at(self, topic: Topic, emptied: set[PartitionLog]) -> None:
+    async def _look_at(self, topic: Topic, emptied: set[int]) -> None:
         try:
             await self._empty(topic, emptied)
         except LogError as error:
             log.warning("retention by size is not applied", topic=topic.name, reason=str(error))
 
-    async def _empty(self, topic: Topic, emptied: set[PartitionLog]) -> None:
+    async def _empty(self, topic: Topic, emptied: set[int]) -> None:
         controller = self._controller
         limit = controller.streams.config(topic).retentionPolicy.retentionParam
+        there = [one for one in topic.partitions if one.stream_id not in self._emptied]
+        emptied.update(one.stream_id for one in topic.partitions if one.stream_id in self._emptied)
+        names = [str(segment_of(topic, one)) for one in there]
+        known = await controller.anywhere.look(names)
         total = 0
-        sealed: list[tuple[int, int, int, Segment]] = []
-        for number, partition in enumerate(list(topic.partitions)):
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-            segment = controller.segments.find(str(segment_of(topic, partition)))
-            if segment is None:
-                return  # the stream is gone
-            if segment.log in self._emptied:
-                emptied.add(segment.log)
-                continue
-            size = await segment.length() - await segment.start()
-            if partition.sealed_epoch is not None and segment.ended:
+        sealed: list[tuple[int, int, int, str, int]] = []
+        for partition, name in zip(there, names, strict=True):
+            one = known[name]
+            size = one.length - one.start
+            if partition.sealed_epoch is not None and one.ended:
                 if not size:
-                    emptied.add(segment.log)
+                    emptied.add(partition.stream_id)
                     continue
-                sealed.append((partition.sealed_epoch, partition.index, size, segment))
+                sealed.append((partition.sealed_epoch, partition.index, size, name, partition.stream_id))
             total += size
-        for _, _, size, segment in sorted(sealed, key=lambda one: one[:2]):
+        for _, _, size, name, stream_id in sorted(sealed):
             if total - size < limit:
                 return
-            await segment.truncate(await segment.length())
-            emptied.add(segment.log)
+            await controller.anywhere.truncate(name)
+            emptied.add(stream_id)
             total -= size
-            log.info("a sealed segment is not kept any more", segment=segment.name, bytes=size)
+            log.info("a sealed segment is not kept any more", segment=name, bytes=size)

@@ -91,7 +91,7 @@ class _Calls:
             return _Status(status=PingStatus.MAX_EXECUTION_TIME_EXCEEDED)
         if request.lease > self._controller.settings.transaction_max_lease_ms:
             return _Status(status=PingStatus.LEASE_TOO_LARGE)
-        self._transactions.ping(found, request.lease)
+        await self._transactions.ping(found, request.lease)
         return _Status(status=PingStatus.OK)
 
     async def state(self, request: Any, caller: Principal) -> Any:

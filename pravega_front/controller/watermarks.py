@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from collections.abc import Collection
 from enum import IntEnum
 from functools import partial
 from hashlib import blake2b
@@ -110,8 +111,22 @@ class Watermarks:
         rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
         self._noted = {topic: None for (topic,) in rows}
         self._catalog.on_change.append(self._changed)
+        if self._segments.owners.shared:
+            assert self._controller.node.owners is not None
+            self._controller.node.owners.on_gained.append(self._gained)
+            return
         for name in self._segments.orphaned_marks():
             self._delete(name)
+
+    def _gained(self, slots: Collection[int]) -> None:
+        """What was known of marks when this node had them before may not hold; and others have noted something."""
+        gained, owners = set(slots), self._segments.owners
+        for topic in [topic for topic in self._marks if owners.slot_of(topic, 0) in gained]:
+            del self._marks[topic]
+        for name in self._segments.orphaned_marks():
+            segment = self._segments.find(name)
+            if segment is not None and self._segments.slot_of(segment) in gained:
+                self._delete(name)
 
     async def close(self) -> None:
         """Leave the rest to the next start."""
@@ -125,7 +140,8 @@ class Watermarks:
             self._marks.pop(change.topic.name, None)
             if "pravega" in change.topic.names:  # others are hidden, and no streams
                 name = self._segments.mark_of(change.topic)
-                if self._segments.find(name) is not None:
+                segment = self._segments.find(name)
+                if segment is not None and self._segments.owners.is_mine(segment.topic, 0):
                     self._delete(name)
 
     def _delete(self, name: str) -> None:
@@ -182,7 +198,11 @@ class Watermarks:
     # --- what readers get ------------------------------------------------------------------------------------------
 
     async def look(self, now_ms: int) -> None:
-        """Write the watermarks that are due."""
+        """Write the watermarks that are due, of streams whose first segment is this node's."""
+        if self._segments.owners.shared:
+            query = "SELECT DISTINCT topic FROM front_pravega_noted"
+            rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+            self._noted = {topic: None for (topic,) in rows if self._segments.owners.is_mine(topic, 0)}
         await self._rounds.each(list(self._noted), lambda name: self._look_at(name, now_ms))
 
     async def _look_at(self, name: str, now_ms: int) -> None:

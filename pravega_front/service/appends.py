@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bridges.errors import AppendConditionFailed, EventNumberConflict, LogDeleted, LogError, PartitionSealed
+from bridges.errors import AppendConditionFailed, EventNumberConflict, LogDeleted, LogError, NotOwner, PartitionSealed
 from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer
 from pravega_front.service.segment import Segment
@@ -22,6 +22,7 @@ from pravega_front.wire.commands import (
     InvalidEventNumber,
     NoSuchSegment,
     SegmentIsSealed,
+    WrongHost,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Appender:
 
     ``send`` takes answers; ``begun`` is called with new appends, ``over`` when they are decided and hold no memory any
     more; ``broken``, with why, when the connection is to be closed, ``gone`` when the writer has to be set up anew.
+    ``host_of`` tells where another node's segment is.
     """
 
     __slots__ = (
@@ -96,6 +98,7 @@ class Appender:
         "_broken",
         "_gathered",
         "_gone",
+        "_host_of",
         "_in_flight",
         "_last",
         "_over",
@@ -120,6 +123,7 @@ class Appender:
         over: Callable[[Appending], None],
         broken: Callable[[str], None],
         gone: Callable[[Appender], None],
+        host_of: Callable[[NotOwner], str],
     ) -> None:
         self.writer_id = writer_id
         self.segment = segment
@@ -131,6 +135,7 @@ class Appender:
         self._over = over
         self._broken = broken
         self._gone = gone
+        self._host_of = host_of
         # The number of the last append that was taken, and of the last one that was acknowledged.
         self._last = _NEW if last is None else last
         self._acknowledged = NO_NUMBER if last is None else last
@@ -245,6 +250,8 @@ class Appender:
         name = self.segment.name
         if isinstance(error, PartitionSealed):
             self._send(SegmentIsSealed(append.request_id, name, "", append.first))
+        elif isinstance(error, NotOwner):
+            self._send(WrongHost(append.request_id, name, self._host_of(error)))
         elif isinstance(error, LogDeleted):
             self._send(NoSuchSegment(append.request_id, name, "", -1))
         elif isinstance(error, EventNumberConflict):

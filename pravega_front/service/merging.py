@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -30,9 +30,10 @@ from pravega_front.names import TRANSIENT
 from pravega_front.service.carrying_out import carry_out
 from pravega_front.service.pieces import EventCount, appended, marked
 from pravega_front.service.segments import NotPossible, SegmentMissing
-from pravega_front.service.state import Merging
+from pravega_front.service.state import Merging, require_none_merged
 
 if TYPE_CHECKING:
+    from bridges.catalog.topics import Also
     from bridges.formats.records import Buffer
     from bridges.log.append_path import Hold
     from bridges.node.front import NodeServices
@@ -51,6 +52,9 @@ _ONE_BATCH = 15 * 1024 * 1024
 _PIECE = 8 * 1024 * 1024
 _AT_ONCE = 4
 """Merges at the same time: each holds a piece, or all of a small source, and the batch that is made of it."""
+_PATIENCE_S = 30.0
+_LOOK_S = 0.2
+"""How long, and how often, it is looked whether another node has ended its merges."""
 _NONE = -1
 """No attempt."""
 
@@ -88,14 +92,48 @@ class Merges:
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._running = segments.merges
         self._changing: dict[str, int] = {}
-        self._cleaning: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
-        """Carry out what was decided, and delete what writers of large events have left behind."""
+        """Carry out what was decided, and delete what writers of large events have left behind. Where several nodes
+        share the work each does so with what it becomes the owner of."""
         self._node.catalog.before_sealing.append(self._settled)
+        if self._node.owners is None:
+            await self._take_up(self._segments.loose())
+        else:
+            self._node.owners.on_gained.append(self._gained)
+            self._node.owners.on_lost.append(self._lost)
+
+    def _gained(self, slots: Collection[int]) -> None:
+        gained = set(slots)
+        # As they are now: what is made from here on is not left behind.
+        some = [(name, one) for name, one in self._segments.loose() if self._segments.slot_of(one) in gained]
+        if some:
+            task = asyncio.create_task(self._take_up_gained(some), name="merges that another node has left")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _take_up_gained(self, some: list[tuple[str, Segment]]) -> None:
+        try:
+            await carry_out(partial(self._take_up, some), asyncio.Semaphore(1), LogError, "taking up of merges")
+        except Exception as error:  # noqa: BLE001 - logged and counted; the next start does it
+            self._node.barrier.caught("taking up of merges", error)
+
+    async def _lost(self, slots: Collection[int], in_order: bool) -> None:
+        """Their next owner carries out what was decided."""
+        lost = set(slots)
+        tasks = [task for target, task in self._running.with_targets() if self._segments.slot_of(target) in lost]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _take_up(self, some: list[tuple[str, Segment]]) -> None:
         decided = await self._state.merges()
         left: list[str] = []
-        for name, source in self._segments.loose():
+        for name, source in some:
+            if self._running.get(name) is not None or not self._segments.owners.is_mine(source.topic, source.partition):
+                continue
             found = decided.get(source.topic)
             target = None if found is None else self._segments.in_topic(found.target, found.partition)
             if found is None or target is None or target.log.stream_id != found.stream_id:
@@ -107,7 +145,9 @@ class Merges:
             self._start(name, target, partial(self._finish, name, merge))
             source.loose_sealed = True
         if left:
-            self._cleaning = asyncio.create_task(self._delete(left))
+            task = asyncio.create_task(self._delete(left), name="deletion of transient segments")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _delete(self, names: list[str]) -> None:
         for name in names:
@@ -122,9 +162,7 @@ class Merges:
         """Leave what is under way to the next start."""
         with suppress(ValueError):  # it may not have been loaded
             self._node.catalog.before_sealing.remove(self._settled)
-        tasks: list[asyncio.Task[int] | asyncio.Task[None]] = [*self._running.tasks()]
-        if self._cleaning is not None:
-            tasks.append(self._cleaning)
+        tasks: list[asyncio.Task[int] | asyncio.Task[None]] = [*self._running.tasks(), *self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,6 +186,8 @@ class Merges:
                     raise SegmentMissing(f"there is no segment {source_name!r} to merge")
                 await self._state.update(target.topic, target.partition, updates)
                 return await target.length()
+            if not self._segments.owners.is_mine(source.topic, source.partition):
+                raise NotPossible(f"{source_name} and {target.name} are not on one node")
             if self._segments.is_kept(source_name):
                 raise NotPossible("segments of a transaction are merged by its commit, and watermarks stay")
             running = self._start(source_name, target, partial(self._begin, source_name, source, target, updates))
@@ -167,13 +207,19 @@ class Merges:
             await self._segments.delete(name)
 
     @asynccontextmanager
-    async def _settled(self, topic: str) -> AsyncIterator[None]:
+    async def _settled(self, topic: str) -> AsyncIterator[Also | None]:
         """Nothing is merged with segments of a stream in here: what was decided is carried out before, and nothing
         begins. Whoever seals segments, through whichever protocol, does it in here."""
         self._changing[topic] = self._changing.get(topic, 0) + 1
         try:
             await self._running.ended_with(topic)
-            yield
+            if self._segments.owners.shared:
+                end = asyncio.get_running_loop().time() + _PATIENCE_S
+                while topic in {one.target for one in (await self._state.merges()).values()}:
+                    if asyncio.get_running_loop().time() > end:
+                        raise LogUnavailable(f"something is being merged with a segment of {topic}")
+                    await asyncio.sleep(_LOOK_S)
+            yield partial(require_none_merged, topic=topic) if self._segments.owners.shared else None
         finally:
             self._changing[topic] -= 1
             if not self._changing[topic]:

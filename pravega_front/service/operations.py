@@ -68,6 +68,8 @@ class _Operations:
         parsed = parse_segment(request.segment)
         if parsed is None or parsed.suffix:
             return wire.ErrorMessage(request.request_id, request.segment, "no name of a segment", 0)
+        owners = self._segments.owners
+        await owners.require(self._segments.slot_of_name(request.segment), request.segment)
         try:
             await self._segments.create(request.segment)
         except SegmentExists:
@@ -77,7 +79,7 @@ class _Operations:
         return wire.SegmentCreated(request.request_id, request.segment)
 
     async def seal(self, connection: Connection, request: wire.SealSegment) -> wire.Command:
-        segment = self._segments.find(request.segment)
+        segment = await self._segments.here(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
         if segment.sealed:
@@ -90,6 +92,7 @@ class _Operations:
 
     async def delete(self, connection: Connection, request: wire.DeleteSegment) -> wire.Command:
         try:
+            await self._segments.here(request.segment)
             await self._segments.delete(request.segment)
         except SegmentMissing:
             return wire.NoSuchSegment(request.request_id, request.segment)
@@ -98,7 +101,7 @@ class _Operations:
         return wire.SegmentDeleted(request.request_id, request.segment)
 
     async def truncate(self, connection: Connection, request: wire.TruncateSegment) -> wire.Command:
-        segment = self._segments.find(request.segment)
+        segment = await self._segments.here(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
         offset = request.truncation_offset
@@ -111,13 +114,13 @@ class _Operations:
         return wire.SegmentTruncated(request.request_id, request.segment)
 
     async def update_policy(self, connection: Connection, request: wire.UpdateSegmentPolicy) -> wire.Command:
-        if self._segments.find(request.segment) is None:
+        if await self._segments.here(request.segment) is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
         # Policies are the stream's, which the controller keeps: a segment has none of its own.
         return wire.SegmentPolicyUpdated(request.request_id, request.segment)
 
     async def attribute(self, connection: Connection, request: wire.GetSegmentAttribute) -> wire.Command:
-        segment = self._segments.find(request.segment)
+        segment = await self._segments.here(request.segment)
         if segment is None:
             if self._segments.is_mark(request.segment):
                 return wire.SegmentAttribute(request.request_id, wire.NO_NUMBER)
@@ -135,7 +138,7 @@ class _Operations:
         return wire.SegmentAttribute(request.request_id, value)
 
     async def update_attribute(self, connection: Connection, request: wire.UpdateSegmentAttribute) -> wire.Command:
-        segment = self._segments.find(request.segment)
+        segment = await self._segments.here(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
         update = AttributeUpdate(request.attribute, IF_EQUALS, request.new_value, request.expected_value)
@@ -148,7 +151,7 @@ class _Operations:
         return wire.SegmentAttributeUpdated(request.request_id, True)
 
     async def locate(self, connection: Connection, request: wire.LocateOffset) -> wire.Command:
-        segment = self._segments.find(request.segment)
+        segment = await self._segments.here(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
         # Pravega answers so where it has no index: the end.
@@ -160,12 +163,12 @@ class _Operations:
     # --- merging ---------------------------------------------------------------------------------------------------
 
     async def create_transient(self, connection: Connection, request: wire.CreateTransientSegment) -> wire.Command:
-        parent = self._segments.find(request.parent)
+        parent = await self._segments.here(request.parent)
         if parent is None:
             return wire.NoSuchSegment(request.request_id, request.parent)
         name = transient_name(request.parent, request.writer_id)
         try:
-            await self._segments.create(name)
+            await self._segments.create(name, beside=self._segments.beside(parent))
         except NotPossible as error:
             return wire.ErrorMessage(request.request_id, request.parent, str(error))
         if connection.closed:
@@ -175,7 +178,7 @@ class _Operations:
         return wire.SegmentCreated(request.request_id, name)
 
     async def merge(self, connection: Connection, request: wire.MergeSegments) -> wire.Command:
-        target = self._segments.find(request.target)
+        target = await self._segments.here(request.target)
         if target is None:
             return wire.NoSuchSegment(request.request_id, request.target)
         try:
@@ -191,7 +194,7 @@ class _Operations:
         return wire.SegmentsMerged(request.request_id, request.target, request.source, answer)
 
     async def merge_batch(self, connection: Connection, request: wire.MergeSegmentsBatch) -> wire.Command:
-        target = self._segments.find(request.target)
+        target = await self._segments.here(request.target)
         if target is None:
             return wire.NoSuchSegment(request.request_id, request.target)
         merged = []

@@ -59,9 +59,13 @@ class OpenTransactions:
         """Those of a stream."""
         return list(self._by_topic.get(topic, {}).values())
 
-    def holds(self, hidden: str) -> bool:
-        """Whether a hidden topic has segments of one."""
-        return hidden in self._by_hidden
+    def hidden(self) -> set[str]:
+        """The hidden topics that have their segments."""
+        return set(self._by_hidden)
+
+    def in_hidden(self, hidden: str) -> Transaction | None:
+        """The one that has its segments in a hidden topic."""
+        return self._by_hidden.get(hidden)
 
     # --- their segments --------------------------------------------------------------------------------------------
 
@@ -117,6 +121,10 @@ class RunningMerges:
     def get(self, name: str) -> tuple[Segment, asyncio.Task[int]] | None:
         """What a segment is being merged with, and the task that does it."""
         return self._running.get(name)
+
+    def with_targets(self) -> list[tuple[Segment, asyncio.Task[int]]]:
+        """All that go on, each with what it merges something with."""
+        return list(self._running.values())
 
     def tasks(self) -> list[asyncio.Task[int]]:
         """All that go on."""

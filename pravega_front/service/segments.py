@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from bridges.catalog.sql import Connection
-from bridges.catalog.topic import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
+from bridges.catalog.topic import FOLLOWED, Beside, Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
 from pravega_front.names import (
     LONGEST_NAME,
@@ -23,8 +23,9 @@ from pravega_front.names import (
     partition_at,
     segment_of,
 )
+from pravega_front.service.owners import Owners, beside_name
 from pravega_front.service.segment import Cursors, Segment
-from pravega_front.service.state import SegmentState, add_loose
+from pravega_front.service.state import Loose, SegmentState, add_loose, read_loose
 from pravega_front.service.table_life import table_count
 
 if TYPE_CHECKING:
@@ -62,11 +63,15 @@ class Segments:
         self.state = SegmentState(node.db, settings.attributes_per_segment)
         self.transactions = transactions
         self.merges = merges
+        self.owners = Owners(node.owners, node.node_id)
         self._node = node
         self._max_events = settings.append_events
         self._max_loose = settings.segments
         self._cursors = Cursors()
+        # Of those that no stream has: the topics that hold them, by name, and their names, by topic.
         self._loose: dict[str, str] = {}
+        self._in: dict[str, str] = {}
+        self._sealed: set[str] = set()
         self._mark_waiters: dict[str, dict[Callable[[], None], None]] = {}
         self._making: set[str] = set()
         self._making_mark = asyncio.Lock()
@@ -74,12 +79,40 @@ class Segments:
 
     async def load(self) -> None:
         """Know the loose segments, and forget topics when they are deleted."""
-        for name, (topic, sealed) in (await self.state.loose()).items():
+        self._node.db.changes.mirror(FOLLOWED, read_loose, self._follow)
+        for topic, found in (await self.state.loose()).items():
             if topic in self._node.catalog.hidden:
-                self._loose[name] = topic
-                if sealed and (segment := self.find(name)) is not None:
-                    segment.loose_sealed = True
+                self._know(topic, found)
         self._node.catalog.on_change.append(self._changed)
+        if self._node.owners is not None:
+            self._node.owners.on_lost.append(self._lost)
+
+    async def _lost(self, slots: Collection[int], in_order: bool) -> None:
+        for mark in list(self._mark_waiters):
+            self._wake(mark)  # those that are this node's no more are told so
+
+    def _follow(self, found: dict[str, Loose], names: Collection[str] | None) -> None:
+        """Have memory be as the database says."""
+        for topic in set(self._in if names is None else names) - found.keys():
+            self._forget(topic)
+        for topic, one in found.items():
+            self._know(topic, one)
+
+    def _know(self, topic: str, found: Loose) -> None:
+        self._loose[found.name] = topic
+        self._in[topic] = found.name
+        if found.sealed:
+            self._sealed.add(topic)
+            log = self._node.logs.hidden(topic, 0) if topic in self._node.catalog.hidden else None
+            if log is not None and log in self._open:
+                self._open[log].loose_sealed = True
+                log.moved()
+
+    def _forget(self, topic: str) -> None:
+        name = self._in.pop(topic, None)
+        self._sealed.discard(topic)
+        if name is not None and self._loose.get(name) == topic:
+            del self._loose[name]
 
     def close(self) -> None:
         """Listen to the catalog no more."""
@@ -88,6 +121,7 @@ class Segments:
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             name = change.topic.name
+            self._forget(name)
             for log in [log for log in self._open if log.topic == name]:
                 del self._open[log]
             if "pravega" in change.topic.names:
@@ -114,6 +148,35 @@ class Segments:
         partition = partition_at(found, parsed.number, parsed.epoch)
         log = None if partition is None else self._node.logs.get(found.name, partition.index)
         return None if log is None else self._segment(str(parsed), log)
+
+    async def here(self, name: str) -> Segment | None:
+        """The segment called ``name``, which this node owns. Raises NotOwner of another's, also of one that there
+        may be yet; an error of the database."""
+        segment = self.find(name)
+        if not self.owners.shared:
+            return segment
+        if segment is None:
+            await self._node.db.changes.catch_up()  # another node may have made it a moment ago
+            segment = self.find(name)
+        if segment is None:
+            stream = self.marked(name)
+            if stream is not None:
+                await self.owners.require(self.owners.slot_of(stream.name, 0), name)
+            return self.find(name)
+        await self.owners.require(self.slot_of(segment), name)
+        return segment if not segment.log.is_deleted else self.find(name)
+
+    def slot_of(self, segment: Segment) -> int:
+        """The slot of a segment."""
+        return self.owners.slot_of(segment.topic, segment.partition)
+
+    def slot_of_name(self, name: str) -> int:
+        """The slot of whatever is called ``name``."""
+        segment = self.find(name)
+        if segment is not None:
+            return self.slot_of(segment)
+        stream = self.marked(name)
+        return self.owners.slot_of_name(name) if stream is None else self.owners.slot_of(stream.name, 0)
 
     def _find_loose(self, name: str) -> Segment | None:
         topic = self._loose.get(name)
@@ -148,7 +211,7 @@ class Segments:
         async with self._making_mark:
             segment = self._find_loose(name)
             if segment is None:
-                segment = await self.create(name)
+                segment = await self.create(name, beside=Beside(topic.topic_id.bytes, (0,)))
                 if self._node.catalog.topics.get(topic.name) is not topic:
                     await self.delete(name, mark=True)
                     raise SegmentMissing(f"stream {topic.name} was deleted")
@@ -186,6 +249,7 @@ class Segments:
         segment = self._open.get(log)
         if segment is None:
             segment = Segment(name, log, self._node.translator, self._max_events, self._cursors, loose=loose)
+            segment.loose_sealed = loose and log.topic in self._sealed
             self._open[log] = segment
         return segment
 
@@ -197,8 +261,7 @@ class Segments:
     def in_topic(self, topic: str, partition: int) -> Segment | None:
         """The segment that lies in a partition of a topic, also of a hidden one."""
         if topic in self._node.catalog.hidden:
-            name = next((name for name, hidden in self._loose.items() if hidden == topic), None)
-            name = name or self.transactions.at(topic, partition)
+            name = self._in.get(topic) or self.transactions.at(topic, partition)
             return None if name is None else self.find(name)
         found = self._node.catalog.topics.get(topic)
         if found is None or not partition < len(found.partitions):
@@ -207,8 +270,14 @@ class Segments:
 
     # --- changing --------------------------------------------------------------------------------------------------
 
-    async def create(self, name: str, kind: TopicKind = TopicKind.TRANSIENT) -> Segment:
-        """Make a loose segment. Raises SegmentExists, NotPossible (too many, or too long a name), LogError."""
+    def beside(self, segment: Segment) -> Beside | None:
+        """Where a segment lies that is always to have the owner of this one."""
+        place = self._node.catalog.place_of(segment.topic, segment.partition)
+        return None if place is None else Beside(place[0], (place[1],))
+
+    async def create(self, name: str, kind: TopicKind = TopicKind.TRANSIENT, beside: Beside | None = None) -> Segment:
+        """Make a loose segment, ``beside`` others, or where its name says. Raises SegmentExists, NotPossible (too many,
+        or too long a name), LogError."""
         if len(name) > LONGEST_NAME:
             raise NotPossible(f"a name of {len(name)} characters, of {LONGEST_NAME} at most")
         if name in self._making or self.find(name) is not None:
@@ -225,12 +294,19 @@ class Segments:
             add_loose(connection, name, topic)
 
         try:
-            await self._node.catalog.create_topic(topic, 1, KEEP, kind=kind, also=also)
+            await self._node.catalog.create_topic(
+                topic,
+                1,
+                KEEP,
+                kind=kind,
+                also=also,
+                then=lambda: self._know(topic, Loose(name, False)),
+                beside=beside or beside_name(name),
+            )
         except TopicExists as error:
             raise SegmentExists(str(error)) from error
         finally:
             self._making.discard(name)
-        self._loose[name] = topic
         found = self.find(name)
         assert found is not None, name
         return found
@@ -254,13 +330,13 @@ class Segments:
             raise SegmentMissing(f"there is no segment {name!r}")
         if not segment.loose or self.merges.keeps(name) or (self.is_kept(name) and not mark):
             raise NotPossible("segments of a stream or a transaction are deleted with it, and merged ones by that")
-        self._loose.pop(name, None)
+        self._forget(segment.topic)
         try:
             await self._node.catalog.delete_topic(segment.topic)
         except TopicNotFound:
             raise SegmentMissing(f"there is no segment {name!r}") from None
         except BaseException:
-            self._loose[name] = segment.topic
+            self._know(segment.topic, Loose(name, segment.loose_sealed))
             raise
 
     async def seal(self, segment: Segment) -> None:
@@ -272,7 +348,8 @@ class Segments:
             if self.is_kept(segment.name):
                 raise NotPossible("a transaction's segments end with it, and watermarks with their stream")
             segment.loose_sealed = True
-            await self.state.seal_loose(segment.name)
+            self._sealed.add(segment.topic)
+            await self.state.seal_loose(segment.topic)
             segment.log.moved()
             return
         catalog = self._node.catalog

@@ -6,10 +6,12 @@ It lives in the node's database, and what is changed is durable when a call retu
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from bridges.catalog.following import rows_named
 from bridges.catalog.sql import Connection, Database, upsert
+from bridges.catalog.topic import FOLLOWED, HeldUp
 from bridges.errors import LogError
 from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate
@@ -27,9 +29,9 @@ class ConditionFailed(LogError):
 
 
 class Loose(NamedTuple):
-    """A segment that is no partition of a stream: the hidden topic that holds it, and whether it is sealed."""
+    """A segment that is no partition of a stream: its name, and whether it is sealed."""
 
-    topic: str
+    name: str
     sealed: bool
 
 
@@ -52,18 +54,18 @@ class SegmentState:
         self._max_attributes = max_attributes
 
     async def loose(self) -> dict[str, Loose]:
-        """All segments that belong to no stream, by name."""
+        """All segments that belong to no stream, by the topics that hold them."""
+        return await self._db.run(lambda connection: read_loose(connection, None))
 
-        def read(connection: Connection) -> dict[str, Loose]:
-            rows = connection.execute("SELECT name, topic, sealed FROM front_pravega_segments")
-            return {name: Loose(topic, bool(sealed)) for name, topic, sealed in rows}
+    async def seal_loose(self, topic: str) -> None:
+        """The segment of no stream that a topic holds takes no more."""
+        note = self._db.changes.note(FOLLOWED, [topic])
 
-        return await self._db.run(read)
+        def change(connection: Connection) -> None:
+            note(connection)
+            connection.execute("UPDATE front_pravega_segments SET sealed = 1 WHERE topic = ?", (topic,))
 
-    async def seal_loose(self, name: str) -> None:
-        """A segment of no stream takes no more."""
-        change = "UPDATE front_pravega_segments SET sealed = 1 WHERE name = ?"
-        await self._db.run(lambda connection: connection.execute(change, (name,)))
+        await self._db.run(change)
 
     async def merges(self) -> dict[str, Merging]:
         """All merges in pieces that were decided and have not ended, by the topics that hold their sources."""
@@ -157,6 +159,19 @@ def _set_attributes(connection: Connection, topic: str, partition: int, updates:
         else:
             row = (topic, partition, update.attribute, update.new)
             connection.execute(upsert("front_pravega_attributes", "topic partition id", "value"), row)
+
+
+def require_none_merged(connection: Connection, topic: str) -> None:
+    """Raise HeldUp while something is being merged in pieces with a segment of a stream."""
+    query = "SELECT 1 FROM front_pravega_merges WHERE target = ? LIMIT 1"
+    if connection.execute(query, (topic,)).fetchone() is not None:
+        raise HeldUp(f"something is being merged with a segment of {topic}")
+
+
+def read_loose(connection: Connection, topics: Collection[str] | None) -> dict[str, Loose]:
+    """The segments of no stream, or those of them that are in ``topics``, by topic."""
+    rows = rows_named(connection, "SELECT topic, name, sealed FROM front_pravega_segments", "topic", topics)
+    return {topic: Loose(name, bool(sealed)) for topic, name, sealed in rows}
 
 
 def add_loose(connection: Connection, name: str, topic: str) -> None:

@@ -33,8 +33,16 @@ class Transaction(Struct, eq=False):
     created_ms: int
     hidden: str
     parents: list[int]
+    decided: int = 0
+    """The place of its end among those of its stream, once that is decided."""
+    merged: set[int] = field(default_factory=set)
+    """Places among ``parents`` that a commit is known to have appended."""
     deadline: float = 0.0
     """Monotonic clock in seconds."""
+    look_at: float = 0.0
+    """When the database is asked whether it was pinged at another node (monotonic clock, s)."""
+    pings: int = 0
+    """Of other nodes, as far as that was asked for."""
     deciding: asyncio.Task[None] | None = None
     """While it is made durable how the transaction ends."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)

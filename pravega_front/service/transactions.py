@@ -12,17 +12,18 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from bridges.catalog.sql import Connection
-from bridges.catalog.topic import ChangeKind, TopicKind, TopicNotFound
+from bridges.catalog.following import rows_named
+from bridges.catalog.sql import Connection, DatabaseError
+from bridges.catalog.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKind, TopicNotFound
 from bridges.catalog.topic_rules import demands
-from bridges.errors import LogError
+from bridges.errors import LogError, LogUnavailable, PartitionSealed
 from bridges.finishing import Finishing
 from bridges.rounds import Rounds
 from pravega_front.service.carrying_out import carry_out
@@ -33,6 +34,7 @@ from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Change, Topic
+    from bridges.catalog.topics import Also
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments
@@ -43,6 +45,11 @@ log = structlog.get_logger(__name__)
 _HIDDEN = "_pravega.transaction-"
 _MOVED = 1000
 """What is moved in one transaction of the database of what earlier versions kept."""
+_TRIES = 20
+_LOOKS = 0.25
+"""Part of a lease after which the database is asked whether a transaction was pinged at another node."""
+_ONE = "WHERE topic = ? AND high = ? AND low = ?"
+_AGAIN = (LogUnavailable, DatabaseError)
 _AT_ONCE = 4
 """Commits that are carried out at the same time: each holds a piece in memory."""
 
@@ -57,51 +64,65 @@ class LeaseRefused(LogError):
     """A lease is too short or too long."""
 
 
+class _Row(NamedTuple):
+    """A transaction as the database has it."""
+
+    topic: str
+    high: int
+    low: int
+    state: int
+    lease_ms: int
+    created_ms: int
+    hidden: str
+    parents: str
+    decided: int
+    merged: str
+    pings: int
+
+
+class _Moved(LogError):
+    """The stream has other segments by now."""
+
+
 class Transactions:
-    """The transactions of a node. Call :meth:`load` first."""
+    """The transactions of a node. Call :meth:`load` first.
+
+    Where several nodes share the work, each knows all that are open, and any of them may decide how one ends. A commit
+    is carried out by the owners of the segments, each for its own, in the order of the decisions; whoever is the last
+    ends it for all. The owner of the first of its segments ends its lease, and aborts.
+    """
 
     def __init__(self, node: NodeServices, settings: PravegaSettings, segments: Segments) -> None:
         self._node = node
         self._settings = settings
         self._segments = segments
         self._open = segments.transactions
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._owners = segments.owners
         self._tasks: set[asyncio.Task[None]] = set()
+        # By stream: who carries out what was decided of it, and whether there is more than was seen.
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._more: set[str] = set()
         self._changing: dict[str, int] = {}
         self._beginning: dict[str, set[asyncio.Event]] = {}
         self._beginnings = Finishing()
-        #: Numbers of the decisions, in the order of which they are carried out, also by the next start.
-        self._decisions = 0
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._account = node.budget.account(lambda: None)
         self._rounds: Rounds[Transaction] = node.rounds("end of a transaction's lease")
+        self._closing = False
 
     async def load(self) -> None:
         """Know all transactions, and carry out what was decided. Those that are open get a whole lease."""
-        query = (
-            "SELECT topic, high, low, state, lease_ms, created_ms, hidden, parents, decided "
-            "FROM front_pravega_transactions ORDER BY decided, low"
-        )
         await self._move_ended()
-        rows = await self._node.db.run(lambda connection: connection.execute(query).fetchall())
+        self._node.db.changes.mirror(FOLLOWED, _read, self._follow)
+        rows = await self._node.db.run(lambda connection: _read(connection, None))
         self._node.catalog.before_sealing.append(self.settled)
         self._node.catalog.on_change.append(self._changed)
-        now = time.monotonic()
-        for topic, high, low, state, lease_ms, created_ms, hidden, parents, decided in rows:
-            self._decisions = max(self._decisions, decided)
-            found = Transaction(topic, high, low, TxnState(state), lease_ms, created_ms, hidden, json.loads(parents))
-            found.deadline = now + lease_ms / 1000
-            self._open.add(found)
-            if found.state is TxnState.COMMITTING:
-                for number in found.parents:
-                    segment = self._own_segment(found, number)
-                    if segment is not None:
-                        segment.loose_sealed = True
-            if found.state is not TxnState.OPEN:
-                self._spawn(found)
+        if self._node.owners is not None:
+            self._node.owners.on_gained.append(self._gained)
+        self._follow(rows, None)
         # A creation that a crash cut short has left a topic of nobody.
         for name in list(self._node.catalog.hidden):
-            if name.startswith(_HIDDEN) and not self._open.holds(name):
+            if name.startswith(_HIDDEN) and self._open.in_hidden(name) is None:
                 try:
                     await self._node.catalog.delete_topic(name)
                 except LogError as error:
@@ -127,12 +148,54 @@ class Transactions:
 
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
+        self._closing = True
         await self._beginnings.close()
-        tasks = list(self._tasks)
+        tasks = [*self._tasks, *self._workers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._account.close()
+
+    # --- what other nodes do ---------------------------------------------------------------------------------------
+
+    def _follow(self, found: dict[str, _Row], names: Collection[str] | None) -> None:
+        """Have memory be as the database says."""
+        for hidden in (self._open.hidden() if names is None else set(names)) - found.keys():
+            one = self._open.in_hidden(hidden)
+            if one is not None:
+                self._ended(one, TxnState.ABORTED if one.state is TxnState.ABORTING else TxnState.COMMITTED)
+        for row in sorted(found.values(), key=lambda row: (row.decided, row.low)):
+            self._learn(row)
+
+    def _learn(self, row: _Row) -> None:
+        one = self._open.in_hidden(row.hidden)
+        if one is None:
+            one = Transaction(
+                row.topic, row.high, row.low, TxnState.OPEN, row.lease_ms, row.created_ms, row.hidden,
+                json.loads(row.parents), pings=row.pings,
+            )  # fmt: skip
+            self._renew(one)
+            self._open.add(one)
+        one.merged.update(json.loads(row.merged))
+        if one.state is TxnState.OPEN and row.state != TxnState.OPEN:
+            self._take_decision(one, TxnState(row.state), row.decided)
+
+    def _gained(self, slots: Collection[int]) -> None:
+        """This node is the owner of more: what others have left undone is its to do."""
+        gained = set(slots)
+        for one in self._open:
+            if self._owners.slot_of(one.hidden, 0) in gained:
+                self._renew(one)  # as after a restart
+            if one.state is not TxnState.OPEN:
+                self._wake(one.topic)
+
+    def _renew(self, transaction: Transaction) -> None:
+        now, lease = time.monotonic(), transaction.lease_ms / 1000
+        transaction.deadline, transaction.look_at = now + lease, now + lease * _LOOKS
+
+    def _ends(self, transaction: Transaction) -> bool:
+        """Whether this node is the one that ends its lease, and aborts it."""
+        return self._owners.is_mine(transaction.hidden, 0)
 
     # --- for callers -----------------------------------------------------------------------------------------------
 
@@ -183,28 +246,57 @@ class Transactions:
         return found
 
     async def _make(self, topic: Topic, lease_ms: int) -> Transaction:
+        for _ in range(_TRIES):
+            try:
+                return await self._try_make(topic, lease_ms)
+            except _Moved:
+                await self._node.db.changes.catch_up()
+        raise TooManyOpen(f"the segments of {topic.name} are being changed")
+
+    async def _try_make(self, topic: Topic, lease_ms: int) -> Transaction:
         catalog = self._node.catalog
         low = await catalog.allocate_producer_ids(1)
-        parents = [one.index for one in topic.active]
+        parents, epoch = [one.index for one in topic.active], topic.epoch
+        if not parents:
+            raise PartitionSealed(topic.name, ())
         now_ms = time.time_ns() // 1_000_000
-        found = Transaction(
-            topic.name, topic.epoch << 32, low, TxnState.OPEN, lease_ms, now_ms, f"{_HIDDEN}{uuid.uuid4().hex}", parents
-        )
+        hidden = f"{_HIDDEN}{uuid.uuid4().hex}"
+        found = Transaction(topic.name, epoch << 32, low, TxnState.OPEN, lease_ms, now_ms, hidden, parents)
         row = (*_key(found), int(found.state), lease_ms, now_ms, found.hidden, json.dumps(parents))
 
         def also(connection: Connection) -> None:
-            connection.execute("INSERT INTO front_pravega_transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", row)
+            there = connection.execute("SELECT epoch FROM topics WHERE name = ?", (topic.name,)).fetchone()
+            if there != (epoch,):
+                raise _Moved(f"{topic.name} has changed")  # by another node, or it is gone
+            connection.execute(
+                "INSERT INTO front_pravega_transactions "
+                "(topic, high, low, state, lease_ms, created_ms, hidden, parents) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
+
+        def begun() -> None:
+            self._renew(found)
+            self._open.add(found)
 
         # What its stream demands is looked at when the events are written: what is committed is refused no more.
         config = {**demands(topic.config), **KEEP}
-        await catalog.create_topic(found.hidden, len(parents), config, kind=TopicKind.TRANSIENT, also=also)
-        found.deadline = time.monotonic() + lease_ms / 1000
-        self._open.add(found)
+        beside = Beside(topic.topic_id.bytes, tuple(parents))
+        await catalog.create_topic(
+            found.hidden, len(parents), config, kind=TopicKind.TRANSIENT, also=also, then=begun, beside=beside
+        )
         return found
 
-    def ping(self, transaction: Transaction, lease_ms: int) -> None:
-        """The transaction is wanted for ``lease_ms`` more."""
-        transaction.deadline = time.monotonic() + lease_ms / 1000
+    async def ping(self, transaction: Transaction, lease_ms: int) -> None:
+        """The transaction is wanted for ``lease_ms`` more. Raises an error of the database."""
+        transaction.lease_ms = lease_ms
+        self._renew(transaction)
+        if not self._ends(transaction):
+            change = (
+                "UPDATE front_pravega_transactions SET pings = pings + 1, lease_ms = ? "
+                "WHERE topic = ? AND high = ? AND low = ?"
+            )
+            row = (lease_ms, *_key(transaction))
+            await self._node.db.run(lambda connection: connection.execute(change, row))
 
     def is_overdue(self, transaction: Transaction) -> bool:
         """Whether it has been open for longer than any may."""
@@ -232,36 +324,63 @@ class Transactions:
             await asyncio.shield(transaction.deciding)
 
     async def _decide(self, transaction: Transaction, wanted: TxnState) -> None:
+        topic = self._node.catalog.topics.get(transaction.topic)
+        note = self._node.db.changes.note(FOLLOWED, [transaction.hidden])
+        key = _key(transaction)
+
+        def decide(connection: Connection) -> tuple[TxnState, int]:
+            query = f"SELECT state, decided FROM front_pravega_transactions {_ONE}"
+            row = connection.execute(query, key).fetchone()
+            if row is None:  # another node was first, and has carried it out, or its stream is gone
+                found = (
+                    None if topic is None else outcome(connection, topic.topic_id, transaction.high, transaction.low)
+                )
+                return found or TxnState.ABORTED, 0
+            if row[0] != TxnState.OPEN:
+                return TxnState(row[0]), row[1]
+            query = "SELECT COALESCE(MAX(decided), 0) + 1 FROM front_pravega_transactions WHERE topic = ?"
+            (number,) = connection.execute(query, (transaction.topic,)).fetchone()
+            change = f"UPDATE front_pravega_transactions SET state = ?, decided = ? {_ONE}"
+            connection.execute(change, (int(wanted), number, *key))
+            note(connection)
+            return wanted, number
+
+        def decided(found: tuple[TxnState, int]) -> None:
+            state, number = found
+            if transaction.state is not TxnState.OPEN:
+                return  # its stream was deleted meanwhile, or another node has told
+            if state in ENDED:
+                self._ended(transaction, state)
+            else:
+                self._take_decision(transaction, state, number)
+
         try:
-            if wanted is TxnState.COMMITTING:
-                await self._stop_writers(transaction)
-            await self._store_decision(transaction, wanted)
-        except BaseException:
-            for number in transaction.parents:
-                segment = self._own_segment(transaction, number)
-                if segment is not None:
-                    segment.loose_sealed = False  # it is open still
-            raise
+            await self._node.db.run(decide, then=decided)
         finally:
             transaction.deciding = None
-        if transaction.state is TxnState.OPEN:  # else its stream was deleted meanwhile
-            transaction.state = wanted
-            self._spawn(transaction)
 
-    async def _stop_writers(self, transaction: Transaction) -> None:
-        """Take no more appends: what is acknowledged from now on would not be part of it."""
-        for segment in self._own_segments(transaction):
-            segment.loose_sealed = True
-        await self._segments.merges.ended_with(transaction.hidden)
-        for segment in self._own_segments(transaction):
-            await segment.quiet()
+    def _take_decision(self, transaction: Transaction, state: TxnState, number: int) -> None:
+        """It is durable how a transaction ends."""
+        transaction.state, transaction.decided = state, number
+        if state is TxnState.COMMITTING:
+            for place in self._own_places(transaction):
+                segment = self._own_segment(transaction, place)
+                if segment is not None:
+                    segment.loose_sealed = True  # what was acknowledged until now is part of it
+        self._wake(transaction.topic)
+
+    def _ended(self, transaction: Transaction, state: TxnState) -> None:
+        transaction.state = state
+        self._open.remove(transaction)
+        transaction.ended.set()
 
     @asynccontextmanager
-    async def settled(self, topic: str) -> AsyncIterator[None]:
+    async def settled(self, topic: str) -> AsyncIterator[Also | None]:
         """No transaction of a stream is open in here: they are waited for, then aborted, and meanwhile none begins.
 
         A transaction is appended to the segments that there were when it began, so whoever seals one, through whichever
-        protocol, does it in here; a commit that was accepted has always been carried out before.
+        protocol, does it in here; a commit that was accepted has always been carried out before. What other nodes may
+        begin meanwhile is seen by the transaction that seals.
         """
         self._changing[topic] = self._changing.get(topic, 0) + 1
         try:
@@ -269,6 +388,8 @@ class Transactions:
             end = loop.time() + self._settings.scale_wait_ms / 1000
             for begun in list(self._beginning.get(topic, ())):
                 await begun.wait()
+            if self._owners.shared:
+                await self._node.db.changes.catch_up()
             for one in self._open.of(topic):
                 if one.state not in ENDED:
                     try:
@@ -277,7 +398,7 @@ class Transactions:
                     except TimeoutError:
                         await self.abort(one)
                         await one.ended.wait()
-            yield
+            yield partial(_require_none, topic=topic) if self._owners.shared else None
         finally:
             self._changing[topic] -= 1
             if not self._changing[topic]:
@@ -291,13 +412,13 @@ class Transactions:
 
     def _stream_gone(self, transaction: Transaction) -> None:
         self._open.forget(transaction)
-        self._locks.pop(transaction.topic, None)
-        carried_out = transaction.state is not TxnState.OPEN
         if transaction.state not in ENDED:
             transaction.state = TxnState.ABORTING
             transaction.ended.set()  # what is left to do concerns nobody
-            if not carried_out:
-                self._spawn(transaction)
+        if self._ends(transaction):
+            self._spawn(self._clear(transaction))
+        else:
+            self._open.remove(transaction)
 
     async def abort_all(self, topic: str) -> None:
         """Abort the open transactions of a stream, and return when all have ended."""
@@ -308,12 +429,27 @@ class Transactions:
     async def expire(self, now_ms: int) -> None:
         """A chore: abort what was not pinged in time."""
         now = time.monotonic()
-        overdue = [
-            one
-            for one in self._open
-            if one.state is TxnState.OPEN and one.deciding is None and (one.deadline < now or self.is_overdue(one))
-        ]
-        await self._rounds.each(overdue, self._expire)
+        mine = [one for one in self._open if one.state is TxnState.OPEN and one.deciding is None and self._ends(one)]
+        if self._owners.shared:
+            await self._look_for_pings([one for one in mine if min(one.look_at, one.deadline) < now])
+        await self._rounds.each([one for one in mine if one.deadline < now or self.is_overdue(one)], self._expire)
+
+    async def _look_for_pings(self, transactions: list[Transaction]) -> None:
+        """Ask what other nodes were told."""
+        for first in range(0, len(transactions), _MOVED):
+            some = transactions[first : first + _MOVED]
+            keys = [_key(one) for one in some]
+
+            def read(connection: Connection, keys: list[tuple[str, int, int]] = keys) -> list[tuple[int, int] | None]:
+                query = f"SELECT pings, lease_ms FROM front_pravega_transactions {_ONE}"
+                return [connection.execute(query, key).fetchone() for key in keys]
+
+            for one, row in zip(some, await self._node.db.run(read), strict=True):
+                if row is not None and row[0] != one.pings:
+                    one.pings, one.lease_ms = row
+                    self._renew(one)
+                else:
+                    one.look_at = time.monotonic() + one.lease_ms / 1000 * _LOOKS
 
     async def _expire(self, transaction: Transaction) -> None:
         log.info("a transaction is aborted: its lease has ended", topic=transaction.topic, id=transaction.hex_id)
@@ -324,35 +460,30 @@ class Transactions:
 
     # --- carrying out ----------------------------------------------------------------------------------------------
 
-    async def _store_decision(self, transaction: Transaction, state: TxnState) -> None:
-        self._decisions += 1
-        query = "UPDATE front_pravega_transactions SET state = ?, decided = ? WHERE topic = ? AND high = ? AND low = ?"
-        row = (int(state), self._decisions, *_key(transaction))
-        await self._node.db.run(lambda connection: connection.execute(query, row))
-
-    async def _store_end(self, transaction: Transaction, state: TxnState) -> None:
-        topic = self._node.catalog.topics.get(transaction.topic)
-
-        def store(connection: Connection) -> None:
-            query = "DELETE FROM front_pravega_transactions WHERE topic = ? AND high = ? AND low = ?"
-            # Of a stream that is deleted nothing is left to tell of.
-            if connection.execute(query, _key(transaction)).rowcount and topic is not None:
-                keep(connection, topic.topic_id, transaction.high, transaction.low, state)
-
-        await self._node.db.run(store)
-
-    def _spawn(self, transaction: Transaction) -> None:
-        task = asyncio.create_task(self._carry_out(transaction))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out(self, transaction: Transaction) -> None:
-        """End a transaction as it was decided, again until it is done."""
-        lock = self._locks.setdefault(transaction.topic, asyncio.Lock())
-        async with lock:
-            await carry_out(
-                lambda: self._try(transaction), self._few, LogError, "end of a transaction", topic=transaction.topic
-            )
+    def _wake(self, topic: str) -> None:
+        """Have carried out what was decided of a stream, in that order."""
+        if topic in self._workers:
+            self._more.add(topic)
+        elif not self._closing:
+            self._workers[topic] = asyncio.create_task(self._work(topic), name=f"ends of transactions of {topic}")
+
+    async def _work(self, topic: str) -> None:
+        try:
+            while True:
+                self._more.discard(topic)
+                decided = [one for one in self._open.of(topic) if one.state is not TxnState.OPEN]
+                for one in sorted(decided, key=lambda one: one.decided):
+                    end = partial(self._try, one)
+                    await carry_out(end, self._few, LogError, "end of a transaction", topic=topic)
+                if topic not in self._more:
+                    return
+        finally:
+            del self._workers[topic]
 
     async def _try(self, transaction: Transaction) -> None:
         try:
@@ -364,49 +495,102 @@ class Transactions:
             raise LogError("the end of a transaction failed unexpectedly") from error
 
     async def _end(self, transaction: Transaction) -> None:
-        if transaction.state not in ENDED:
-            await self._end_for_all(transaction)
-        try:
-            await self._node.catalog.delete_topic(transaction.hidden)
-        except TopicNotFound:
-            return
-
-    async def _end_for_all(self, transaction: Transaction) -> None:
+        """Do this node's part of what was decided of a transaction."""
         if transaction.topic not in self._node.catalog.topics:
-            transaction.state = TxnState.ABORTING  # its stream is gone, and what it would be part of
+            return  # its stream is gone, and what it would be part of
         if transaction.state is TxnState.COMMITTING:
-            for segment, parent in zip(
-                self._own_segments(transaction), self._parent_segments(transaction), strict=True
-            ):
-                await append_to_parent(transaction, segment, parent, self._account)
-        state = TxnState.COMMITTED if transaction.state is TxnState.COMMITTING else TxnState.ABORTED
-        await self._store_end(transaction, state)
-        transaction.state = state
+            places = self._own_places(transaction)
+            for place in places:
+                await self._merge(transaction, place)
+            if places and await self._store_merged(transaction, places):
+                self._ended(transaction, TxnState.COMMITTED)
+                await self._clear(transaction)
+        elif transaction.state is TxnState.ABORTING and self._ends(transaction):
+            await self._store_end(transaction, TxnState.ABORTED)
+            self._ended(transaction, TxnState.ABORTED)
+            await self._clear(transaction)
+
+    async def _merge(self, transaction: Transaction, place: int) -> None:
+        """Append one of its segments to the one that it is of."""
+        number = transaction.parents[place]
+        segment = self._own_segment(transaction, place)
+        parent = self._segments.find(self._open.parent_name(transaction, number) or "")
+        if segment is None or parent is None:
+            raise LogError(f"a segment of transaction {transaction.hex_id} cannot be found")
+        segment.loose_sealed = True
+        await self._segments.merges.ended_with(transaction.hidden)
+        await segment.quiet()  # what is acknowledged is part of it
+        await append_to_parent(transaction, segment, parent, self._account)
+
+    async def _store_merged(self, transaction: Transaction, places: Sequence[int]) -> bool:
+        """Write down which of its segments are appended; whether these were the last."""
+        topic = self._node.catalog.topics.get(transaction.topic)
+        note = self._node.db.changes.note(FOLLOWED, [transaction.hidden])
+        key = _key(transaction)
+
+        def store(connection: Connection) -> bool:
+            row = connection.execute(f"SELECT merged FROM front_pravega_transactions {_ONE}", key).fetchone()
+            if row is None:
+                return True  # of a stream that is deleted, or it was done before, and nobody was told
+            merged = {*json.loads(row[0]), *places}
+            if len(merged) < len(transaction.parents):
+                change = f"UPDATE front_pravega_transactions SET merged = ? {_ONE}"
+                connection.execute(change, (json.dumps(sorted(merged)), *key))
+                return False
+            _store_end(connection, transaction, topic, TxnState.COMMITTED)
+            note(connection)
+            return True
+
+        done = await self._node.db.run(store)
+        transaction.merged.update(places)
+        return done
+
+    async def _store_end(self, transaction: Transaction, state: TxnState) -> None:
+        topic = self._node.catalog.topics.get(transaction.topic)
+        note = self._node.db.changes.note(FOLLOWED, [transaction.hidden])
+
+        def store(connection: Connection) -> None:
+            _store_end(connection, transaction, topic, state)
+            note(connection)
+
+        await self._node.db.run(store)
+
+    async def _clear(self, transaction: Transaction) -> None:
+        """Nobody asks for what it has written any more."""
         self._open.remove(transaction)
-        if not self._open.of(transaction.topic):
-            self._locks.pop(transaction.topic, None)
-        transaction.ended.set()
+        work = partial(self._node.catalog.delete_topic, transaction.hidden)
+        with suppress(TopicNotFound):
+            await carry_out(work, asyncio.Semaphore(1), _AGAIN, "deletion of a transaction", topic=transaction.topic)
 
-    def _own_segment(self, transaction: Transaction, number: int) -> Segment | None:
-        return self._segments.find(self._open.name(transaction, number))
+    def _own_places(self, transaction: Transaction) -> list[int]:
+        """The places of its segments that this node has to append still."""
+        is_mine = self._owners.is_mine
+        count = len(transaction.parents)
+        return [at for at in range(count) if at not in transaction.merged and is_mine(transaction.hidden, at)]
 
-    def _own_segments(self, transaction: Transaction) -> list[Segment]:
-        found = []
-        for number in transaction.parents:
-            segment = self._own_segment(transaction, number)
-            if segment is None:
-                raise LogError(f"a segment of transaction {transaction.hex_id} cannot be found")
-            found.append(segment)
-        return found
+    def _own_segment(self, transaction: Transaction, place: int) -> Segment | None:
+        return self._segments.find(self._open.name(transaction, transaction.parents[place]))
 
-    def _parent_segments(self, transaction: Transaction) -> list[Segment]:
-        found = []
-        for number in transaction.parents:
-            segment = self._segments.find(self._open.parent_name(transaction, number) or "")
-            if segment is None:
-                raise LogError(f"a segment of {transaction.topic} cannot be found")
-            found.append(segment)
-        return found
+
+def _read(connection: Connection, hidden: Collection[str] | None) -> dict[str, _Row]:
+    """The transactions that have not ended, or those of them that are in these topics, by topic."""
+    query = f"SELECT {', '.join(_Row._fields)} FROM front_pravega_transactions"
+    rows = (_Row(*row) for row in rows_named(connection, query, "hidden", hidden))
+    return {row.hidden: row for row in rows if row.state not in ENDED}
+
+
+def _store_end(connection: Connection, transaction: Transaction, topic: Topic | None, state: TxnState) -> None:
+    # Of a stream that is deleted nothing is left to tell of.
+    deleted = connection.execute(f"DELETE FROM front_pravega_transactions {_ONE}", _key(transaction)).rowcount
+    if deleted and topic is not None:
+        keep(connection, topic.topic_id, transaction.high, transaction.low, state)
+
+
+def _require_none(connection: Connection, topic: str) -> None:
+    """Raise HeldUp if a stream has a transaction that has not ended."""
+    query = "SELECT 1 FROM front_pravega_transactions WHERE topic = ? LIMIT 1"
+    if connection.execute(query, (topic,)).fetchone() is not None:
+        raise HeldUp(f"a transaction of {topic} has begun meanwhile")
 
 
 def _key(transaction: Transaction) -> tuple[str, int, int]:

@@ -59,7 +59,7 @@ class Appends:
         if quota.in_force:
             # Whoever comes anew waits behind those that have used it up.
             await self._waits.on(turn(quota.bucket(connection.principal.name, None)))
-        segment = server.segments.find(request.segment) or await self._mark(request.segment)
+        segment = await server.segments.here(request.segment) or await self._mark(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
         if request.writer_id not in self._writers and len(self._writers) >= server.settings.writers_per_connection:
@@ -87,6 +87,7 @@ class Appends:
             over=self._over,
             broken=connection.close,
             gone=self._gone,
+            host_of=connection.host_of,
         )
         number = wire.NO_NUMBER if last is None else last
         return wire.AppendSetup(request.request_id, request.segment, request.writer_id, number)

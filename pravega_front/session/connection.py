@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from bridges.auth.sessions import ENDED, Session
-from bridges.errors import LogError
+from bridges.errors import LogError, NotOwner
 from bridges.net import connection as net
+from bridges.net.address import Address
 from bridges.net.budget import Kind
 from bridges.net.outbox import joined
 from bridges.net.sockets import hung_up
@@ -283,6 +284,10 @@ class Connection(net.Connection):
             self.server.observer.request_done(kind, monotonic() - slot.arrived, slot._size, size)
         except (Protest, WireError, BeyondEnd) as error:
             self.close(str(error), command=kind)
+        except NotOwner as error:
+            self.server.observer.error_told(kind, "WrongHost")
+            name = next(iter(_segments_of(command)), "")
+            self.send(wire.WrongHost(getattr(command, "request_id", wire.NO_ID), name, self.host_of(error)))
         except LogError as error:
             # What cannot be had now is had on another connection, to which clients come back.
             self.server.observer.error_told(kind, type(error).__name__)
@@ -349,6 +354,11 @@ class Connection(net.Connection):
     def send(self, command: wire.Command) -> None:
         """Send a command, with others of this turn of the loop."""
         self._emit(encode(command))
+
+    def host_of(self, error: NotOwner) -> str:
+        """Where clients of this listener find another node's segment, as "host:port"; empty if that is not known."""
+        found = self.server.segments.owners.find(error.node_id, self.listener)
+        return "" if found is None else str(Address(*found))
 
     async def encoded(self, answer: wire.Command) -> Encoded:
         """An answer as it is sent, one with many things in it written in a thread."""

@@ -49,7 +49,7 @@ class Reads:
         waited. Raises Protest, BeyondEnd, LogError."""
         connection = self._connection
         server = connection.server
-        segment = server.segments.find(request.segment)
+        segment = await server.segments.here(request.segment)
         if segment is None:
             return self._read_mark(request) if server.segments.is_mark(request.segment) else missing(request)
         if not segment.is_counted:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pravega_front.controller.size_retention import SizeRetention
+from pravega_front.service.owners import Owners
 
 
 async def test_a_stream_that_was_only_just_brought_is_left_alone() -> None:
@@ -22,6 +23,7 @@ async def test_a_stream_that_was_only_just_brought_is_left_alone() -> None:
 
     node = SimpleNamespace(rounds=lambda what: Rounds(), is_kept=lambda topic: topic is young)
     streams = SimpleNamespace(kept_by_size=lambda: [young, old, never_scaled])
-    controller: Any = SimpleNamespace(node=node, streams=streams)
+    segments = SimpleNamespace(owners=Owners(None, 1))
+    controller: Any = SimpleNamespace(node=node, streams=streams, segments=segments)
     await SizeRetention(controller).look(0)
     assert looked_at == [old]

@@ -238,7 +238,11 @@ def test_how_transactions_ended_is_told_later_also_of_those_that_earlier_version
             (low,) = db.execute("SELECT low FROM front_pravega_transactions").fetchone()
             assert low == begun.lowBits, "of those that have ended only the outcome is kept"
             db.execute("DELETE FROM front_pravega_outcomes")
-            row = "INSERT INTO front_pravega_transactions VALUES (?, ?, ?, ?, 1, 1, ?, '[0, 1]', 1)"
+            row = (
+                "INSERT INTO front_pravega_transactions "
+                "(topic, high, low, state, lease_ms, created_ms, hidden, parents, decided) "
+                "VALUES (?, ?, ?, ?, 1, 1, ?, '[0, 1]', 1)"
+            )
             for low, state in ends.items():
                 db.execute(row, (f"{SCOPE}.told", 0, low, int(state), f"_pravega.transaction-{low}"))
 

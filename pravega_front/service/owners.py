@@ -1,0 +1,106 @@
+"""Whose a segment is, where several nodes share the work: its owner alone appends to it and reads it for clients.
+
+A partition of a stream is its owner's. What is written beside it, for a transaction, as a large event or as watermarks,
+has the same owner always (:class:`bridges.catalog.topic.Beside`), as clients take it to be where its parent is. Tables
+lie in the database, so any node answers for them; that clients are led to one node, by the table's name, only keeps two
+nodes from changing one table at the same time, of which one has to do it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from bridges.catalog.topic import Beside
+from bridges.cluster.ownership import SERVING
+from bridges.errors import NotOwner
+from bridges.net.address import Address
+
+if TYPE_CHECKING:
+    from bridges.cluster.members import Member
+    from bridges.cluster.ownership import Ownership
+
+_NAMED = "pravega segment"
+PATIENCE_S = 10.0
+"""So long it is waited for somebody to own something. Java's client comes again after 1, 10, 100, 1000 and 10,000 ms,
+so it is worth more to wait for the owner than to be quick."""
+_LOOK_S = 0.05
+
+
+class Owners:
+    """The owners of a cluster; of a node by itself (None) it is that one."""
+
+    def __init__(self, owners: Ownership | None, node_id: int) -> None:
+        self._owners = owners
+        self._node_id = node_id
+
+    @property
+    def shared(self) -> bool:
+        """Whether there may be other nodes."""
+        return self._owners is not None
+
+    @property
+    def nodes(self) -> list[Member]:
+        """The nodes that serve, this one among them; none of a node by itself."""
+        return [] if self._owners is None else list(self._owners.nodes)
+
+    def slot_of(self, topic: str, partition: int) -> int:
+        """The slot of a partition."""
+        return -1 if self._owners is None else self._owners.slot_of(topic, partition)
+
+    def slot_of_name(self, name: str) -> int:
+        """The slot of what is no partition of a topic: tables, and what is to be :func:`beside_name`."""
+        return -1 if self._owners is None else self._owners.slot_of_key(_NAMED, name)
+
+    def is_this(self, member: Member) -> bool:
+        """Whether it is this node."""
+        return member.node_id == self._node_id
+
+    def is_mine(self, topic: str, partition: int) -> bool:
+        """Whether this node owns a partition."""
+        return self._owners is None or self._owners.is_mine(self._owners.slot_of(topic, partition))
+
+    async def require(self, slot: int, what: str) -> None:
+        """Raise NotOwner unless this node acts for a slot. While nobody does, it is waited for."""
+        owner = await self.settled(slot)
+        if self._owners is not None and not self._owners.is_mine(slot):
+            raise NotOwner(what, -1 if owner is None or owner.node_id == self._node_id else owner.node_id)
+
+    async def settled(self, slot: int) -> Member | None:
+        """Who acts for a slot; None: this node by itself, or nobody for long. While nobody seems to, or it was not
+        heard of a moment ago, it is waited for."""
+        owners = self._owners
+        if owners is None:
+            return None
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            owner = owners.owner(slot)
+            if owner is not None and self._acts(owners, owner, slot):
+                return owner
+            if time.monotonic() > until:
+                return owner
+            await asyncio.sleep(_LOOK_S)
+
+    def _acts(self, owners: Ownership, owner: Member, slot: int) -> bool:
+        if owner.node_id == self._node_id:
+            return owners.is_mine(slot)
+        return owner.state in SERVING and owners.is_heard(owner)
+
+    def address(self, member: Member, listener: str) -> tuple[str, int] | None:
+        """Where clients are told that a listener of another node is; None if it has none of that name."""
+        told = member.addresses.get(listener)
+        if told is None or member.node_id == self._node_id:
+            return None
+        address = Address.parse(told)
+        return address.host, address.port
+
+    def find(self, node_id: int, listener: str) -> tuple[str, int] | None:
+        """As :meth:`address`, by the node's id."""
+        found = next((one for one in self.nodes if one.node_id == node_id), None)
+        return None if found is None else self.address(found, listener)
+
+
+def beside_name(name: str) -> Beside:
+    """Where a topic lies that holds a segment of no stream: where :meth:`Owners.slot_of_name` says."""
+    return Beside(f"{_NAMED}\0{name}".encode(), (0,))
