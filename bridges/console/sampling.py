@@ -215,7 +215,10 @@ class Recorder:
     def age(self, log: PartitionLog, offset: int) -> tuple[float, bool]:
         """How many seconds ago the record at ``offset`` came to an open log that keeps it or a later one; whether that
         is known, or it is at least so long."""
-        return self._age(log, offset, self._ends.get((log.topic, log.partition)), monotonic())
+        now, ends = monotonic(), self._ends.get((log.topic, log.partition))
+        if ends is not None:
+            ends.tell(now, log.high_watermark)  # what has come since the last look is known of, too
+        return self._age(log, offset, ends, now)
 
     def _age(self, log: PartitionLog, offset: int, ends: Ends | None, now: float) -> tuple[float, bool]:
         offset = max(offset, log.log_start_offset)

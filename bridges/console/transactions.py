@@ -10,10 +10,11 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
-from bridges.console import rows
+from bridges.console import paging, rows
 from bridges.console.access import Access, principal_of
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
+from bridges.console.paging import Page, flag, page_of
 from bridges.turns import in_order, sorting
 
 _log = structlog.get_logger("anabranch.console")
@@ -32,9 +33,27 @@ class TransactionHandlers:
         app.router.add_post("/api/transactions/{transaction}/abort", self.abort)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All transactional ids in alphabetical order. Query: ``open``, only those of which something is."""
-        only_open = request.query.get("open", "false").lower() in ("true", "1", "yes", "")
-        return await rows.answer(request, "transactions", self._rows(request, only_open))
+        """All transactional ids in alphabetical order, or a page of them (:mod:`bridges.console.paging`). Query:
+        ``open``, only those of which something is."""
+        only_open = flag(request, "open")
+        page = page_of(request, {"name"})
+        if page is None:
+            return await rows.answer(request, "transactions", self._rows(request, only_open))
+        found, total = await paging.chosen(self._names(request, only_open, page), page, descending=page.descending)
+        return await paging.answer("transactions", found, self._told, page, total)
+
+    def _names(self, request: web.Request, only_open: bool, page: Page) -> Iterator[tuple[str, str] | None]:
+        for front, directory in self._node.transaction_directories.items():
+            for view in directory.transactions():
+                name = view.transactional_id
+                wanted = (view.started_ms is not None or not only_open) and page.finds(name)
+                shown = wanted and self._access.transaction(request, Operation.DESCRIBE, name)
+                yield (name, front) if shown else None
+
+    def _told(self, one: tuple[str, str]) -> Iterator[dict[str, object]]:
+        found = self._node.transaction_directories[one[1]].view(one[0])
+        if found is not None:
+            yield told(one[1], found, _now_ms())
 
     def _rows(self, request: web.Request, only_open: bool) -> Iterator[dict[str, object] | None]:
         now_ms = _now_ms()

@@ -284,7 +284,7 @@ def test_the_console_page_and_its_parts_are_served(one: NodeProcess) -> None:
     with urllib.request.urlopen(one.console) as response:
         page = response.read().decode()
     assert "<title>Anabranch</title>" in page
-    for path in ("/static/console.js", "/static/console.css"):
+    for path in ("/static/app.js", "/static/console.css"):
         assert path in page
         with urllib.request.urlopen(one.console + path) as response:
             assert response.status == 200

@@ -86,7 +86,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 async def test_who_does_not_say_who_it_is_is_asked(lab: Lab) -> None:
     url = f"http://{lab.node.addresses['console']}"
-    for path in ("/", "/static/console.js", "/api/status", "/api/topics", "/api/groups", "/nothing"):
+    for path in ("/", "/static/app.js", "/api/status", "/api/topics", "/api/groups", "/nothing"):
         async with lab.session.get(url + path) as answer:
             assert answer.status == 401, path
             assert answer.headers["WWW-Authenticate"].startswith('Basic realm="anabranch"')

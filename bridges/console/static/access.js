@@ -1,0 +1,58 @@
+// Who may do what, and how much: users, rules, quotas.
+
+import { get, send } from "./api.js";
+import { card, choice, confirmed, dialog, failed, field, fill, h, note, nothing, table, tag } from "./dom.js";
+
+const RESOURCES = ["topic", "group", "transactional id", "node", "token", "user"];
+
+export function access({ element, refresh }) {
+  const users = h("div", {}), rules = h("div", {}), quotas = h("div", {});
+  element.append(h("h1", {}, "Access"), h("div", { class: "grid" }, card("Users", users), card("Quotas", h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => setQuota(refresh) }, "Set a quota…")), quotas)),
+    card("Rules", h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => addRule(refresh) }, "Add a rule…")), rules));
+  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, failed(error)); } };
+  async function look() {
+    await Promise.all([
+      own(users, "/api/users?limit=200", (told) => fill(users, table([
+        { title: "User", cell: (one) => one.user }, { title: "SCRAM", cell: (one) => one.scram.join(", ") || nothing() },
+      ], told.users, { empty: "No users. Add some with: anabranch user add NAME", caption: "Users" }), told.next ? h("p", { class: "faint" }, `${told.users.length} of ${told.total}`) : null)),
+      own(quotas, "/api/quotas", (told) => fill(quotas, table([
+        { title: "Of", cell: (one) => entity(one.entity) }, { title: "Quotas", kind: "mono", cell: (one) => Object.entries(one.values).map(([name, value]) => `${name} = ${value}`).join(", ") },
+        { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "q" + entity(one.entity), onclick: () => confirmed("Remove these quotas?", entity(one.entity), "Remove", async () => { await send("POST", "/api/quotas/remove", { entity: one.entity }); refresh(); }) }, "Remove…") },
+      ], told.quotas.slice(0, 300), { empty: "No quotas.", caption: "Quotas" }))),
+      own(rules, "/api/acls", (told) => fill(rules, table([
+        { title: "", cell: (one) => (one.allow ? tag("good", "allow") : tag("bad", "deny")) }, { title: "Who", cell: (one) => one.principal }, { title: "From", cell: (one) => one.host },
+        { title: "May", cell: (one) => one.operation }, { title: "Resource", cell: (one) => `${one.resource} ${one.name}${one.pattern === "prefixed" ? "…" : ""}` },
+        { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "r" + JSON.stringify(one), onclick: () => confirmed("Remove this rule?", `${one.allow ? "allow" : "deny"} ${one.principal} ${one.operation} ${one.resource} ${one.name}`, "Remove", async () => { await send("POST", "/api/acls/remove", one); refresh(); }) }, "Remove…") },
+      ], told.acls.slice(0, 500), { empty: "No rules.", caption: "Rules" }), told.acls.length > 500 ? h("p", { class: "faint" }, `500 of ${told.acls.length}`) : null)),
+    ]);
+  }
+  return { element, refresh: look };
+}
+
+const entity = (parts) => Object.entries(parts).map(([kind, name]) => `${kind} ${name === null ? "(default)" : name}`).join(", ");
+
+function form(title, fields, word, action) {
+  const problem = h("div", {});
+  const close = dialog(title, h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    try { await action(); close(); } catch (error) { fill(problem, failed(error)); }
+  } }, fields, problem, h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, word))));
+}
+
+function addRule(refresh) {
+  const same = (words) => words.map((one) => [one, one]);
+  const allow = choice([["true", "allow"], ["false", "deny"]], "true"), principal = h("input", { value: "User:", required: true }), host = h("input", { value: "*" });
+  const operation = h("input", { value: "read", required: true }), resource = choice(same(RESOURCES), "topic"), pattern = choice(same(["literal", "prefixed"]), "literal"), name = h("input", { required: true, value: "*" });
+  form("Add a rule", h("div", { class: "bar" }, field("What", allow), field("Who", principal), field("From host", host), field("Operation", operation), field("Resource", resource), field("Names", pattern), field("Name", name)), "Add", async () => {
+    await send("POST", "/api/acls", { allow: allow.value === "true", principal: principal.value, host: host.value, operation: operation.value, resource: resource.value, pattern: pattern.value, name: name.value });
+    note("the rule holds"); refresh();
+  });
+}
+
+function setQuota(refresh) {
+  const user = h("input", {}), client = h("input", {}), name = h("input", { value: "producer_byte_rate", required: true }), value = h("input", { type: "number", min: 0, required: true });
+  form("Set a quota", h("div", { class: "bar" }, field("User", user), field("Client id", client), field("Quota", name), field("Value", value)), "Set", async () => {
+    await send("POST", "/api/quotas", { entity: { ...(user.value ? { user: user.value } : {}), ...(client.value ? { "client-id": client.value } : {}) }, values: { [name.value]: Number(value.value) } });
+    note("the quota holds"); refresh();
+  });
+}

@@ -1,0 +1,133 @@
+// The frame: which screen is shown, when it is asked anew, keys, dark and light.
+
+import { get } from "./api.js";
+import { dialog, failed, fill, h } from "./dom.js";
+import { overview } from "./overview.js";
+import { topics } from "./topics.js";
+import { topic } from "./topic.js";
+import { groups } from "./groups.js";
+import { group } from "./group.js";
+import { transactions, jobs, nodes } from "./running.js";
+import { access } from "./access.js";
+
+const PERIOD_MS = 3000;
+const SCREENS = { "": overview, topics, topic, groups, group, transactions, jobs, access, nodes };
+const NAV = [["", "Overview", "o"], ["topics", "Topics", "t"], ["groups", "Groups", "g"], ["transactions", "Transactions", "x"],
+  ["jobs", "Jobs", "j"], ["access", "Access", "a"], ["nodes", "Nodes", "n"]];
+const ABOVE = { topic: "topics", group: "groups" };
+
+const main = document.getElementById("main");
+let shown = null; // { element, refresh, close }
+let place = "";
+let timer = 0;
+let round = 0;
+
+// #/topic/orders/records?partition=1 is the screen "topic" with ["orders", "records"] and { partition: "1" }
+function address() {
+  const [path, values] = location.hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").map((one) => { try { return decodeURIComponent(one); } catch { return one; } });
+  return { screen: parts[0], parts: parts.slice(1), query: Object.fromEntries(new URLSearchParams(values || "")) };
+}
+
+// Changes what the address says behind the "?", without another entry in the history of the browser.
+function settle(values) {
+  const [path] = location.hash.split("?");
+  const told = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false)).toString();
+  history.replaceState(null, "", (path || "#/") + (told ? "?" + told : ""));
+}
+
+async function open() {
+  const { screen, parts, query } = address();
+  const make = SCREENS[screen] || overview;
+  const now = [screen, ...parts].join("/");
+  if (shown) shown.close?.();
+  for (const one of document.querySelectorAll("#nav a")) {
+    const chosen = one.dataset.screen === (ABOVE[screen] || screen);
+    if (chosen) one.setAttribute("aria-current", "page"); else one.removeAttribute("aria-current");
+  }
+  const element = h("div", {});
+  main.replaceChildren(element);
+  if (now !== place && place !== "") { main.focus({ preventScroll: true }); scrollTo(0, 0); }
+  place = now;
+  shown = make({ element, parts, query, settle, refresh: again });
+  document.title = [parts[0], NAV.find(([name]) => name === (ABOVE[screen] || screen))?.[1], "Anabranch"].filter(Boolean).join(" · ");
+  await refresh();
+}
+
+// At once, as after something was changed.
+function again() {
+  clearTimeout(timer);
+  return refresh();
+}
+
+const isReading = () => { const chosen = getSelection(); return chosen && !chosen.isCollapsed && main.contains(chosen.anchorNode); };
+
+async function refresh() {
+  const mine = ++round;
+  const one = shown;
+  clearTimeout(timer);
+  try {
+    if (!document.hidden && !isReading()) await Promise.all([one.refresh(), status()]);
+  } catch (error) {
+    if (one === shown && error.name !== "AbortError") fill(one.problem || (one.problem = one.element.appendChild(h("div", { role: "alert" }))), failed(error));
+  }
+  if (mine === round) timer = setTimeout(refresh, PERIOD_MS);
+}
+
+async function status() {
+  const told = document.getElementById("status");
+  try {
+    const ready = await get("/readyz").catch((error) => { if (error.status === 503) return { phase: "not ready" }; throw error; });
+    told.className = ready.phase === "serving" ? "" : "busy";
+    told.textContent = ready.phase;
+  } catch (error) {
+    told.className = "bad";
+    told.textContent = `the node does not answer: ${error.message}`;
+  }
+}
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  dispatchEvent(new Event("theme"));
+}
+
+const preferred = matchMedia("(prefers-color-scheme: dark)");
+function remembered() { try { return localStorage.getItem("theme"); } catch { return null; } }
+theme(remembered() || (preferred.matches ? "dark" : "light"));
+preferred.addEventListener("change", () => { if (!remembered()) theme(preferred.matches ? "dark" : "light"); });
+
+function turn() {
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  try { localStorage.setItem("theme", next); } catch { /* none is kept then */ }
+  theme(next);
+}
+
+function help() {
+  const keys = [["/", "search"], ...NAV.map(([, name, key]) => [`g ${key}`, name]), ["d", "dark or light"], ["r", "ask again"], ["?", "this"]];
+  const close = dialog("Keys", h("dl", {}, keys.flatMap(([key, what]) => [h("dt", {}, key.split(" ").flatMap((one) => [h("kbd", {}, one), " "])), h("dd", {}, what)])),
+    h("div", { class: "bar end" }, h("a", { href: "/api/openapi.json" }, "JSON interface (OpenAPI)"), h("button", { type: "button", class: "plain", onclick: () => close() }, "Close")));
+}
+
+let before = "";
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|TEXTAREA|SELECT/.test(event.target.tagName) || document.querySelector("dialog[open]")) return;
+  const key = event.key;
+  if (before === "g") {
+    const found = NAV.find(([, , one]) => one === key);
+    before = "";
+    if (found) { location.hash = "#/" + found[0]; return; }
+  }
+  before = key;
+  if (key === "/") { const search = main.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); search.select(); } }
+  else if (key === "d") turn();
+  else if (key === "r") again();
+  else if (key === "?") help();
+});
+
+document.getElementById("nav").replaceChildren(...NAV.map(([name, title]) => h("a", { href: "#/" + name, "data-screen": name }, title)));
+document.getElementById("theme").addEventListener("click", turn);
+document.getElementById("help-button").addEventListener("click", help);
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) again(); });
+addEventListener("hashchange", open);
+open();

@@ -1,0 +1,132 @@
+// Elements, tables and words. Everything from the node is put in as text, never as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+const svgTags = new Set(["svg", "path", "rect", "g", "text", "line", "title"]);
+
+export function h(tag, props, ...children) {
+  const isSvg = svgTags.has(tag);
+  const element = isSvg ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(props || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "class") element.setAttribute("class", value);
+    else if (!isSvg && name in element && name !== "list" && name !== "form") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  return element;
+}
+
+export const tag = (kind, text) => h("span", { class: "tag " + kind }, text);
+export const faint = (text) => h("span", { class: "faint" }, text);
+export const nothing = () => faint("–");
+
+export const whole = (value) => Number(value).toLocaleString("en-GB");
+export const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+function scaled(value, step, units) {
+  let unit = 0;
+  let left = Math.abs(value);
+  while (left >= step && unit < units.length - 1) { left /= step; unit += 1; }
+  const digits = unit === 0 ? (Number.isInteger(left) ? 0 : left < 10 ? 2 : 1) : left < 10 ? 2 : left < 100 ? 1 : 0;
+  return (value < 0 ? "-" : "") + left.toFixed(digits) + units[unit];
+}
+
+export const short = (value) => scaled(value, 1000, ["", "k", "M", "G", "T"]);
+export const bytes = (value) => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"]);
+
+export function count(value) {
+  if (value === null || value === undefined) return nothing();
+  return value < 100000 ? whole(value) : h("span", { title: whole(value) }, short(value));
+}
+
+export function duration(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+}
+
+export const when = (ms) => (ms === null || ms === undefined || ms < 0 ? nothing() : new Date(ms).toISOString().replace("T", " ").replace("Z", ""));
+
+const known = ["kafka", "pravega", "ydb", "http", "pipeline"];
+export const frontClass = (name) => (known.includes(name) ? name : "other");
+export const front = (name, told = "") => h("span", { class: "front " + frontClass(name) }, told ? `${name} ${told}` : name);
+
+export function state(name) {
+  const kind = { Stable: "good", running: "good", done: "good", up: "good", Empty: "faint", Dead: "bad", failed: "bad", silent: "busy" }[name] || "busy";
+  return tag(kind, name);
+}
+
+export const card = (title, ...children) => h("section", { class: "card" }, title ? h("h2", {}, title) : null, ...children);
+export const fact = (name, value) => h("div", { class: "fact" }, h("b", {}, value), h("span", {}, name));
+export const failed = (error) => h("p", { class: "failed" }, error.message);
+
+// Fills `element` anew and leaves the keyboard where it was: on what leads to the same place.
+export function fill(element, ...children) {
+  const active = document.activeElement;
+  const key = element.contains(active) ? active.getAttribute("href") || active.dataset.key || active.id : null;
+  element.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  if (!key) return;
+  for (const one of element.querySelectorAll("a, button, input, select")) {
+    if ((one.getAttribute("href") || one.dataset.key || one.id) === key) { one.focus({ preventScroll: true }); break; }
+  }
+}
+
+// columns: { title, cell(row), n (a number), kind (class), sort (its name for the node) }
+export function table(columns, rows, { sort, descending, onsort, empty = "Nothing here.", caption } = {}) {
+  if (!rows.length) return h("p", { class: "empty" }, empty);
+  const heads = columns.map((one) => h("th", {
+    class: one.n ? "n" : null, scope: "col",
+    "aria-sort": one.sort && one.sort === sort ? (descending ? "descending" : "ascending") : null,
+  }, one.sort && onsort ? h("button", { type: "button", "data-key": "sort-" + one.sort, onclick: () => onsort(one.sort, one.n) }, one.title) : one.title));
+  const body = rows.map((row) => h("tr", {}, columns.map((one) => h("td", { class: [one.n && "n", one.kind].filter(Boolean).join(" ") || null }, one.cell(row)))));
+  return h("div", { class: "wide", tabIndex: 0, role: "group", "aria-label": caption || "table" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, body)));
+}
+
+export function pager(page, state, onskip) {
+  const first = state.skip + (page.count ? 1 : 0);
+  const last = state.skip + page.count;
+  return h("div", { class: "bar end" },
+    faint(`${whole(first)}–${whole(last)} of ${whole(page.total)}`),
+    h("button", { type: "button", class: "plain", "data-key": "before", disabled: state.skip === 0, onclick: () => onskip(Math.max(0, state.skip - state.limit)) }, "Before"),
+    h("button", { type: "button", class: "plain", "data-key": "next", disabled: page.next === null, onclick: () => onskip(page.next) }, "Next"));
+}
+
+export function note(text, bad = false) {
+  const one = h("div", { class: "note" + (bad ? " bad" : "") }, text);
+  document.getElementById("notes").append(one);
+  setTimeout(() => one.remove(), 6000);
+}
+
+export function dialog(title, ...children) {
+  const box = document.getElementById("dialog");
+  const close = () => box.close();
+  box.replaceChildren(h("h2", { id: "dialog-title" }, title), ...children);
+  if (!box.open) box.showModal();
+  return close;
+}
+
+export function confirmed(title, sentence, word, action) {
+  const button = h("button", { type: "button", class: "danger", onclick: async () => {
+    button.disabled = true;
+    try { await action(); close(); } catch (error) { fill(told, failed(error)); button.disabled = false; }
+  } }, word);
+  const told = h("div", {});
+  const close = dialog(title, h("p", {}, sentence), told,
+    h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), button));
+}
+
+export const field = (name, input) => h("label", {}, name, input);
+export const choice = (values, value, props = {}) => h("select", props, values.map(([key, text]) => h("option", { value: key, selected: String(key) === String(value) }, text)));
+
+// "0–3, 7" of 0, 1, 2, 3, 7
+export function ranges(numbers) {
+  const parts = [];
+  for (const one of numbers) {
+    const last = parts[parts.length - 1];
+    if (last && one === last[1] + 1) last[1] = one;
+    else parts.push([one, one]);
+  }
+  return parts.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
+}

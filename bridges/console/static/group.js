@@ -1,0 +1,99 @@
+// One group: members, what each reads, lag over time, and setting its positions.
+
+import { get, part, query as asked, send } from "./api.js";
+import { Chart, colourAt } from "./charts.js";
+import { card, choice, count, dialog, failed, field, fill, front, h, note, nothing, pager, ranges, state as stateOf, table, whole } from "./dom.js";
+import { CONSUMERS, lagCell, seconds, trendCell } from "./groups.js";
+import { span, spanChoice } from "./overview.js";
+import { listState } from "./topics.js";
+
+export function group({ element, parts, query, settle, refresh }) {
+  const name = parts[0], space = query.space || CONSUMERS;
+  const { state, change, search } = listState(query, settle, refresh, "name");
+  state.more = space === CONSUMERS ? {} : { space };
+  search.placeholder = "Topic (/)";
+  const facts = h("p", {}), members = h("div", {}), positions = h("div", {});
+  const records = new Chart("Lag in records", "records"), late = new Chart("Lag in seconds", "seconds"), places = new Chart("Lag of partitions", "records");
+  let last = null;
+  element.append(h("h1", {}, name || "(no name)"), facts, spanChoice(refresh),
+    h("div", { class: "grid" }, card("Lag in records", records.element), card("Lag in seconds", late.element)),
+    card("Partitions furthest behind, in records", places.element),
+    card("Members", members),
+    card("Positions", h("div", { class: "bar" }, search, h("button", { type: "button", class: "plain", onclick: () => last && reset(name, space, last, refresh) }, "Set positions…")), positions));
+  let round = 0, drawn = "";
+
+  async function look() {
+    const one = await get(`/api/groups/${part(name)}` + asked({ space, limit: state.limit, skip: state.skip, search: state.search }));
+    last = one;
+    const clients = new Map(one.members.map((member) => [member.member_id, member]));
+    fill(facts, stateOf(one.state), " ", one.fronts.map((each) => front(each)),
+      [one.kind && `kind ${one.kind}`, one.protocol_type && `type ${one.protocol_type}`, one.protocol && `strategy ${one.protocol}`, one.generation !== null && `generation ${whole(one.generation)}`].filter(Boolean).join(" · "),
+      " · lag ", lagCell(one), " · ", trendCell(one));
+    const some = (key) => one.members.some((member) => member[key]);
+    fill(members, table([
+      { title: "Member", kind: "mono", cell: (member) => member.member_id },
+      ...(some("instance_id") ? [{ title: "Instance", cell: (member) => member.instance_id ?? nothing() }] : []),
+      { title: "Client", cell: (member) => member.client_id || nothing() },
+      ...(some("software") ? [{ title: "Software", cell: (member) => member.software || nothing() }] : []),
+      ...(some("user") ? [{ title: "User", cell: (member) => member.user || nothing() }] : []),
+      { title: "Host", cell: (member) => member.host },
+      { title: "Reads", cell: (member) => (member.partitions === null ? h("span", { class: "faint" }, "not told") : Object.entries(member.partitions).map(([topic, all]) => `${topic}: ${ranges(all)}`).join("; ") || nothing()) },
+    ], one.members, { empty: "No members now.", caption: "Members" }),
+    one.member_count > one.members.length ? h("p", { class: "faint" }, `${one.members.length} of ${whole(one.member_count)} are shown.`) : null);
+    const reader = (id) => { if (id === null) return nothing(); return h("span", { class: "mono", title: id }, `${clients.get(id)?.client_id ?? ""} …${id.slice(-6)}`.trim()); };
+    fill(positions, table([
+      { title: "Topic", kind: "name", cell: (row) => (row.exists ? h("a", { href: "#/topic/" + part(row.topic) }, row.topic) : `${row.topic} (deleted)`) },
+      { title: "Partition", n: true, cell: (row) => whole(row.partition) },
+      { title: "Committed", n: true, cell: (row) => count(row.offset) },
+      { title: "Log end", n: true, cell: (row) => count(row.end_offset) },
+      { title: "Lag", n: true, cell: (row) => count(row.lag) },
+      { title: "Behind", n: true, cell: (row) => seconds(row.lag_seconds, row.lag_exact) },
+      { title: "Reader", cell: (row) => reader(row.member_id) },
+    ], one.positions, { empty: "No positions.", caption: "Positions" }), pager({ count: one.positions.length, total: one.total, next: one.next }, state, (skip) => change({ skip })));
+    if (round++ % 5 === 0 || drawn !== span.value) {
+      drawn = span.value;
+      const history = await get(`/api/groups/${part(name)}/history` + asked({ space, span: span.value }));
+      records.draw(history, [{ label: "records behind", points: history.records, colour: "kafka" }]);
+      late.draw(history, [{ label: "behind", points: history.seconds, colour: "ydb" }]);
+      places.draw(history, history.places.slice(0, 7).map((place, at) => ({ label: `${place.topic} ${place.partition}`, points: place.records, colour: colourAt(at) })));
+    }
+  }
+  return { element, refresh: look, close: () => [records, late, places].forEach((one) => one.close()) };
+}
+
+function reset(name, space, group, refresh) {
+  const topics = [...new Set(group.positions.map((row) => row.topic))];
+  const topic = h("input", { value: topics[0] || "", list: "reset-topics", required: true, autocomplete: "off" });
+  const partitions = h("input", { placeholder: "all", inputMode: "numeric", autocomplete: "off" });
+  const offset = h("input", { type: "number", min: 0, value: 0 });
+  const time = h("input", { type: "datetime-local", step: 1 });
+  const to = choice([["earliest", "the beginning"], ["latest", "the end"], ["offset", "an offset"], ["time", "a time"]], "earliest", { onchange: () => { extra(); clear(); } });
+  const more = h("div", {}), shown = h("div", {});
+  const extra = () => fill(more, to.value === "offset" ? field("Offset", offset) : to.value === "time" ? field("Time, as on this computer", time) : null);
+  const apply = h("button", { type: "button", class: "main", disabled: true, onclick: () => ask(false) }, "Set them");
+  const clear = () => { apply.disabled = true; fill(shown); };
+  for (const one of [topic, partitions, offset, time]) one.addEventListener("input", clear);
+  function body(dry) {
+    const some = partitions.value.trim();
+    return { space, topic: topic.value, to: to.value, dry_run: dry,
+      ...(some ? { partitions: some.split(/[\s,]+/).map(Number) } : {}),
+      ...(to.value === "offset" ? { offset: Number(offset.value) } : {}),
+      ...(to.value === "time" ? { time_ms: new Date(time.value).getTime() } : {}) };
+  }
+  async function ask(dry) {
+    try {
+      const answer = await send("POST", `/api/groups/${part(name)}/reset`, body(dry));
+      if (!dry) { close(); note(`positions of ${name} in ${topic.value} are set`); refresh(); return; }
+      fill(shown, table([
+        { title: "Partition", n: true, cell: (row) => whole(row.partition) }, { title: "Now", n: true, cell: (row) => count(row.before) },
+        { title: "Then", n: true, cell: (row) => count(row.offset) }, { title: "Change", n: true, cell: (row) => (row.change === null ? nothing() : (row.change > 0 ? "+" : "") + whole(row.change)) },
+        { title: "Lag then", n: true, cell: (row) => count(row.lag) },
+      ], answer.positions.slice(0, 200), { caption: "Preview" }));
+      apply.disabled = false;
+    } catch (error) { apply.disabled = true; fill(shown, failed(error)); }
+  }
+  const close = dialog(`Set positions of ${name}`, h("form", { onsubmit: (event) => { event.preventDefault(); ask(true); } },
+    h("datalist", { id: "reset-topics" }, topics.map((one) => h("option", { value: one }))),
+    h("div", { class: "bar" }, field("Topic", topic), field("Partitions", partitions), field("To", to), more),
+    shown, h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "plain" }, "Preview"), apply)));
+}

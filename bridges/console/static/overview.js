@@ -1,0 +1,84 @@
+// What the node does, all at a glance.
+
+import { get, part } from "./api.js";
+import { Chart, told } from "./charts.js";
+import { bytes, card, count, duration, fact, failed, fill, front, h, nothing, short, state, table, whole } from "./dom.js";
+import { lagCell, trendCell, groupLink } from "./groups.js";
+import { Rates } from "./rates.js";
+
+export const span = { value: "hour" };
+
+export function spanChoice(refresh) {
+  const button = (value, text) => h("button", { type: "button", class: span.value === value ? "main" : "plain", "aria-pressed": String(span.value === value),
+    onclick: (event) => { span.value = value; for (const one of event.target.parentNode.children) { const on = one === event.target; one.className = on ? "main" : "plain"; one.setAttribute("aria-pressed", String(on)); } refresh(); } }, text);
+  return h("div", { class: "bar", role: "group", "aria-label": "How far back" }, button("hour", "Last hour"), button("day", "Last day"));
+}
+
+export function overview({ element, refresh }) {
+  const rates = new Rates();
+  const facts = h("div", { class: "facts" });
+  const fronts = h("div", {});
+  const busiest = h("div", {});
+  const behind = h("div", {});
+  const promises = h("div", {});
+  const incoming = new Chart("Records in", "rate");
+  const outgoing = new Chart("Records out", "rate");
+  const processor = new Chart("Processor and lateness of the loop", "share");
+  const memory = new Chart("Memory", "bytes");
+  element.append(h("h1", {}, "Overview"), facts, spanChoice(refresh),
+    h("div", { class: "grid" }, card("Records in, by protocol", incoming.element), card("Records out, by protocol", outgoing.element),
+      card("Processor, of one core", processor.element), card("Memory", memory.element)),
+    card("Protocols", fronts),
+    h("div", { class: "grid" }, card("Busiest topics", busiest), card("Furthest behind", behind)),
+    card("What this node does not promise, as it is set up", promises));
+  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, failed(error)); } };
+  let round = 0;
+
+  async function look() {
+    const slow = round++ % 5 === 0; // what changes every 20 seconds at most
+    await Promise.all([
+      own(fronts, "/api/status", (status) => {
+        rates.begin();
+        const rows = status.fronts.map((one) => ({ ...one, requestRate: rates.of(one.name + "/r", one.requests), inRate: rates.of(one.name + "/i", one.records_in), outRate: rates.of(one.name + "/o", one.records_out) }));
+        const sum = (key) => (rows.some((one) => one[key] !== null) ? short(rows.reduce((all, one) => all + (one[key] || 0), 0)) + "/s" : "…");
+        fill(facts, fact("records in", sum("inRate")), fact("records out", sum("outRate")), fact(status.topics === 1 ? "topic" : "topics", whole(status.topics)), fact("partitions", whole(status.partitions)),
+          fact(status.groups === 1 ? "group" : "groups", whole(status.groups)), fact("connections", whole(rows.reduce((all, one) => all + one.connections, 0))),
+          fact(status.phase + " for", duration(status.uptime_ms / 1000)), fact(`durability, version ${status.version}`, status.durability));
+        const rate = (value) => (value === null ? nothing() : short(value) + "/s");
+        const where = (name) => Object.keys(status.listeners).filter((one) => one === name || one.startsWith(name + "-")).sort().map((one) => status.listeners[one]).join(", ") || status.listeners.console;
+        fill(fronts, status.failure ? h("p", { class: "failed" }, status.failure) : null, table([
+          { title: "Protocol", cell: (one) => front(one.name) },
+          { title: "Address", cell: (one) => where(one.name), kind: "mono" },
+          { title: "Connections", cell: (one) => whole(one.connections), n: true },
+          { title: "Requests", cell: (one) => rate(one.requestRate), n: true },
+          { title: "Records in", cell: (one) => rate(one.inRate), n: true },
+          { title: "Records out", cell: (one) => rate(one.outRate), n: true },
+          { title: "Errors told", cell: (one) => count(one.errors), n: true },
+        ], rows, { caption: "Protocols" }));
+      }),
+      own(busiest, "/api/topics?limit=6&sort=bytes_in&descending=true", ({ topics }) => fill(busiest, table([
+        { title: "Topic", cell: (one) => h("a", { href: "#/topic/" + part(one.name) }, one.name), kind: "name" },
+        { title: "In", cell: (one) => told.byterate(Object.values(one.rates).reduce((all, rate) => all + rate.bytes_in, 0)), n: true },
+        { title: "Out", cell: (one) => told.byterate(Object.values(one.rates).reduce((all, rate) => all + rate.bytes_out, 0)), n: true },
+        { title: "Size", cell: (one) => bytes(one.bytes), n: true },
+      ], topics, { empty: "No topics yet. Create one under Topics, or produce to one.", caption: "Busiest topics" }))),
+      own(behind, "/api/groups?limit=6&sort=seconds&descending=true", ({ groups }) => fill(behind, table([
+        { title: "Group", cell: groupLink, kind: "name" }, { title: "State", cell: (one) => state(one.state) },
+        { title: "Lag", cell: lagCell, n: true }, { title: "Trend", cell: trendCell, n: true },
+      ], groups, { empty: "No consumer groups yet.", caption: "Groups furthest behind" }))),
+      slow && own(incoming.element, `/api/history?span=${span.value}`, draw),
+      slow && own(promises, "/api/promises", (all) => fill(promises, h("ul", {}, all.not_promised.map((one) => h("li", {}, one.sentence, one.chosen ? h("span", { class: "busy" }, " (a setting)") : null))), all.not_promised.length ? null : h("p", {}, "Nothing is held back."))),
+    ]);
+  }
+
+  function draw(history) {
+    const lines = (way) => Object.entries(history.fronts).map(([name, one]) => ({ label: name, points: one[way], colour: name === "kafka" || name === "pravega" || name === "ydb" || name === "http" || name === "pipeline" ? name : "other" }));
+    incoming.draw(history, lines("records_in"));
+    outgoing.draw(history, lines("records_out"));
+    processor.draw(history, [{ label: "processor", points: history.cpu, colour: "kafka" }, { label: "beats late", points: history.late, colour: "bad" }]);
+    memory.draw(history, [{ label: "resident", points: history.memory, colour: "http" }, { label: "held by connections", points: history.held, colour: "ydb" }]);
+  }
+
+  const charts = [incoming, outgoing, processor, memory];
+  return { element, refresh: () => { if (span.drawn !== span.value) { span.drawn = span.value; round = 0; } return look(); }, close: () => charts.forEach((one) => one.close()) };
+}

@@ -1,0 +1,189 @@
+// Records: browse, search within a bound, follow live, download; one from every protocol's side; produce, and replay into another topic.
+
+import { get, lines, part, query as asked, send } from "./api.js";
+import { bytes, card, choice, dialog, failed, field, fill, h, note, nothing, table, when, whole } from "./dom.js";
+
+const SHOWN = 500; // rows that are kept while a topic is followed
+const BATCH = 50;
+
+export function records({ element, path, name, query }) {
+  const partition = h("input", { type: "number", min: 0, value: query.partition ?? "", placeholder: "all" });
+  const from = choice([["newest", "the newest"], ["earliest", "the beginning"], ["offset", "an offset"], ["time", "a time"]], query.offset ? "offset" : "newest", { onchange: () => extra() });
+  const offset = h("input", { type: "number", min: 0, value: query.offset ?? 0 });
+  const time = h("input", { type: "datetime-local", step: 1 });
+  const limit = h("input", { type: "number", min: 1, max: 500, value: BATCH });
+  const text = h("input", { type: "search", placeholder: "in key, value, headers (/)", autocomplete: "off" });
+  const key = h("input", { placeholder: "exactly", autocomplete: "off" });
+  const header = h("input", { placeholder: "name=text", autocomplete: "off" });
+  const look = h("input", { type: "number", min: 1, value: 100000, step: 10000 });
+  const more = h("div", {}), told = h("p", { class: "faint", role: "status" }), list = h("div", {});
+  const extra = () => fill(more, from.value === "offset" ? field("Offset", offset) : from.value === "time" ? field("Time", time) : null);
+  extra();
+  let rows = [], under = null, going = null, chosen = new Set();
+  const tail = h("button", { type: "button", class: "plain", "aria-pressed": "false", onclick: () => (under ? stop() : follow()) }, "Follow live");
+  const next = h("button", { type: "button", class: "plain", disabled: true, onclick: () => show(going) }, "Go on");
+  const searched = () => ({ text: text.value, key: key.value, header: header.value });
+  const isSearch = () => Object.values(searched()).some(Boolean);
+  element.append(card(null, h("form", { onsubmit: (event) => { event.preventDefault(); show(null); } },
+    h("div", { class: "bar" }, field("Partition", partition), field("From", from), more, field("Records", limit), field("Text", text), field("Key", key), field("Header", header), field("Look at most at", look),
+      h("button", { class: "main" }, "Show"), next, tail)),
+  h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => download() }, "Download what is shown"), h("a", { href: `${path}/records`, download: `${name}.ndjson` }, "Download all"),
+    h("button", { type: "button", class: "plain", onclick: () => produce(path, name) }, "Produce…"), h("button", { type: "button", class: "plain", onclick: () => replay() }, "Replay into another topic…")), told, list));
+
+  function draw() {
+    fill(list, table([
+      { title: "", cell: (one) => h("input", { type: "checkbox", "data-key": "c" + id(one), "aria-label": `choose ${id(one)}`, checked: chosen.has(id(one)), onchange: (event) => { if (event.target.checked) chosen.add(id(one)); else chosen.delete(id(one)); } }) },
+      { title: "Place", cell: (one) => (one.error ? id(one) : h("button", { type: "button", class: "link", "data-key": id(one), onclick: () => sides(path, name, one) }, id(one))) },
+      { title: "Time (UTC)", cell: (one) => when(one.timestamp ?? -1) },
+      { title: "Key", kind: "mono", cell: (one) => brief(one.key ?? one.key_base64, 80) },
+      { title: "Value", kind: "mono", cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : brief(one.value ?? one.value_base64, 240)) },
+      { title: "Headers", kind: "mono", cell: (one) => (one.headers ? one.headers.map(([head, value]) => `${head}: ${brief(typeof value === "object" && value ? value.base64 : value, 60)}`).join(", ") : nothing()) },
+    ], rows, { empty: "No records here.", caption: "Records" }));
+  }
+
+  async function show(goOn) {
+    stop();
+    const mine = under = new AbortController();
+    rows = []; chosen = new Set(); going = null; next.disabled = true;
+    fill(told, "reading…");
+    try {
+      const most = Math.min(500, Number(limit.value) || BATCH);
+      const found = [];
+      let looked = null;
+      const take = (line) => { if ("looked" in line) looked = line; else found.push(line); };
+      const search = isSearch() ? { ...searched(), look: look.value } : {};
+      const places = goOn ? Object.entries(goOn) : await starts(most, mine.signal);
+      const each = places.length > 1 && !isSearch() ? Math.max(1, Math.ceil(most / places.length)) : most;
+      let all = 0, left = isSearch() ? Number(look.value) : 0;
+      const reached = {};
+      for (const [number, start] of places) {
+        if (isSearch() && (left <= 0 || found.length >= most)) { reached[number] = start; continue; }
+        const before = found.length;
+        await lines(`${path}/records` + asked({ partition: number, ...(typeof start === "object" ? start : { offset: start }), limit: isSearch() ? most - found.length : each, ...search, ...(isSearch() ? { look: left } : {}) }), take, mine.signal);
+        if (looked) { all += looked.looked; left -= looked.looked; reached[number] = looked.next[number]; looked = null; }
+        else if (found.length > before) reached[number] = (found[found.length - 1].end ?? found[found.length - 1].offset + 1);
+        else if (typeof start !== "object") reached[number] = start;
+      }
+      const problem = found.find((one) => one.error && !("offset" in one));
+      rows = found.filter((one) => "offset" in one);
+      rows.sort((a, b) => (b.timestamp ?? 0) - (a.timestamp ?? 0) || b.offset - a.offset);
+      going = reached; next.disabled = !Object.keys(reached).length;
+      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(all)} looked at.` : `${whole(rows.length)} records, the newest first.`);
+      draw();
+    } catch (error) { if (error.name !== "AbortError") { fill(told); fill(list, failed(error)); } }
+    if (under === mine) under = null;
+  }
+
+  // By partition, from where to read: an offset, or { since_ms }.
+  async function starts(most, signal) {
+    const page = await get(path + (partition.value === "" ? "?limit=50" : `?limit=1&skip=${Number(partition.value)}`), signal);
+    if (!page.partitions.length) throw new Error(`there is no partition ${partition.value}`);
+    const each = Math.max(1, Math.ceil(most / page.partitions.length));
+    return page.partitions.filter((one) => one.last_stable_offset > one.start_offset || page.partitions.length === 1).map((one) => [String(one.partition),
+      from.value === "time" ? { since_ms: new Date(time.value).getTime() || 0 }
+        : from.value === "offset" ? Math.min(Math.max(Number(offset.value), one.start_offset), one.end_offset)
+        : from.value === "earliest" || isSearch() ? one.start_offset : Math.max(one.start_offset, one.last_stable_offset - each)]);
+  }
+
+  async function follow() {
+    stop();
+    const mine = under = new AbortController();
+    tail.setAttribute("aria-pressed", "true"); tail.className = "main"; tail.textContent = "Stop";
+    rows = []; chosen = new Set();
+    fill(told, "following; what is new comes first"); draw();
+    let waiting = 0;
+    try {
+      await lines(`${path}/records` + asked({ partition: partition.value, offset: "latest", follow: true, ...(isSearch() ? { ...searched(), look: 10000000 } : {}) }), (one) => {
+        if (!("offset" in one)) return;
+        rows.unshift(one);
+        if (rows.length > SHOWN) rows.length = SHOWN;
+        if (!waiting) waiting = setTimeout(() => { waiting = 0; if (under === mine) { fill(told, `following; the last ${whole(rows.length)} records`); draw(); } }, 250);
+      }, mine.signal);
+    } catch (error) { if (error.name !== "AbortError") fill(told, h("span", { class: "bad" }, error.message)); }
+    clearTimeout(waiting);
+    if (under === mine) stop();
+  }
+
+  function stop() {
+    if (under) under.abort();
+    under = null;
+    tail.setAttribute("aria-pressed", "false"); tail.className = "plain"; tail.textContent = "Follow live";
+  }
+
+  function download() {
+    const body = rows.map((one) => JSON.stringify(one) + "\n").join("");
+    const where = URL.createObjectURL(new Blob([body], { type: "application/x-ndjson" }));
+    h("a", { href: where, download: `${name}-selection.ndjson` }).click();
+    setTimeout(() => URL.revokeObjectURL(where), 1000);
+  }
+
+  function replay() {
+    const some = rows.filter((one) => !one.error && (!chosen.size || chosen.has(id(one)))).reverse();
+    const target = h("input", { required: true, autocomplete: "off" }), problem = h("div", {});
+    const times = h("input", { type: "checkbox" });
+    const close = dialog("Replay into another topic", h("form", { onsubmit: async (event) => {
+      event.preventDefault();
+      try {
+        const body = some.map((one) => { const { partition: _, ...rest } = one; if (!times.checked) delete rest.timestamp; return JSON.stringify(rest) + "\n"; }).join("");
+        const stored = await send("POST", `/api/topics/${part(target.value)}/records`, body);
+        close(); note(`${whole(stored.records)} records are stored in ${target.value}`);
+      } catch (error) { fill(problem, failed(error)); }
+    } }, h("p", {}, `${whole(some.length)} records ${chosen.size ? "that are chosen" : "that are shown"}, in their order, each to the partition of its key.`), field("Topic", target), h("label", { class: "line" }, times, "with the times they have"), problem,
+    h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main", disabled: !some.length }, "Replay"))));
+  }
+
+  let begun = false;
+  return { element, refresh: async () => { if (!begun) { begun = true; await show(null); } }, close: stop };
+}
+
+const id = (one) => `${one.partition}:${one.offset}`;
+
+function brief(text, most) {
+  if (text === null || text === undefined) return "∅";
+  return text.length > most ? text.slice(0, most) + "…" : text;
+}
+
+// One record as it is stored, and as the readers of each protocol get it.
+async function sides(path, name, one) {
+  const box = h("div", {}, "asking…");
+  dialog(`${name}, partition ${one.partition}, offset ${one.offset}`, box, h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => document.getElementById("dialog").close() }, "Close")));
+  document.getElementById("dialog").style.maxWidth = "min(76rem, 96vw)";
+  document.getElementById("dialog").addEventListener("close", () => { document.getElementById("dialog").style.maxWidth = ""; }, { once: true });
+  try {
+    const seen = await get(`${path}/partitions/${one.partition}/records/${one.offset}`);
+    const data = (value) => {
+      if (value === null) return h("span", { class: "faint" }, "null");
+      const size = value.size > 4096 ? h("p", { class: "faint" }, `the beginning of ${bytes(value.size)}`) : null;
+      return h("div", {}, h("pre", {}, "text" in value ? pretty(value) : value.base64 + " (base64)"), size);
+    };
+    const row = (title, value) => [h("dt", {}, title), h("dd", {}, value)];
+    const items = (all) => (all.length ? h("dl", {}, all.flatMap(([title, value]) => row(title, data(value)))) : nothing());
+    const side = (kind, title, ...rest) => h("section", { class: "side " + kind }, h("h3", {}, title, seen.stored.format === kind ? h("span", { class: "good" }, " · as written") : h("span", { class: "faint" }, " · translated")), h("dl", {}, rest.flat()));
+    const { kafka, pravega, ydb, stored } = seen;
+    fill(box, h("p", { class: "faint" }, `Stored as ${stored.format}, in a batch of ${bytes(stored.bytes)} with the offsets ${stored.base_offset} to ${stored.end_offset - 1}; appended `, when(stored.appended_ms), " UTC"), h("div", { class: "sides" },
+      side("kafka", "Kafka", row("offset", whole(kafka.offset)), row("timestamp", when(kafka.timestamp)), row("key", data(kafka.key)), row("value", data(kafka.value)), row("headers", items(kafka.headers)), row("producer", kafka.producer_id ?? nothing())),
+      side("pravega", "Pravega", row("event", data(pravega.event)), row("in the segment", bytes(pravega.event_bytes)), row("no place for", pravega.has_no_place_for.join(", ") || nothing())),
+      side("ydb", "YDB", row("offset", whole(ydb.offset)), row("seq_no", whole(ydb.seq_no)), row("created_at", when(ydb.created_at)), row("producer", ydb.producer_id || nothing()), row("data", data(ydb.data)), row("metadata", items(ydb.metadata_items)))));
+  } catch (error) { fill(box, failed(error)); }
+}
+
+function pretty(value) {
+  if (value.size <= 4096 && /^\s*[[{]/.test(value.text)) try { return JSON.stringify(JSON.parse(value.text), null, 2); } catch { /* no JSON after all */ }
+  return value.text;
+}
+
+function produce(path, name) {
+  const key = h("input", { autocomplete: "off" }), value = h("textarea", { rows: 6 }), headers = h("textarea", { rows: 2, placeholder: "name=value" });
+  const partition = h("input", { type: "number", min: 0, placeholder: "by key" }), none = h("input", { type: "checkbox" }), problem = h("div", {});
+  const close = dialog(`Produce to ${name}`, h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    const heads = headers.value.split("\n").filter((one) => one.trim()).map((one) => { const at = one.indexOf("="); return at < 0 ? [one, null] : [one.slice(0, at), one.slice(at + 1)]; });
+    const record = { key: key.value === "" ? null : key.value, value: none.checked ? null : value.value, headers: heads, ...(partition.value === "" ? {} : { partition: Number(partition.value) }) };
+    try {
+      const stored = await send("POST", `${path}/records`, JSON.stringify(record) + "\n");
+      const [[number, at]] = Object.entries(stored.partitions);
+      close(); note(`stored in partition ${number} at offset ${at.first}`);
+    } catch (error) { fill(problem, failed(error)); }
+  } }, field("Key (none if empty)", key), field("Value", value), h("label", { class: "line" }, none, "no value (a tombstone)"), field("Headers, a line each", headers), field("Partition", partition), problem,
+  h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, "Produce"))));
+}

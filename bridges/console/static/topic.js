@@ -1,0 +1,141 @@
+// One topic: what flows through it, its partitions and how they descend, its records, its configuration.
+
+import { get, part, query as asked, send } from "./api.js";
+import { Chart, lineage } from "./charts.js";
+import { bytes, card, confirmed, count, dialog, duration, fact, failed, field, fill, h, note, nothing, pager, table, tag, when, whole } from "./dom.js";
+import { span, spanChoice } from "./overview.js";
+import { records } from "./records.js";
+import { pairs, users } from "./topics.js";
+
+const TABS = [["", "Flow"], ["partitions", "Partitions"], ["records", "Records"], ["config", "Configuration"]];
+
+export function topic(screen) {
+  const [name, tab = ""] = screen.parts;
+  const path = "/api/topics/" + part(name);
+  const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the topic" }, TABS.map(([key, title]) => h("a", { href: `#/topic/${part(name)}${key && "/" + key}`, "aria-current": key === tab ? "page" : null }, title)));
+  const inner = h("div", {});
+  screen.element.append(h("h1", {}, name), tabs, inner);
+  const make = { "": flow, partitions, records, config }[tab] || flow;
+  return make({ ...screen, element: inner, name, path });
+}
+
+const ways = (history, way) => Object.entries(history.fronts).map(([front, one]) => ({ label: front, points: one[way], colour: ["kafka", "pravega", "ydb", "http", "pipeline"].includes(front) ? front : "other" }));
+
+function flow({ element, path, refresh }) {
+  const facts = h("div", { class: "facts" }), names = h("p", { class: "faint" }), now = h("p", {});
+  const charts = [["Records written", "records_in", "rate"], ["Records read", "records_out", "rate"], ["Bytes written", "bytes_in", "byterate"], ["Bytes read", "bytes_out", "byterate"]]
+    .map(([title, way, unit]) => [new Chart(title, unit), way, title]);
+  element.append(names, facts, now, spanChoice(refresh), h("div", { class: "grid" }, charts.map(([chart, , title]) => card(title + ", by protocol", chart.element))));
+  let round = 0, drawn = "";
+  async function look() {
+    const one = await get(path + "?limit=500");
+    const sum = (key) => one.partitions.reduce((all, each) => all + each[key], 0);
+    const held = one.partitions.reduce((all, each) => all + each.end_offset - each.last_stable_offset, 0);
+    fill(names, Object.entries(one.names).map(([protocol, other]) => `${protocol}: ${other}`).join(" · "));
+    const oldest = Math.min(...one.partitions.map((each) => each.oldest_ms ?? Infinity));
+    fill(facts, fact(one.partition_count > one.partitions.length ? `records, of ${one.partitions.length} partitions` : "records", count(sum("end_offset") - sum("start_offset"))), fact("size", bytes(sum("bytes"))), fact("partitions", whole(one.partition_count)),
+      fact("oldest kept", oldest === Infinity ? "–" : duration(Math.max(0, Date.now() - oldest) / 1000)), fact("kept for", keeps(one.effective_config)),
+      held ? fact("records behind an open transaction", whole(held)) : null, one.importing ? fact("filled by the migration", one.importing) : null);
+    fill(now, "Written by ", users(one.rates, "in"), " read by ", users(one.rates, "out"));
+    if (round++ % 5 === 0 || drawn !== span.value) {
+      drawn = span.value;
+      const history = await get(`${path}/history?span=${span.value}`);
+      for (const [chart, way] of charts) chart.draw(history, ways(history, way));
+    }
+  }
+  return { element, refresh: look, close: () => charts.forEach(([chart]) => chart.close()) };
+}
+
+function keeps(config) {
+  if (!String(config["cleanup.policy"]).includes("delete")) return String(config["cleanup.policy"]);
+  const ms = Number(config["retention.ms"]), size = Number(config["retention.bytes"]);
+  return [ms < 0 ? "ever" : duration(ms / 1000), size >= 0 ? bytes(size) : ""].filter(Boolean).join(", ");
+}
+
+function partitions({ element, path, name, query, settle, refresh }) {
+  const state = { skip: Number(query.skip) || 0, limit: 100 };
+  const tree = h("div", {}), list = h("div", {});
+  element.append(tree, card("Partitions", list));
+  async function look() {
+    const one = await get(path + asked({ limit: state.limit, skip: state.skip }));
+    const all = one.partition_count <= 500 && one.partition_count > one.partitions.length ? await get(path + "?limit=500") : one;
+    const splits = all.partitions.some((each) => each.parents.length || each.keys[0] !== 0 || each.keys[1] !== 1);
+    fill(tree, splits ? card("How they descend: keys over epochs", h("div", { class: "wide", tabIndex: 0, role: "group", "aria-label": "lineage" }, lineage(all.partitions, all.epoch))) : null);
+    const keepMs = Number(one.effective_config["retention.ms"]), deletes = String(one.effective_config["cleanup.policy"]).includes("delete");
+    fill(list, table([
+      { title: "Partition", n: true, cell: (each) => whole(each.partition) },
+      { title: "State", cell: (each) => (each.active ? tag("good", "active") : tag("faint", "sealed")) },
+      { title: "Keys", cell: (each) => `${+each.keys[0].toFixed(4)} – ${+each.keys[1].toFixed(4)}` },
+      { title: "From, to", cell: (each) => [each.parents.length ? "← " + each.parents.join(", ") : "", each.children.length ? "→ " + each.children.join(", ") : ""].filter(Boolean).join(" ") || nothing() },
+      { title: "First offset", n: true, cell: (each) => count(each.start_offset) },
+      { title: "Next offset", n: true, cell: (each) => count(each.end_offset) },
+      { title: "Size", n: true, cell: (each) => bytes(each.bytes) },
+      { title: "Oldest", n: true, cell: (each) => (each.oldest_ms === null ? nothing() : duration(Math.max(0, Date.now() - each.oldest_ms) / 1000)) },
+      { title: "Retention ahead", cell: (each) => ahead(each, keepMs, deletes) },
+      { title: "Transactions", cell: (each) => (each.end_offset > each.last_stable_offset ? h("button", { type: "button", class: "plain", "data-key": "hold" + each.partition, onclick: () => open(path, name, each.partition, refresh) }, `${whole(each.end_offset - each.last_stable_offset)} held back`) : nothing()) },
+    ], one.partitions, { caption: "Partitions" }), pager({ count: one.partitions.length, total: one.total, next: one.next }, state, (skip) => { state.skip = skip; settle({ skip: skip || "" }); refresh(); }));
+  }
+  return { element, refresh: look };
+}
+
+function ahead(each, keepMs, deletes) {
+  if (!deletes || keepMs < 0 || each.oldest_ms === null || each.end_offset === each.start_offset) return nothing();
+  const left = each.oldest_ms + keepMs - Date.now();
+  return h("span", {}, h("meter", { min: 0, max: 1, value: Math.min(1, Math.max(0, 1 - left / keepMs)), "aria-label": "share of its time that is over" }), left > 0 ? ` in ${duration(left / 1000)}` : " due");
+}
+
+async function open(path, name, partition, refresh) {
+  const box = h("div", {}, "asking…");
+  dialog(`Open transactions of ${name}, partition ${partition}`, box);
+  const where = `${path}/partitions/${partition}/transactions`;
+  async function look() {
+    try {
+      const told = await get(where);
+      fill(box, h("p", {}, `Readers of committed data stay at ${whole(told.last_stable_offset)} of ${whole(told.end_offset)}.`), table([
+        { title: "Producer", n: true, cell: (one) => String(one.producer_id) },
+        { title: "From offset", n: true, cell: (one) => whole(one.first_offset) },
+        { title: "Transactional id", cell: (one) => one.transaction?.transactional_id ?? h("span", { class: "bad" }, "nobody coordinates it: hanging") },
+        { title: "", cell: (one) => (one.transaction ? nothing() : h("button", { type: "button", class: "danger", onclick: async () => {
+          try { await send("POST", `${where}/${one.producer_id}/end`, { commit: false }); note("ended: what it wrote is never shown"); refresh(); await look(); } catch (error) { fill(box, failed(error)); }
+        } }, "Abort it")) },
+      ], told.transactions, { empty: "None is open any more." }));
+    } catch (error) { fill(box, failed(error)); }
+  }
+  await look();
+}
+
+function config({ element, path, name, refresh }) {
+  const list = h("div", {});
+  element.append(card("Configuration", h("div", { class: "bar" }, h("button", { type: "button", class: "main", onclick: () => change() }, "Change…"), h("button", { type: "button", class: "danger", onclick: remove }, "Delete the topic…")), list));
+  let last = null;
+  async function look() {
+    last = await get(path + "?limit=1");
+    const rows = Object.entries(last.effective_config).map(([key, value]) => ({ key, value, own: key in last.config }));
+    fill(list, h("p", { class: "faint" }, "made ", when(last.created_ms), " UTC · id ", last.id), table([
+      { title: "Key", kind: "mono", cell: (one) => one.key }, { title: "Value", kind: "mono", cell: (one) => String(one.value) },
+      { title: "", cell: (one) => (one.own ? tag("busy", "of this topic") : nothing()) },
+    ], rows, { caption: "Configuration" }));
+  }
+  function change() {
+    const text = h("textarea", { rows: 6, value: Object.entries(last.config).map(([key, value]) => `${key}=${value}`).join("\n") });
+    const number = h("input", { type: "number", min: last.partition_count, value: last.partition_count });
+    const problem = h("div", {});
+    const close = dialog(`Change ${name}`, h("form", { onsubmit: async (event) => {
+      event.preventDefault();
+      const now = pairs(text.value), changes = {};
+      for (const key of Object.keys(last.config)) if (!(key in now)) changes[key] = null;
+      for (const [key, value] of Object.entries(now)) if (last.config[key] !== value) changes[key] = value;
+      try {
+        await send("PATCH", path, { config: changes, ...(Number(number.value) > last.partition_count ? { partitions: Number(number.value) } : {}) });
+        close(); note(`changed ${name}`); refresh();
+      } catch (error) { fill(problem, failed(error)); }
+    } }, field("What differs from the defaults, a line each; one that is taken away goes back to its default", text), field("Partitions", number), problem,
+    h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, "Change"))));
+  }
+  function remove() {
+    confirmed(`Delete ${name}?`, "Its records are gone for the readers of every protocol, and so are the positions of its groups.", "Delete it", async () => {
+      await send("DELETE", path); note(`deleted ${name}`); location.hash = "#/topics";
+    });
+  }
+  return { element, refresh: look };
+}

@@ -1,0 +1,75 @@
+// Topics as one log: who writes and who reads, through which protocol, whatever the topic was made with.
+
+import { get, part, query as asked, send } from "./api.js";
+import { spark, told } from "./charts.js";
+import { bytes, count, dialog, failed, field, fill, front, h, note, pager, table, tag, whole } from "./dom.js";
+
+export function users(rates, way) {
+  const some = Object.entries(rates).filter(([, one]) => one["bytes_" + way] > 0 || one["records_" + way] > 0);
+  if (!some.length) return h("span", { class: "faint" }, "–");
+  return some.map(([name, one]) => front(name, one["records_" + way] > 0 ? told.rate(one["records_" + way]) : told.byterate(one["bytes_" + way])));
+}
+
+// Search, sort and skip in the address: what a list of any length needs. `change` is called when one of them has.
+export function listState(query, settle, refresh, first) {
+  const state = { search: query.search || "", sort: query.sort || first, descending: query.descending === "true", skip: Number(query.skip) || 0, limit: 50 };
+  const change = (some) => {
+    Object.assign(state, some);
+    settle({ ...(state.more || {}), search: state.search, sort: state.sort === first ? "" : state.sort, descending: state.descending, skip: state.skip || "" });
+    refresh();
+  };
+  let waiting = 0;
+  const search = h("input", { type: "search", id: "search", value: state.search, placeholder: "Search (/)", "aria-label": "Search by name", autocomplete: "off",
+    oninput: () => { clearTimeout(waiting); waiting = setTimeout(() => change({ search: search.value, skip: 0 }), 200); } });
+  const onsort = (sort, isNumber) => change(sort === state.sort ? { descending: !state.descending, skip: 0 } : { sort, descending: Boolean(isNumber), skip: 0 });
+  return { state, change, search, onsort };
+}
+
+export function topics({ element, query, settle, refresh }) {
+  const { state, change, search, onsort } = listState(query, settle, refresh, "name");
+  const list = h("div", {});
+  element.append(h("h1", {}, "Topics"), h("div", { class: "bar" }, search, h("button", { type: "button", class: "main", onclick: () => create(refresh) }, "New topic")), h("section", { class: "card" }, list));
+  async function look() {
+    const page = await get("/api/topics" + asked({ limit: state.limit, skip: state.skip, search: state.search, sort: state.sort, descending: state.descending, history: true }));
+    fill(list, table([
+      { title: "Topic", sort: "name", kind: "name", cell: (one) => [h("a", { href: "#/topic/" + part(one.name) }, one.name), one.internal ? [" ", tag("faint", "internal")] : "", one.importing ? [" ", tag("busy", "importing")] : ""].flat() },
+      { title: "Partitions", sort: "partitions", n: true, cell: (one) => whole(one.partitions) },
+      { title: "Records", sort: "records", n: true, cell: (one) => count(one.records) },
+      { title: "Size", sort: "bytes", n: true, cell: (one) => bytes(one.bytes) },
+      { title: "Written through", sort: "bytes_in", cell: (one) => h("span", {}, users(one.rates, "in")) },
+      { title: "Read through", sort: "bytes_out", cell: (one) => h("span", {}, users(one.rates, "out")) },
+      { title: "Last hour", cell: (one) => spark(one.history) },
+    ].map((one) => ({ ...one, cell: wrapped(one.cell) })), page.topics, { ...state, onsort, caption: "Topics", empty: state.search ? "No topic of that name." : "No topics yet." }),
+    pager({ count: page.topics.length, total: page.total, next: page.next }, state, (skip) => change({ skip })));
+  }
+  return { element, refresh: look };
+}
+
+const wrapped = (cell) => (row) => { const made = cell(row); return Array.isArray(made) ? h("span", {}, made) : made; };
+
+function create(refresh) {
+  const name = h("input", { required: true, maxLength: 249, autocomplete: "off" });
+  const partitions = h("input", { type: "number", min: 1, value: 1 });
+  const config = h("textarea", { rows: 4, placeholder: "retention.ms=86400000\ncleanup.policy=compact" });
+  const problem = h("div", {});
+  const form = h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      await send("POST", "/api/topics", { name: name.value, partitions: Number(partitions.value), config: pairs(config.value) });
+      close(); note(`made ${name.value}`); refresh();
+    } catch (error) { fill(problem, failed(error)); }
+  } }, field("Name", name), field("Partitions", partitions), field("Configuration, a line each", config), problem,
+  h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main" }, "Create")));
+  const close = dialog("New topic", form);
+}
+
+// "name=value" lines
+export function pairs(text) {
+  const found = {};
+  for (const line of text.split("\n")) {
+    if (!line.trim()) continue;
+    const at = line.indexOf("=");
+    found[(at < 0 ? line : line.slice(0, at)).trim()] = at < 0 ? "" : line.slice(at + 1).trim();
+  }
+  return found;
+}
