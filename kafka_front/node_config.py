@@ -312,7 +312,7 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "producer.id.expiration.ms": log.producer_idle_ms,
         "transaction.state.log.replication.factor": 1,
         "offsets.topic.replication.factor": 1,
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512" + (",OAUTHBEARER" if facts.takes_oauth else ""),
     }
     if node.rack:
         values["broker.rack"] = node.rack

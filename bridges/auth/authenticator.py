@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from bridges.auth import ANONYMOUS, Principal
 from bridges.auth.comparisons import AuthenticationBusy, Comparisons
+from bridges.auth.oauth import OAuth, OAuthOptions
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
 from bridges.auth.private_file import stamp
 from bridges.auth.scram import ScramError, ScramExchange, ScramKeys
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 class AuthOptions(Struct, frozen=True):
     """``required``: nobody may do anything without saying who it is; ``at`` has the listeners, by name, at which that
-    is different. Times are in seconds."""
+    is different; ``oauth``: whose tokens are taken besides the node's own. Times are in seconds."""
 
     users_file: Path
     keys_file: Path
@@ -43,6 +44,7 @@ class AuthOptions(Struct, frozen=True):
     at: Mapping[str, bool] = {}
     token_seconds: int = 12 * 3600
     key_seconds: int = 30 * 24 * 3600
+    oauth: OAuthOptions | None = None
 
 
 class Authenticator:
@@ -66,6 +68,7 @@ class Authenticator:
         self._users: Users = {}
         self._users_stamp: object = None
         self._keys: TokenKeys | None = None
+        self._oauth = None if options.oauth is None else OAuth(options.oauth, clock, barrier or Barrier())
         self._nobody = PasswordHash.of_nobody()
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
@@ -83,6 +86,11 @@ class Authenticator:
     async def load(self) -> None:
         """Read users and keys, and end the sessions of users who are gone or have other passwords. Raises UsersError,
         KeysError."""
+        await self._load()
+        if self._oauth is not None:
+            await self._oauth.load()
+
+    async def _load(self) -> None:
         async with self._reading:
             changed = self._take(*await asyncio.to_thread(self._read))
         if changed:
@@ -90,8 +98,10 @@ class Authenticator:
 
     async def refresh(self) -> None:
         """Read again what has changed; what is wrong is logged, and what was known stays."""
+        if self._oauth is not None:
+            await self._oauth.refresh()
         try:
-            await self.load()
+            await self._load()
         except (UsersError, KeysError) as error:
             log.error("users and keys stay what they were", reason=str(error))
 
@@ -101,7 +111,7 @@ class Authenticator:
         async with self._altering:  # whoever waits for the file holds a thread
             await asyncio.to_thread(change, self._options.users_file, edit)
         try:
-            await self.load()
+            await self._load()
         except KeysError as error:
             log.error("users and keys stay what they were", reason=str(error))
 
@@ -133,6 +143,8 @@ class Authenticator:
     def close(self) -> None:
         """Compare nothing any more."""
         self._comparisons.close()
+        if self._oauth is not None:
+            self._oauth.close()
 
     # --- passwords --------------------------------------------------------------------------------------------------
 
@@ -224,15 +236,32 @@ class Authenticator:
     def check(self, token: str, audience: str) -> Token:
         """What a token says. Raises TokenExpired, or TokenError for any other reason why it is not valid.
 
-        A token of a user ends with the user, and with the password it had.
+        A token of a user ends with the user, and with the password it had. Those of somebody else are taken as well, if
+        ``auth.oauth_keys`` says whose, and end when they say.
         """
         try:
+            if self._oauth is not None and not self._token_keys.has_signed(token):
+                return self._oauth.check(token)
             found = self._token_keys.read(token, audience, int(self._clock()))
             if found.credential != self._fingerprint(found.principal):
                 raise TokenError("the token's owner has another password now, or is gone")
         except TokenError:
             self.refused()
             raise
+        return found
+
+    @property
+    def takes_oauth(self) -> bool:
+        """Whether users may show tokens of a server of logins."""
+        return self._oauth is not None
+
+    def bearer(self, token: str) -> Token:
+        """What a token of a server of logins says, for a login of its own; counted as one. Raises TokenExpired,
+        TokenError."""
+        if self._oauth is None:
+            raise TokenError("tokens are not taken here")
+        found = self._oauth.check(token)
+        self.succeeded += 1
         return found
 
     @property

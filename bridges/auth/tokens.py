@@ -94,6 +94,14 @@ class TokenKeys:
         text = f"{_encode({'alg': 'HS256', 'typ': 'JWT', 'kid': key.id})}.{_encode(content)}"
         return f"{text}.{_base64(hmac.digest(key.secret, text.encode(), 'sha256'))}"
 
+    def has_signed(self, token: str) -> bool:
+        """Whether a token says that it was signed with one of these keys, or by no one at all."""
+        header = token[:LONGEST_TOKEN].partition(".")[0]
+        try:
+            return str(_decode(header).get("kid")) in self._by_id
+        except TokenError:
+            return True
+
     def read(self, token: str, audience: str, now: int) -> Token:
         """What a token for ``audience`` says, if it is valid now. Raises TokenError, TokenExpired."""
         text, _, signature = token.rpartition(".")

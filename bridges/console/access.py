@@ -82,7 +82,7 @@ class Doorkeeper:
         if given is None:
             return ANONYMOUS if request.transport is None else certified(request.transport)
         scheme, _, encoded = given.partition(" ")
-        if scheme.lower() == "bearer" and self._audience:
+        if scheme.lower() == "bearer" and (self._audience or self._authenticator.takes_oauth):
             try:
                 return self._authenticator.check(encoded.strip(), self._audience).principal
             except TokenError:

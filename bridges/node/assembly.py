@@ -572,6 +572,7 @@ class Node:
                 settings.data_dir,
                 addresses,
                 self._listening.advertised(addresses),
+                self.authenticator.takes_oauth,
             )
             values = kind.node_configuration(facts)
             if twice := sorted(told.keys() & values.keys()):

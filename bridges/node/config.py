@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from msgspec import Struct
 
 from bridges.auth.authenticator import AuthOptions
+from bridges.auth.oauth import OAuthOptions
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
 from bridges.net.address import Address
@@ -149,6 +150,16 @@ class Settings(Section):
             at={name: text == "true" for name, text in self.auth_required.items()},
             token_seconds=auth.token_ms // 1000,
             key_seconds=auth.key_ms // 1000,
+            oauth=OAuthOptions(
+                auth.oauth_keys,
+                auth.oauth_issuer,
+                auth.oauth_audience,
+                auth.oauth_claim,
+                auth.oauth_skew_ms // 1000,
+                auth.oauth_refresh_ms // 1000,
+            )
+            if auth.oauth_keys
+            else None,
         )
 
     @property

@@ -85,7 +85,8 @@ def listener_kind(name: str, kinds: Iterable[str]) -> str | None:
 
 
 class NodeFacts(Struct, frozen=True):
-    """What a front's node-level configuration may tell of: ``settings`` are its own, addresses are by listener."""
+    """What a front's node-level configuration may tell of: ``settings`` are its own, addresses are by listener.
+    ``takes_oauth``: whether users may show tokens of a server of logins."""
 
     settings: Section | None
     node: NodeSettings
@@ -93,6 +94,7 @@ class NodeFacts(Struct, frozen=True):
     data_dir: Path
     listening: Mapping[str, Address]
     advertised: Mapping[str, Address]
+    takes_oauth: bool = False
 
 
 class SbpPlace(Struct, frozen=True):

@@ -322,6 +322,23 @@ class AuthSettings(Section):
         ge=1000,
         description="Age at which a key gets a successor; it is accepted until its last token has ended.",
     )
+    oauth_keys: str = setting(
+        "",
+        description="File or https URL of the public keys (JWKS) of a server of logins, whose tokens say who somebody "
+        "is: Kafka's OAUTHBEARER, and tokens elsewhere. Empty: none are taken.",
+    )
+    oauth_issuer: str = setting("", description="Who must have made such a token (iss); empty: not looked at.")
+    oauth_audience: str = setting("", description="For whom it must be (aud); empty: not looked at.")
+    oauth_claim: str = setting("sub", description="Claim of a token that has the user's name.")
+    oauth_skew_ms: Duration = setting(
+        30_000, description="By how much the clock of a server of logins may differ from the node's."
+    )
+    oauth_refresh_ms: Duration = setting(
+        3_600_000,
+        ge=10_000,
+        description="How often keys are fetched anew; sooner, though not within ten seconds, after a token that names "
+        "a key that is not known.",
+    )
     rules: Literal["off", "deny", "allow"] = setting(
         "off",
         description="Who may do what: off, everybody everything; deny, only what access rules allow; allow, what "

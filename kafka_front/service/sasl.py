@@ -1,16 +1,18 @@
-"""Clients say who they are: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), with PLAIN and SCRAM (KIP-84).
+"""Clients say who they are: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), with PLAIN, SCRAM (KIP-84)
+and OAUTHBEARER (KIP-255).
 
 A login is two or three requests of one connection, so its state is kept there. Whoever fails is told, in words that
 do not give away whether there is such a user, and the connection ends (reference/kafka.md, rule 68).
 
-Where logins last for a time only (KIP-368) a client is told for how long, and says again in time who it is, by the same
-two requests: the same user with the same mechanism, or the connection ends. It ends at once when its user is removed or
-gets another password, so that a new one has to say who it is.
+Where logins last for a time only (KIP-368), and with a token, which ends, a client is told for how long, and says again
+in time who it is, by the same two requests: the same user with the same mechanism, or the connection ends. It ends at
+once when its user is removed or gets another password, so that a new one has to say who it is.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -18,8 +20,10 @@ from bridges.auth import Principal
 from bridges.auth.authenticator import AuthenticationBusy
 from bridges.auth.scram import MECHANISMS, ScramError, ScramExchange
 from bridges.auth.sessions import ENDED, Session
+from bridges.auth.tokens import Token, TokenError
 from kafka_front.context import DEFERRED, NO_RESPONSE, Outcome
 from kafka_front.dispatch import Registry
+from kafka_front.service import oauth_bearer
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import (
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
 
 _PLAIN = "PLAIN"
-_NAMES = [_PLAIN, *MECHANISMS]
 _LOGIN = "login"
 _FRAMED_SINCE = 1
 """Version of SaslHandshake from which on tokens travel in SaslAuthenticate requests, and not between them."""
@@ -44,16 +47,17 @@ _FRAMED_SINCE = 1
 class _Login:
     """What a connection's client has said so far."""
 
-    __slots__ = ("before", "done", "exchange", "mechanism", "principal", "session", "started")
+    __slots__ = ("before", "done", "ends", "exchange", "mechanism", "principal", "session", "started")
 
     def __init__(self, mechanism: str, exchange: ScramExchange | None, before: _Login | None) -> None:
         self.mechanism = mechanism
-        # None with PLAIN, which has one message.
+        # None with those that have one message.
         self.exchange = exchange
         # By which it was known until now.
         self.before = before
         self.started = False
         self.done = False
+        self.ends = False
         self.principal: Principal | None = None
         self.session: Session | None = None if before is None else before.session
 
@@ -64,22 +68,24 @@ class Sasl:
     def __init__(self, authenticator: Authenticator, seconds: float) -> None:
         self._authenticator = authenticator
         self._seconds = seconds
+        self._names = [_PLAIN, *MECHANISMS]
+        if authenticator.takes_oauth:
+            self._names.append(oauth_bearer.MECHANISM)
 
     def handshake(self, ctx: Context, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
         """The client chooses a mechanism."""
         code, attributes = ErrorCode.NONE, ctx.connection.attributes
         before: _Login | None = attributes.get(_LOGIN)
-        if before is not None and not (before.done and self._seconds):
+        if before is not None and not (before.done and before.ends):
             code = ErrorCode.ILLEGAL_SASL_STATE
-        elif request.mechanism not in _NAMES:
+        elif request.mechanism not in self._names:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
         elif ctx.version < _FRAMED_SINCE:
             code = ErrorCode.UNSUPPORTED_VERSION
         else:
-            scram = request.mechanism != _PLAIN
-            exchange = self._authenticator.scram(request.mechanism) if scram else None
+            exchange = self._authenticator.scram(request.mechanism) if request.mechanism in MECHANISMS else None
             attributes[_LOGIN] = _Login(request.mechanism, exchange, before)
-        return SaslHandshakeResponse(error_code=int(code), mechanisms=list(_NAMES))
+        return SaslHandshakeResponse(error_code=int(code), mechanisms=list(self._names))
 
     async def authenticate(self, ctx: Context, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse | Outcome:
         """The client proves who it is, or goes on doing so."""
@@ -90,6 +96,8 @@ class Sasl:
             )
         message = bytes(request.auth_bytes)
         try:
+            if login.mechanism == oauth_bearer.MECHANISM:
+                return self._bearer(ctx, login, message)
             if login.exchange is None:
                 principal = await self._plain(message, ctx.connection.peer[0])
                 return self._refused(ctx) if principal is None else self._accepted(ctx, login, principal, b"")
@@ -107,6 +115,21 @@ class Sasl:
             ctx.connection.close(str(error), client_id=ctx.client_id)
             return DEFERRED
 
+    def _bearer(self, ctx: Context, login: _Login, message: bytes) -> SaslAuthenticateResponse | Outcome:
+        """Of a token that is no good the client is told first, and has failed when it says that it has understood."""
+        if login.started:
+            return self._refused(ctx, "Authentication failed: the token is not valid")
+        try:
+            text, acting_for = oauth_bearer.token_of(message)
+            token = self._authenticator.bearer(text)
+            if acting_for and acting_for != token.principal.name:
+                raise TokenError("nobody may act for somebody else")
+        except (oauth_bearer.BadFirstMessage, TokenError):
+            self._authenticator.refused()
+            login.started = True
+            return SaslAuthenticateResponse(auth_bytes=oauth_bearer.REFUSED)
+        return self._accepted(ctx, login, token.principal, b"", token)
+
     async def _plain(self, message: bytes, source: str) -> Principal | None:
         """Who the message of PLAIN (RFC 4616) is from; None if that is not so."""
         acting_for, _, rest = message.partition(b"\0")
@@ -120,17 +143,24 @@ class Sasl:
             return None
 
     def _accepted(
-        self, ctx: Context, login: _Login, principal: Principal, answer: bytes
+        self, ctx: Context, login: _Login, principal: Principal, answer: bytes, token: Token | None = None
     ) -> SaslAuthenticateResponse | Outcome:
         before, connection = login.before, ctx.connection
+        seconds = self._seconds or math.inf
+        if token is not None:
+            # Not the time by which the clock of who gave it out may differ: a client has a new one before that.
+            seconds = min(seconds, max(0.001, token.expires - time.time()))
         if before is not None and (before.mechanism, before.principal) != (login.mechanism, principal):
             return self._refused(ctx, "Authentication failed: this is not who it was, or not by the same mechanism")
         if not connection.closed:
             login.done, login.principal, login.before = True, principal, None
-            self._begin(connection, login, principal, "" if login.exchange is None else login.mechanism)
+            login.ends = seconds < math.inf
+            self._begin(connection, login, principal, "" if login.mechanism == _PLAIN else login.mechanism)
             login.exchange = None
-            connection.logged_in(principal, monotonic() + self._seconds if self._seconds else math.inf)
-        return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=int(self._seconds * 1000))
+            connection.logged_in(principal, monotonic() + seconds)
+        return SaslAuthenticateResponse(
+            auth_bytes=answer, session_lifetime_ms=int(seconds * 1000) if seconds < math.inf else 0
+        )
 
     def _begin(self, connection: Client, login: _Login, principal: Principal, mechanism: str) -> None:
         sessions, attributes = self._authenticator.sessions, connection.attributes

@@ -1,0 +1,158 @@
+"""Public keys of whoever gives out tokens (RFC 7517): from a file or an URL, read again when they may have changed.
+
+Whoever gives out tokens changes its keys from time to time, so a key that is not known may be a new one: it is looked
+for again, though not oftener than every few seconds, whatever clients send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from bridges.auth.private_file import stamp
+from bridges.auth.tokens import KeysError
+from bridges.barrier import Barrier
+
+if TYPE_CHECKING:
+    from jwt import PyJWK
+
+log = structlog.get_logger(__name__)
+
+MOST_BYTES = 1024**2
+MOST_KEYS = 1000
+_SOONEST_S = 10.0
+"""Between two requests, whatever clients send."""
+_PATIENCE_S = 10.0
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class KeySet:
+    """The keys of one place. Belongs to the event loop. ``clock`` tells seconds that only grow."""
+
+    def __init__(self, place: str, refresh_s: float, clock: Callable[[], float], barrier: Barrier) -> None:
+        self._place = place
+        self._is_url = "://" in place
+        self._refresh_s = refresh_s
+        self._clock = clock
+        self._barrier = barrier
+        self._keys: dict[str | None, PyJWK] = {}
+        self._stamp: object = None
+        self._asked: float | None = None
+        self._missed = False
+        self._asking: asyncio.Task[None] | None = None
+
+    def find(self, key_id: str | None) -> PyJWK | None:
+        """The key of that name; without a name the only one there is. One that is not known is looked for soon."""
+        key = self._keys.get(key_id)
+        if key is None and key_id is None and len(self._keys) == 1:
+            (key,) = self._keys.values()
+        self._missed |= key is None
+        return key
+
+    async def load(self) -> None:
+        """Read the keys for the first time. Raises KeysError for what is no place of keys, and for a file that has
+        none; an URL that does not answer is asked again later."""
+        if not self._is_url:
+            await self._read()
+            return
+        address = urlsplit(self._place)
+        if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
+            raise KeysError(f"auth.oauth_keys: keys come from a file or by https, not from {self._place}")
+        await self._ask()
+
+    async def refresh(self) -> None:
+        """Read the keys again if that is due; what is wrong is logged, and what was known stays. Does not wait for an
+        URL."""
+        if not self._is_url:
+            try:
+                await self._read()
+            except KeysError as error:
+                log.error("keys of tokens stay what they were", reason=str(error))
+            return
+        asked = -self._refresh_s if self._asked is None else self._asked
+        due = asked + (_SOONEST_S if self._missed or not self._keys else self._refresh_s)
+        if self._clock() >= due and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="keys of tokens")
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _read(self) -> None:
+        path = Path(self._place)
+        try:
+            now = stamp(path)
+            if now is not None and now == self._stamp:
+                return
+            keys = await asyncio.to_thread(_file, path)
+        except (OSError, ValueError) as error:
+            raise KeysError(f"auth.oauth_keys: {path}: {error}") from None
+        self._take(keys)
+        self._stamp = now
+
+    async def _ask(self) -> None:
+        import aiohttp
+
+        self._asked, self._missed = self._clock(), False
+        try:
+            patience = aiohttp.ClientTimeout(total=_PATIENCE_S)
+            async with (
+                aiohttp.ClientSession(timeout=patience, trust_env=True) as session,
+                session.get(self._place, allow_redirects=False) as answer,
+            ):
+                if answer.status != 200:
+                    raise ValueError(f"the answer has status {answer.status}")
+                body = bytearray()
+                async for piece in answer.content.iter_chunked(65536):
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        raise ValueError(f"the answer has more than {MOST_BYTES} bytes")
+            self._take(await asyncio.to_thread(parse, bytes(body)))
+        except (OSError, ValueError, aiohttp.ClientError) as error:
+            log.error("keys of tokens stay what they were", place=self._place, reason=str(error) or repr(error))
+        except Exception as error:  # noqa: BLE001 - logged and counted; what was known stays
+            self._barrier.caught("asking for keys of tokens", error)
+
+    def _take(self, keys: dict[str | None, PyJWK]) -> None:
+        if keys.keys() != self._keys.keys():
+            log.info("keys of tokens were read", keys=len(keys))
+        self._keys = keys
+
+
+def _file(path: Path) -> dict[str | None, PyJWK]:
+    with path.open("rb") as file:
+        return parse(file.read(MOST_BYTES))
+
+
+def parse(document: bytes) -> dict[str | None, PyJWK]:
+    """The public keys in a set that signatures can be checked with, by name; others are passed over, secrets with
+    them. Raises ValueError when there is none."""
+    from jwt import PyJWK, PyJWTError
+
+    try:
+        content = json.loads(document)
+    except RecursionError:
+        raise ValueError("this is no set of keys, but nested more deeply than any") from None
+    listed: Any = content.get("keys") if isinstance(content, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("this is no set of keys: it has no list of keys")
+    keys: dict[str | None, PyJWK] = {}
+    for one in listed[:MOST_KEYS]:
+        # With a secret (HMAC) whoever can check a token can make one, and the set is public.
+        if not isinstance(one, dict) or one.get("kty") == "oct" or one.get("use", "sig") != "sig":
+            continue
+        name = one.get("kid")
+        try:
+            keys[name if isinstance(name, str) else None] = PyJWK(one)
+        except (PyJWTError, ValueError, TypeError, KeyError):
+            continue  # of a kind that is not known here
+    if not keys:
+        raise ValueError("the set has no key that signatures can be checked with")
+    return keys
