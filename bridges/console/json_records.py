@@ -24,6 +24,8 @@ _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
 
 
 _HEADERS_AT_ONCE = 500
+_FURTHEST_MS = 1 << 53
+"""From 1970, of times before it."""
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -80,18 +82,18 @@ def record_of(document: Any, read: FieldReader) -> Generator[None, None, tuple[R
     if unknown := sorted(document.keys() - _KEYS - _OUTPUT_ONLY):
         raise BadLine(f"unknown field {unknown[0]!r}")
     partition = _whole(document, "partition", None)
-    timestamp = _whole(document, "timestamp", -1)
+    timestamp = _whole(document, "timestamp", -1, -_FURTHEST_MS)
     assert timestamp is not None
     key = yield from _bytes(document, "key", read)
     value = yield from _bytes(document, "value", read)
     headers = yield from _headers(document.get("headers"), read)
-    return Record(key, value, headers, max(-1, timestamp)), partition
+    return Record(key, value, headers, timestamp), partition
 
 
 def to_line(record: Record, partition: int) -> bytes:
     """A record as one line of JSON, newline included."""
     document: dict[str, Any] = {"partition": partition, "offset": record.offset}
-    if record.timestamp >= 0:
+    if record.timestamp != -1:
         document["timestamp"] = record.timestamp
     _put(document, "key", record.key)
     _put(document, "value", record.value)
@@ -110,7 +112,7 @@ def line_parts(record: Record, partition: int) -> Iterator[bytes]:
         yield to_line(record, partition)
         return
     document: dict[str, Any] = {"partition": partition, "offset": record.offset}
-    if record.timestamp >= 0:
+    if record.timestamp != -1:
         document["timestamp"] = record.timestamp
     yield _json(document)[:-1]
     for name, value in (("key", record.key), ("value", record.value)):
@@ -179,11 +181,11 @@ def _base64_parts(data: bytes) -> Iterator[bytes]:
     yield b'"'
 
 
-def _whole(document: Mapping[str, Any], key: str, default: int | None) -> int | None:
+def _whole(document: Mapping[str, Any], key: str, default: int | None, least: int = -1) -> int | None:
     value = document.get(key, default)
     if value is default or value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 2**63:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
         raise BadLine(f"{key} is not a whole number in range")
     return value
 

@@ -352,7 +352,7 @@ class _Writer:
                 raise BadLine(f"topic {self._topic.name!r} was ended: all its partitions are sealed")
             place = self._next if record.key is None else partition_of(record.key, len(self._active))
             partition = self._active[place % len(self._active)].index
-        if record.timestamp < 0:
+        if record.timestamp == -1:
             record.timestamp = time.time_ns() // 1_000_000
         size = 64 + len(record.key or b"") + len(record.value or b"")
         size += sum(24 + 4 * len(name) + len(value or b"") for name, value in record.headers)

@@ -12,6 +12,7 @@ gaps: their flag says that each message has its distance from the batch's first 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Generator, Iterator
 from io import BytesIO
@@ -32,6 +33,12 @@ KEY_ITEM = "__key"
 """The metadata item that is a record's key in protocols that have keys."""
 TOMBSTONE_ITEM = "anabranch.tombstone"
 """The metadata item of a message without data that tells a record without a value from one whose value is empty."""
+NULL_ITEM = "anabranch.null"
+"""The metadata item that tells what has no value where items cannot: places of headers, from 0, and ``key`` of a record
+without one that has a header :data:`KEY_ITEM`; with commas between."""
+TIMESTAMP_ITEM = "anabranch.timestamp"
+"""The metadata item that tells the time in ms of a message without a created_at, which ends with the year 9999."""
+
 DELTA_TAG = 15 << 3
 """Of our field in a message: its distance from the batch's first offset."""
 
@@ -45,12 +52,16 @@ _MESSAGE_MIN = 2
 _CREATED_AT_TAG = 2 << 3 | 2
 _FIELDS_LOOKED_AT = 4
 _LATEST = 1 << 53
-"""Times beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
+"""Times beyond this many milliseconds from 1970 are taken for mistakes: no other format is sure to hold them."""
+_FIRST_CREATED, _LAST_CREATED = -62_135_596_800_000, 253_402_300_799_999
+"""What a created_at may be, in ms: SDKs fail on one outside the years 1 to 9999 (google/protobuf/timestamp.proto)."""
 _CHECKED_AT_ONCE = 1 << 20
 _AT_ONCE = 100
 """Messages that are read in one go: each takes some microseconds."""
 _PASSED_AT_ONCE = 2000
 _KNOWN = frozenset(Codec)
+_NULLS = re.compile(rb"(key|\d{1,9})(,\d{1,9})*")
+_TIME = re.compile(rb"-?\d{1,18}")
 
 
 class Head(NamedTuple):
@@ -71,7 +82,7 @@ class Head(NamedTuple):
 def created_ms(seconds: int, nanos: int) -> int:
     """A created_at in ms since the epoch, -1 for one that no other format is sure to hold."""
     ms = seconds * 1000 + nanos // 1_000_000
-    return ms if 0 <= ms < _LATEST else -1
+    return ms if -_LATEST < ms < _LATEST else -1
 
 
 def encode_batch(head: Head, messages: Buffer) -> bytes:
@@ -155,7 +166,8 @@ def next_message(payload: Buffer, position: int, end: int) -> tuple[int, int] | 
 
 
 def first_created_ms(messages: Buffer) -> int:
-    """The created_at of the first of encoded messages, in ms, -1 if it has none, or not among its first fields."""
+    """The created_at of the first of encoded messages, in ms, -1 if it has none, or not among its first fields, or
+    one before 1970."""
     try:
         found = next_message(messages, 0, len(messages))
         if found is None:
@@ -168,7 +180,7 @@ def first_created_ms(messages: Buffer) -> int:
             position = skip(messages, tag, start, end)
             if tag == _CREATED_AT_TAG:
                 seconds, nanos = _timestamp(messages, *length(messages, start, end))
-                return created_ms(signed(seconds), signed(nanos))
+                return max(-1, created_ms(signed(seconds), signed(nanos)))
     except (BatchInvalid, IndexError):
         pass  # it is not ours to find mistakes
     return -1
@@ -297,16 +309,23 @@ class YdbFormat:
                 yield None
                 continue
             offset, message = found
-            key, tombstone = None, False
+            key, tombstone, created = None, False, message.created_ms
             headers: list[tuple[str, bytes | None]] = []
+            before_key, nulls = 0, b""
             for place in message.items:
                 name, value = _item(payload, *place)
                 if name == KEY_ITEM and key is None:
-                    key = value
+                    key, before_key = value, len(headers)
                 elif name == TOMBSTONE_ITEM and message.data[0] == message.data[1]:
                     tombstone = True
+                elif name == NULL_ITEM and not nulls and _NULLS.fullmatch(value):
+                    nulls = value
+                elif name == TIMESTAMP_ITEM and created == -1 and _TIME.fullmatch(value):
+                    created = int(value)
                 else:
                     headers.append((name, value))
+            if nulls:
+                key = _without_values(nulls, key, before_key, headers)
             codec = body = None
             if not tombstone:
                 codec, body = yield from decoder.decode(*message.data)
@@ -314,7 +333,7 @@ class YdbFormat:
                 key,
                 body,
                 headers,
-                message.created_ms,
+                created,
                 offset,
                 producer,
                 message.seq_no,
@@ -372,6 +391,23 @@ def _walk(batch: StoredBatch, head: Head, start: int) -> Iterator[tuple[int, _Me
         raise BatchInvalid("a YDB message ends within a field") from error
 
 
+def _without_values(
+    nulls: bytes, key: bytes | None, before_key: int, headers: list[tuple[str, bytes | None]]
+) -> bytes | None:
+    """The key, and ``headers`` changed, by what a :data:`NULL_ITEM` says of them. Where it says what cannot be, nothing
+    is changed."""
+    places = nulls.split(b",")
+    if places[0] == b"key":
+        del places[0]
+        if key is not None:
+            headers.insert(before_key, (KEY_ITEM, key))
+            key = None
+    for place in map(int, places):
+        if place < len(headers) and not headers[place][1]:
+            headers[place] = headers[place][0], None
+    return key
+
+
 class _Decoder:
     """Undoes the codec of one batch's messages, to at most ``limit`` bytes together."""
 
@@ -419,7 +455,8 @@ class _Decoder:
 
 
 class YdbBuilder:
-    """Keys, headers and missing values become metadata items, codecs a header."""
+    """Keys, headers and missing values become metadata items, codecs a header. What items have no words for is told by
+    items of our own, behind the others."""
 
     __slots__ = ("_base_offset", "_count", "_created", "_end_offset", "_first", "_last", "_layout", "_one", "_producer")
 
@@ -453,11 +490,13 @@ class YdbBuilder:
         put_varint(tail, offset - self._base_offset)
         tail.append(0x08)
         put_varint(tail, seq_no)
-        if record.timestamp >= 0:
-            self._created = max(self._created, record.timestamp)
+        timestamp = record.timestamp
+        if timestamp != -1 and _FIRST_CREATED <= timestamp <= _LAST_CREATED:
+            if timestamp > self._created:
+                self._created = timestamp
             created = bytearray(b"\x08")
-            put_varint(created, record.timestamp // 1000)
-            if nanos := record.timestamp % 1000 * 1_000_000:
+            put_varint(created, timestamp // 1000)
+            if nanos := timestamp % 1000 * 1_000_000:
                 created.append(0x10)
                 put_varint(created, nanos)
             put_bytes(tail, 0x12, created)
@@ -467,10 +506,15 @@ class YdbBuilder:
             put_varint(one.tail, len(record.value))
         if record.key is not None:
             _lay_item(one, KEY_ITEM, record.key)
-        for name, content in told_headers(record):
+        headers = told_headers(record)
+        for name, content in headers:
             _lay_item(one, name, content or b"")
         if record.value is None:
             _lay_item(one, TOMBSTONE_ITEM, b"")
+        if headers and (nulls := _nulls(record.key, headers)):
+            _lay_item(one, NULL_ITEM, nulls)
+        if not _FIRST_CREATED <= timestamp <= _LAST_CREATED:
+            _lay_item(one, TIMESTAMP_ITEM, b"%d" % timestamp)
         put_varint(layout.tail, _MESSAGE_TAG)
         put_varint(layout.tail, len(one))
         layout.take(one)
@@ -485,6 +529,14 @@ class YdbBuilder:
         whole[: len(head)] = head
         yield from _seal(whole)
         return whole
+
+
+def _nulls(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> bytes:
+    """What a :data:`NULL_ITEM` has to say; nothing if items say it all."""
+    found = [b"%d" % place for place, (_, value) in enumerate(headers) if value is None]
+    if key is None and any(name == KEY_ITEM for name, _ in headers):
+        found.insert(0, b"key")
+    return b",".join(found)
 
 
 def _lay(layout: Layout, tag: int, value: Buffer) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_pipeline.core.decode_varints import Bools, Int64s, Unusual
-from spark_pipeline.core.rows import CREATE_TIME, HEADER_TYPE, TYPES, Columns, constant
+from spark_pipeline.core.rows import CREATE_TIME, HEADER_TYPE, LOG_APPEND_TIME, TYPES, Columns, constant
 
 _US_PER_MS = 1000
 _LATEST_MS = ((1 << 63) - 1) // _US_PER_MS
@@ -106,11 +106,21 @@ class Wanted:
         """A column that says the same in each record."""
         return constant(value, TYPES[name], self.count)
 
-    def columns(self, writer: str, written: Sequence[int], producers: Sequence[str | None]) -> dict[str, Make]:
-        """What formats have alike: ``writer`` is their name, ``written`` and ``producers`` are of batches."""
+    def time_types(self, late: Sequence[bool]) -> pa.Array:
+        """Whose time it is that records tell, the log's if ``late`` says so of their batch."""
+        kinds = set(late)
+        if len(kinds) == 1:
+            return self.constant(LOG_APPEND_TIME if kinds.pop() else CREATE_TIME, "timestampType")
+        return pa.array(self.of_batches([LOG_APPEND_TIME if one else CREATE_TIME for one in late]).astype(np.int32))
+
+    def columns(
+        self, writer: str, written: Sequence[int], producers: Sequence[str | None], late: Sequence[bool] = (False,)
+    ) -> dict[str, Make]:
+        """What formats have alike: ``writer`` is their name, ``written``, ``producers`` and ``late``, which says that
+        the log's time is that of the records, are of batches."""
         return {
             "offset": lambda: pa.array(self.some(self._offsets)),
-            "timestampType": lambda: self.constant(CREATE_TIME, "timestampType"),
+            "timestampType": lambda: self.time_types(late),
             "producer": lambda: self.repeated(producers),
             "writer": lambda: self.constant(writer, "writer"),
             "written": lambda: times_or_null(self.of_batches(written)),

@@ -27,7 +27,6 @@ from bridges.formats.kafka import (
 )
 from bridges.formats.producer import SEQUENCES
 from bridges.formats.records import Buffer, StoredBatch
-from spark_pipeline.core import rows
 from spark_pipeline.core.decode_columns import Assembly, Fields, Make, Wanted, list_of, strings, times
 from spark_pipeline.core.decode_varints import Int64s, Numbers, Unusual, chain
 from spark_pipeline.core.rows import Columns
@@ -217,12 +216,6 @@ def _columns(numbers: Numbers, places: _Places, bodies: Sequence[Body], wanted: 
             delta = np.where(of_batches([int(late) for late in append_time]) > 0, 0, delta)
         return times(of_batches(base) + delta)
 
-    def kind() -> pa.Array:
-        kinds = {rows.LOG_APPEND_TIME if late else rows.CREATE_TIME for late in append_time}
-        if len(kinds) == 1:
-            return wanted.constant(kinds.pop(), "timestampType")
-        return pa.array(of_batches([int(late) for late in append_time]).astype(np.int32))
-
     def sequence() -> pa.Array:
         first = of_batches([body.header.base_sequence if body.header.producer_id >= 0 else -1 for body in bodies])
         return pa.array((first + some(places.offset_delta)) % SEQUENCES, mask=first < 0)
@@ -233,11 +226,10 @@ def _columns(numbers: Numbers, places: _Places, bodies: Sequence[Body], wanted: 
     ]
     ids = [body.header.producer_id for body in bodies]
     return {
-        **wanted.columns("kafka", written, [str(one) if one >= 0 else None for one in ids]),
+        **wanted.columns("kafka", written, [str(one) if one >= 0 else None for one in ids], append_time),
         "key": lambda: places.key.array(wanted.chosen),
         "value": lambda: places.value.array(wanted.chosen),
         "timestamp": timestamp,
-        "timestampType": kind,
         "headers": lambda: _headers(numbers, places, wanted),
         "seq": sequence,
     }

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from bridges.errors import BatchInvalid
 from bridges.formats import FormatId, StoredFormat, format_of
+from bridges.formats.base import APPEND_TIME, records_of
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import LOG_APPEND_TIME, parse_header
 from bridges.formats.records import Record, StoredBatch, told_headers
@@ -37,7 +38,10 @@ def decode(
         try:
             form = format_of(batch.flags)
             found += _of_batch(batch, form, start, end, limit)
-            late = form.id == FormatId.KAFKA and parse_header(batch.payload).attributes & LOG_APPEND_TIME
+            if form.id == FormatId.KAFKA:
+                late = parse_header(batch.payload).attributes & LOG_APPEND_TIME
+            else:
+                late = batch.flags & APPEND_TIME
         except BatchInvalid as error:
             raise UnreadableBatch(topic, partition, batch.base_offset, str(error), batch.end_offset) from error
         more = len(found) - before
@@ -75,7 +79,7 @@ def decode(
 
 
 def _of_batch(batch: StoredBatch, form: StoredFormat, start: int, end: int, limit: int) -> Iterator[Record]:
-    for record in form.records(batch, limit, start):
+    for record in records_of(form, batch, limit, start):
         if record is None:
             continue
         if record.offset >= end:

@@ -13,9 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from bridges.errors import BatchInvalid
+from bridges.formats.base import APPEND_TIME
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
-from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, Head, check_crc, next_message, parse_head
+from bridges.formats.ydb import (
+    DELTA_TAG,
+    KEY_ITEM,
+    NULL_ITEM,
+    TIMESTAMP_ITEM,
+    TOMBSTONE_ITEM,
+    Head,
+    check_crc,
+    next_message,
+    parse_head,
+)
 from bridges.formats.ydb_codecs import Codec
 from spark_pipeline.core.decode_columns import Assembly, Fields, Wanted, list_of, strings, times
 from spark_pipeline.core.decode_varints import Bools, Int64s, Numbers, Unusual, chain, steps_by, walk
@@ -92,6 +103,8 @@ def decode(
     items = _items(numbers, messages)
     wanted = Wanted(offsets, counts, start, end)
     chosen = wanted.chosen
+    if any(_is(numbers, items, name).any() for name in (NULL_ITEM, TIMESTAMP_ITEM)):
+        raise Unusual
     is_key, is_tombstone = _is(numbers, items, KEY_ITEM), _is(numbers, items, TOMBSTONE_ITEM)
     empty = messages.data_start == messages.data_end
     tombstone = np.zeros(len(offsets), np.bool_)
@@ -116,11 +129,19 @@ def decode(
 
     names = [body.head.producer_id.decode(errors="replace") or None for body in bodies]
     sent = [body.batch.written_ms for body in bodies]
+    late = [body.batch.flags & APPEND_TIME != 0 for body in bodies]
+
+    def timestamp() -> pa.Array:
+        told = wanted.some(messages.created)
+        if any(late):
+            told = np.where(wanted.of_batches([int(one) for one in late]) > 0, wanted.of_batches(sent), told)
+        return times(told)
+
     made = {
-        **wanted.columns("ydb", sent, names),
+        **wanted.columns("ydb", sent, names, late),
         "key": key,
         "value": value,
-        "timestamp": lambda: times(wanted.some(messages.created)),
+        "timestamp": timestamp,
         "headers": lambda: _headers(numbers, headers, len(offsets), chosen),
         "seq": lambda: pa.array(wanted.some(messages.seq_no)),
     }

@@ -194,7 +194,7 @@ def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
     created = created_ms(*latest)
     if created < 0 <= latest[0]:
         return None  # a mistake, which must not hide the others
-    return WriteParts(rest.codec, [Part(memoryview(raw)[start : run.end], seq_nos, created)])
+    return WriteParts(rest.codec, [Part(memoryview(raw)[start : run.end], seq_nos, max(-1, created))])
 
 
 def _count(raw: bytes) -> int:
@@ -252,7 +252,7 @@ def _check(found: list[Any], last: int) -> tuple[Sequence[int], int]:
     highest = created_ms(latest, nanos)
     if latest <= 0 or highest < 0:  # those that do not say when say 0, too; and a mistake must not hide the others
         stamps = (one.created_at for one in found if one.HasField("created_at"))
-        highest = max((created_ms(stamp.seconds, stamp.nanos) for stamp in stamps), default=-1)
+        highest = max(-1, *(created_ms(stamp.seconds, stamp.nanos) for stamp in stamps), -1)
     return seq_nos, highest
 
 

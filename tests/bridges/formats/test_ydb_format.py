@@ -127,10 +127,11 @@ def test_a_batch_made_in_slices_is_the_same(producer: bytes, meta: bytes, messag
 def test_times_that_no_other_format_holds_are_unknown() -> None:
     assert created_ms(12, 345_678_901) == 12_345
     assert created_ms(0, 0) == 0
-    for seconds in (-1, 1 << 62, -(1 << 63)):
+    assert created_ms(-1, 1_000_000) == -999
+    for seconds in (1 << 62, -(1 << 63)):
         assert created_ms(seconds, 0) == -1
     batch = stored(message(1, b"", created=(-5, 0)), message(2, b"", created=(3, 0)), message(3, b""))
-    assert [item for item in FORM.times(batch) if item is not None] == [(0, -1), (1, 3000), (2, -1)]
+    assert [item for item in FORM.times(batch) if item is not None] == [(0, -5000), (1, 3000), (2, -1)]
 
 
 def test_unknown_fields_are_passed_over() -> None:
@@ -221,7 +222,7 @@ def test_what_kafka_wrote() -> None:
     assert payload is not None
     found = decode(StoredBatch(10, 13, int(FormatId.YDB), payload, 77))
     assert [(one.key, one.value, one.headers) for one in found] == [
-        (b"k", None, [("h", b"")]),
+        (b"k", None, [("h", None)]),
         (b"", b"", []),
         (None, b"v", [("h", b"x")]),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from bridges.formats import format_of
+from bridges.formats.base import APPEND_TIME, records_of
 from bridges.formats.kafka import LOG_APPEND_TIME, parse_header
 from bridges.formats.records import StoredBatch, told_headers
 from spark_pipeline.core.decode_batches import Aborted, decode
@@ -23,8 +24,11 @@ def expected(batches: Sequence[StoredBatch], start: int = 0, end: int = 1 << 62)
     found = []
     for batch in batches:
         form = format_of(batch.flags)
-        late = form.name == "kafka" and parse_header(batch.payload).attributes & LOG_APPEND_TIME
-        for record in form.records(batch):
+        if form.name == "kafka":
+            late = parse_header(batch.payload).attributes & LOG_APPEND_TIME
+        else:
+            late = batch.flags & APPEND_TIME
+        for record in records_of(form, batch):
             if record is None or not start <= record.offset < end:
                 continue
             found.append(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bridges.formats import FormatId, format_of
 from bridges.formats import pravega as pravega_format
+from bridges.formats.base import APPEND_TIME
 from bridges.formats.ledger_note import encode_note
 from bridges.formats.pravega import NO_WRITER, Shape
 from bridges.formats.producer import EventStamp, InTransaction
@@ -30,8 +31,9 @@ RECORDS = st.builds(
     Record,
     key=st.none() | st.binary(max_size=9),
     value=VALUES,
-    headers=st.just([]) | st.lists(st.tuples(st.text(max_size=9), st.binary(max_size=200)), max_size=3),
-    timestamp=st.integers(-1, 1 << 44),
+    headers=st.just([])
+    | st.lists(st.tuples(st.text(max_size=9) | st.just(KEY_ITEM), st.none() | st.binary(max_size=200)), max_size=3),
+    timestamp=st.integers(-1, 1 << 44) | st.integers(-(1 << 50), 1 << 50),
 )
 
 
@@ -50,7 +52,8 @@ def built(draw: st.DrawFn, form: int) -> list[StoredBatch]:
         builder = format_of(form).builder(base, end)
         for record in placed:
             builder.add(record)
-        found.append(StoredBatch(base, end, form, bytes(builder.finish()), draw(st.sampled_from([-1, 1_700_000]))))
+        flags = form | (draw(st.sampled_from([0, APPEND_TIME])) if form == FormatId.YDB else 0)
+        found.append(StoredBatch(base, end, flags, bytes(builder.finish()), draw(st.sampled_from([-1, 1_700_000]))))
         base = end
     return found
 
