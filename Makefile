@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-spark compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
+.PHONY: serve test lint types unit thorough lock matrix demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-spark compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -42,6 +42,9 @@ thorough: $(VENV)/.dev  ## all tests, and those that draw what they try look twe
 	ANBR_POWER_IMAGES=15000 $(BIN)/pytest $(BESIDE) --hypothesis-profile=thorough --timeout=36000 $(PYTEST)
 
 setup: $(VENV)/.dev  ## the virtual environment with everything that tests need
+
+matrix: $(VENV)/.dev  ## what every client writes, read by every other, with all that happens in between; ARGS=write: into the docs
+	$(if $(filter write,$(ARGS)),ANBR_MATRIX=write) $(BIN)/pytest -n 0 -m '' --timeout=900 tests/matrix $(PYTEST)
 
 demo: $(VENV)/.dev  ## 336,776 flights through the clients of three protocols, compared record by record
 	$(BIN)/python -m benchmarks.demo $(ARGS)

@@ -13,6 +13,8 @@ INVALID_PARTITIONS = 37
 GROUP_ID_NOT_FOUND = 69
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
+LARGEST = 8 << 20
+"""Bytes of the largest request that producers make; what a topic takes is another matter."""
 EARLIEST = "earliest"
 LATEST = "latest"
 

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.clients.api import ALL_ADMIN, EARLIEST, Abilities, Client, ClientError, Got, GroupState, Rec, Shares
+from tests.clients.api import ALL_ADMIN, EARLIEST, LARGEST, Abilities, Client, ClientError, Got, GroupState, Rec, Shares
 from tests.clients.sharing import PATIENCE_SECONDS, share
 
 
@@ -44,7 +44,15 @@ class ConfluentClient(Client):
         return self._send_all(producer, topic, partition, records)
 
     def _producer(self, settings: Mapping[str, Any]) -> Any:
-        return Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 20, **settings})
+        return Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "acks": "all",
+                "linger.ms": 20,
+                "message.max.bytes": LARGEST,
+                **settings,
+            }
+        )
 
     @staticmethod
     def _send_all(producer: Any, topic: str, partition: int, records: Sequence[Rec]) -> list[int]:

@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import BrokerResponseError, for_code
 
-from tests.clients.api import ALL_ADMIN, EARLIEST, Abilities, Client, ClientError, Got, GroupState, Rec, Shares
+from tests.clients.api import ALL_ADMIN, EARLIEST, LARGEST, Abilities, Client, ClientError, Got, GroupState, Rec, Shares
 from tests.clients.sharing import PATIENCE_SECONDS, share
 
 
@@ -30,6 +30,7 @@ class KafkaPythonClient(Client):
             compression_type=None if codec == "none" else codec,
             enable_idempotence=idempotent,
             linger_ms=20,
+            max_request_size=LARGEST,
         )
         with closing(producer):
             futures = [self._send(producer, topic, partition, record) for record in records]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -59,8 +59,10 @@ def pairs(*names: str) -> list[ParameterSet]:
 class Opener:
     """Gives clients by name; driver programs are started at first use and kept."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, java: Mapping[str, str] | None = None) -> None:
+        """``java``: settings of Java's clients."""
         self.bootstrap = bootstrap
+        self._java = java
         self._drivers: dict[str, Driver] = {}
         self._opened: dict[str, Client] = {}
 
@@ -77,7 +79,7 @@ class Opener:
         remote = next(remote for remote in REMOTES if remote.name == name)
         if name not in self._drivers:
             self._drivers[name] = remote.program.start()
-        return RemoteClient(bootstrap, name, remote.abilities, self._drivers[name])
+        return RemoteClient(bootstrap, name, remote.abilities, self._drivers[name], self._java)
 
     def close(self) -> None:
         """End all drivers."""

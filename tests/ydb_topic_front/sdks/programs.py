@@ -144,8 +144,8 @@ class Client:
                 offset=message["offset"],
                 seq=message["seq"],
                 producer=message["producer"],
-                data=base64.b64decode(message["data"]),
-                metadata={key: base64.b64decode(value) for key, value in (message["metadata"] or {}).items()},
+                data=base64.b64decode(message["data"] or ""),
+                metadata={key: base64.b64decode(value or "") for key, value in (message["metadata"] or {}).items()},
             )
             for message in found
         ]

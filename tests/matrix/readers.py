@@ -1,0 +1,315 @@
+"""Readers of the matrix: each tells of the first records of partition 0 of a topic, from its beginning."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import ydb
+import zstandard
+from pravega_client import StreamManager
+
+from tests.bridges.formats.ydb_messages import lzop
+from tests.clients.api import Client, Got
+from tests.matrix.expected import Protocol
+from tests.matrix.kinds import TEXT, UNTOLD, Headers, Kind, Told, Where
+from tests.matrix.writers import EPOCH, PATIENCE, command
+from tests.node_process import NodeProcess
+from tests.pravega_front.java_client import Java, plain
+from tests.ydb_topic_front.raw import RawClient as RawYdb
+from tests.ydb_topic_front.reading import Session
+from tests.ydb_topic_front.sdks import programs as sdks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LZOP = {lzop(TEXT): TEXT}
+
+
+class Reader(ABC):
+    """One client library. ``topics`` are those that it can read whole, ``consumer`` the name that it needs a place for;
+    ``ordered_headers`` whether headers come in their order, ``dictionary`` whether of one name comes the last only;
+    ``no_time`` is what it makes of a record without a time."""
+
+    name: str
+    protocol: Protocol
+    consumer = ""
+    topics = frozenset(Where)
+    times = True
+    no_time: int | None = None
+    ordered_headers = True
+    dictionary = False
+
+    def passes(self, kind: Kind) -> bool:
+        """Whether it reads this, and what comes behind it."""
+        return kind.where in self.topics
+
+    @abstractmethod
+    def read(self, topic: str, count: int) -> list[Told]:
+        """So many records."""
+
+
+def created(ms: int | None) -> int | None:
+    """A time that a reader tells; -1 is none."""
+    return None if ms == -1 else ms
+
+
+def milliseconds(moment: datetime) -> int:
+    """Since 1970. One without a zone is UTC's."""
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - EPOCH) // timedelta(milliseconds=1)
+
+
+class KafkaReader(Reader):
+    """One of the clients of ``tests/clients``."""
+
+    protocol = Protocol.KAFKA
+
+    def __init__(self, client: Client) -> None:
+        self.name = client.name
+        self._client = client
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        return [told(one) for one in self._client.consume(topic, {0: count})]
+
+
+def told(one: Got) -> Told:
+    """What a Kafka client got."""
+    return Told(one.offset, one.value, one.key, one.headers, created(one.timestamp))
+
+
+class Wheel(Reader):
+    """Pravega's wheel for Python."""
+
+    name = "pravega-wheel"
+    protocol = Protocol.PRAVEGA
+
+    def __init__(self, node: NodeProcess) -> None:
+        self._streams = StreamManager(f"tcp://{node.addresses['pravega']}")
+
+    def passes(self, kind: Kind) -> bool:
+        return bool(kind.value) and not kind.bytes_alone
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        reader = self._streams.create_reader_group(f"{topic}-wheel", "default", topic).create_reader("reader")
+
+        async def events() -> list[bytes]:
+            found: list[bytes] = []
+            while len(found) < count:
+                part = await asyncio.wait_for(reader.get_segment_slice_async(), PATIENCE)
+                found += [bytes(event.data()) for event in part]
+                reader.release_segment(part)
+            return found
+
+        found = asyncio.run(events())
+        reader.reader_offline()
+        return [Told(UNTOLD, value) for value in found[:count]]
+
+
+class PravegaJava(Reader):
+    """Pravega's Java client."""
+
+    name = "pravega-java"
+    protocol = Protocol.PRAVEGA
+
+    def __init__(self, java: Java) -> None:
+        self._java = java
+
+    def passes(self, kind: Kind) -> bool:
+        return not kind.bytes_alone
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        group = reader = f"{topic}-java"
+        self._java("group", stream=topic, name=group)
+        self._java("reader", name=group, reader=reader)
+        found = plain(self._java("read", reader=reader, count=count))
+        self._java("close_reader", reader=reader)
+        assert len(found) == count
+        return [Told(UNTOLD, value) for value in found]
+
+
+class YdbRaw(Reader):
+    """gRPC without an SDK: all that YDB's readers are sent."""
+
+    name = "ydb-grpc"
+    protocol = Protocol.YDB
+
+    def __init__(self, node: NodeProcess) -> None:
+        self._address = node.ydb
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        with RawYdb(self._address) as raw:
+            session = Session(raw, consumer="", topics_read_settings=[{"path": topic, "partition_ids": [0]}])
+            session.started(read_offset=0)
+            found: list[Told] = []
+            while len(found) < count:
+                for data in session.receive("read_response").partition_data:
+                    for batch in data.batches:
+                        found += [self._told(batch, message) for message in batch.message_data]
+            session.end()
+            return found[:count]
+
+    @staticmethod
+    def _told(batch: Any, message: Any) -> Told:
+        stamp = message.created_at if message.HasField("created_at") else None
+        return Told(
+            message.offset,
+            decoded(batch.codec, message.data),
+            headers=tuple((item.key, item.value) for item in message.metadata_items),
+            created=None if stamp is None else stamp.seconds * 1000 + stamp.nanos // 1_000_000,
+            written=batch.written_at.seconds * 1000 + batch.written_at.nanos // 1_000_000,
+        )
+
+
+def decoded(codec: int, data: bytes) -> bytes:
+    """A body that YDB's protocol says is encoded so; itself if it cannot be decoded."""
+    if codec == 2:
+        try:
+            return gzip.decompress(data)
+        except (EOFError, OSError, zlib.error):
+            return data
+    if codec == 4:
+        return zstandard.decompress(data)
+    return LZOP[data] if codec == 3 else data
+
+
+class YdbPython(Reader):
+    """YDB's SDK for Python, which keeps items in a dictionary and takes no time for 1970."""
+
+    name = "ydb-python"
+    protocol = Protocol.YDB
+    consumer = name
+    topics = frozenset({Where.MAIN, Where.STAMPED})
+    dictionary = True
+    no_time = 0
+
+    def __init__(self, node: NodeProcess) -> None:
+        self._address = node.ydb
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        with ydb.Driver(endpoint=f"grpc://{self._address}", database="/local") as driver:
+            driver.wait(timeout=PATIENCE, fail_fast=True)
+            client: Any = driver.topic_client
+            found: list[Told] = []
+            with client.reader(topic, self.consumer) as reader:
+                while len(found) < count:
+                    batch = reader.receive_batch(timeout=PATIENCE)
+                    found += [self._told(message) for message in batch.messages]
+                    reader.commit_with_ack(batch, timeout=PATIENCE)
+            return found[:count]
+
+    @staticmethod
+    def _told(message: Any) -> Told:
+        return Told(
+            message.offset,
+            message.data,
+            headers=tuple(message.metadata_items.items()),
+            created=milliseconds(message.created_at),
+            written=milliseconds(message.written_at),
+        )
+
+
+class YdbSdk(Reader):
+    """An SDK of YDB's behind a driver program, which keeps items in a dictionary, sorted."""
+
+    protocol = Protocol.YDB
+    topics = frozenset({Where.MAIN, Where.STAMPED})
+    times = False
+    ordered_headers = False
+    dictionary = True
+
+    def __init__(self, sdk: sdks.Sdk, client: sdks.Client) -> None:
+        self.name = self.consumer = sdk.name
+        self._client = client
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        found = self._client.read(topic, self.consumer, count)
+        return [Told(one.offset, one.data, headers=tuple(one.metadata.items())) for one in found]
+
+
+class Tail(Reader):
+    """`anabranch tail`, which is the console's interface over HTTP."""
+
+    name = "tail"
+    protocol = Protocol.CONSOLE
+
+    def __init__(self, node: NodeProcess) -> None:
+        self._node = node
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        words = ("tail", topic, "--from", "earliest", "--limit", str(count), "--json", "--partition", "0")
+        lines = command(self._node, *words).splitlines()
+        return [self._told(json.loads(line)) for line in lines]
+
+    @staticmethod
+    def _told(line: Mapping[str, Any]) -> Told:
+        headers: Headers = tuple((name, _bytes(value)) for name, value in line.get("headers", ()))
+        key, value = (_field(line, name) for name in ("key", "value"))
+        return Told(line["offset"], value, key, headers, line.get("timestamp"))
+
+
+def _field(line: Mapping[str, Any], name: str) -> bytes | None:
+    encoded = line.get(f"{name}_base64")
+    return _bytes(line[name]) if encoded is None else base64.b64decode(encoded)
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) else str(value).encode()
+
+
+@dataclass(slots=True)
+class Spark(Reader):
+    """Spark's source: one query for all topics of the matrix, in a batch or as a stream."""
+
+    spark: SparkSession
+    node: NodeProcess
+    prefix: str
+    name: str = "spark"
+    _rows: dict[str, list[Told]] = field(default_factory=dict)
+    protocol = Protocol.SPARK
+
+    def read(self, topic: str, count: int) -> list[Told]:
+        if topic not in self._rows:
+            self._rows = told_rows(self._load(self.spark.read).collect())
+        assert len(self._rows[topic]) == count
+        return self._rows[topic]
+
+    def _load(self, reader: Any) -> DataFrame:
+        named = reader.format("anabranch").option("endpoint", f"anabranch://{self.node.addresses['pipeline']}")
+        options = {"subscribePattern": f"{self.prefix}.*", "includeHeaders": "true", "includeMetadata": "true"}
+        loaded: DataFrame = named.options(**options, startingOffsets="earliest").load()
+        # Times as numbers: Python's own do not reach as far.
+        return loaded.withColumns(
+            {"timestamp": loaded["timestamp"].cast("double"), "written": loaded["written"].cast("double")}
+        )
+
+
+def told_rows(rows: Sequence[Any]) -> dict[str, list[Told]]:
+    """What rows tell, by topic, in the order of offsets."""
+    found: dict[str, list[Told]] = {}
+    for row in sorted(rows, key=lambda row: int(row["offset"])):
+        headers = tuple((one["key"], _plain(one["value"])) for one in row["headers"] or ())
+        found.setdefault(row["topic"], []).append(
+            Told(
+                row["offset"],
+                _plain(row["value"]),
+                _plain(row["key"]),
+                headers,
+                created(round(row["timestamp"] * 1000)),
+                round(row["written"] * 1000),
+            )
+        )
+    return found
+
+
+def _plain(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

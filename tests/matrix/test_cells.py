@@ -1,0 +1,109 @@
+"""Every writer times every reader: what one wrote, as the other tells it, over real sockets, kind by kind.
+
+Clients of one protocol are rows of their own: what a library does with a field is as much of the way as what the node
+does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.matrix import table
+from tests.matrix.conftest import Clients, Written, differences
+from tests.matrix.expected import Protocol
+from tests.matrix.kinds import KINDS, Told
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+MARKERS = {
+    "java-new": "java",
+    "pravega-java": "java",
+    "ydb-go": "go",
+    "ydb-java": "java",
+    "spark": "spark",
+}
+WRITERS = (
+    *("confluent-kafka", "kafka-python", "java-new"),
+    *("pravega-wheel", "pravega-java"),
+    *("ydb-grpc", "ydb-python", "ydb-go", "ydb-java"),
+    *("sbp-v0.1", "produce", "spark"),
+)
+READERS = (
+    *("confluent-kafka", "kafka-python", "java-new"),
+    *("pravega-wheel", "pravega-java"),
+    *("ydb-grpc", "ydb-python", "ydb-go", "ydb-java"),
+    *("tail", "spark"),
+)
+
+
+def marks(*names: str) -> list[pytest.MarkDecorator]:
+    """The toolchains that these clients need."""
+    return [getattr(pytest.mark, MARKERS[name]) for name in names if name in MARKERS]
+
+
+# Spark reads all topics with one query, when everything is written.
+CELLS = [
+    pytest.param(writer, reader, marks=marks(writer, reader))
+    for last in (False, True)
+    for writer in WRITERS
+    for reader in READERS
+    if (reader == "spark") is last
+]
+
+
+Cell = Callable[[str, str], Mapping[str, Told]]
+
+
+@pytest.fixture(scope="module")
+def cell(clients: Clients, written: Callable[[str], Written]) -> Cell:
+    """What a reader tells of each kind that a writer has written; read, and compared, once."""
+    done: dict[tuple[str, str], tuple[list[str], dict[str, Told]]] = {}
+
+    def read(writer: str, reader: str) -> Mapping[str, Told]:
+        if (writer, reader) not in done:
+            source = written(writer)
+            done[writer, reader] = differences(clients.writer(writer), clients.reader(reader), source)
+        found, seen = done[writer, reader]
+        assert not found, "\n".join(found)
+        assert seen
+        return seen
+
+    return read
+
+
+@pytest.mark.parametrize(("writer", "reader"), CELLS)
+def test_cell(writer: str, reader: str, cell: Cell) -> None:
+    cell(writer, reader)
+
+
+WRITES = {
+    Protocol.KAFKA: "confluent-kafka",
+    Protocol.PRAVEGA: "pravega-wheel",
+    Protocol.YDB: "ydb-grpc",
+    Protocol.SBP: "sbp-v0.1",
+    Protocol.CONSOLE: "produce",
+    Protocol.SPARK: "spark",
+}
+READS = {
+    Protocol.KAFKA: "confluent-kafka",
+    Protocol.PRAVEGA: "pravega-java",
+    Protocol.YDB: "ydb-grpc",
+    Protocol.CONSOLE: "tail",
+    Protocol.SPARK: "spark",
+}
+"""Whose cells the table is made of: the client that can say, and is told, the most."""
+
+
+@pytest.mark.java
+@pytest.mark.spark
+def test_the_table_of_the_documentation_is_what_readers_told(cell: Cell) -> None:
+    results = {
+        (writer, reader): cell(name, other) for writer, name in WRITES.items() for reader, other in READS.items()
+    }
+    made = table.render(KINDS, list(WRITES), list(READS), results)
+    if os.environ.get("ANBR_MATRIX") == "write":
+        table.store(made)
+    assert table.stored() == made, "ANBR_MATRIX=write pytest tests/matrix/test_cells.py writes it"
