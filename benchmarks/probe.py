@@ -61,30 +61,37 @@ class Usage:
 
 
 class Watch:
-    """Context manager that measures one process; ``usage`` is set on leaving.
+    """Context manager that measures one process with its children; ``usage`` is set on leaving.
 
-    CPU time is of user and system together, of the whole process with all its threads.
+    CPU time is of user and system together, of the whole processes with all their threads. Of memory that several of
+    them share each counts its own.
     """
 
     def __init__(self, pid: int, interval: float = 0.05) -> None:
-        self._process = psutil.Process(pid)
+        process = psutil.Process(pid)
+        self._processes = [process, *process.children(recursive=True)]
         self._interval = interval
         self._done = threading.Event()
         self._peak = 0
         self.usage = Usage(0.0, 0, 0)
 
     def _cpu(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
+        return float(sum(times.user + times.system for times in (one.cpu_times() for one in self._processes)))
+
+    def _rss(self) -> int:
+        return sum(one.memory_info().rss for one in self._processes)
+
+    def _disk_bytes(self) -> int:
+        return sum(one.io_counters().write_bytes for one in self._processes)
 
     def _sample(self) -> None:
         while not self._done.wait(self._interval):
-            self._peak = max(self._peak, self._process.memory_info().rss)
+            self._peak = max(self._peak, self._rss())
 
     def __enter__(self) -> Watch:
-        self._peak = self._process.memory_info().rss
+        self._peak = self._rss()
         self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._written = self._process.io_counters().write_bytes
+        self._written = self._disk_bytes()
         self._began = self._cpu()
         self._thread.start()
         return self
@@ -93,7 +100,7 @@ class Watch:
         cpu = self._cpu() - self._began
         self._done.set()
         self._thread.join()
-        written = self._process.io_counters().write_bytes - self._written
+        written = self._disk_bytes() - self._written
         self.usage = Usage(cpu, self._peak, written)
 
 

@@ -46,6 +46,13 @@ TARGETS = {
             "power loss: flush.messages=1, flushed before acknowledged",
         ),
         Target(
+            "workers-2-fsync",
+            "anabranch",
+            {"sbp.durability": "fsync", "node.workers": "2", "node.worker_port_step": "0"},
+            "power loss; two processes that are one node",
+            asked_for=True,
+        ),
+        Target(
             "document-fsync",
             "document",
             {"sbp.durability": "fsync"},

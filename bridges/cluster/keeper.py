@@ -154,7 +154,9 @@ class Keeper:
         return sorted(self._giving)
 
     def owner(self, slot: int) -> Member | None:
-        """Who acts for a slot, as far as this node knows."""
+        """Who acts for a slot, as far as this node knows: not yet a worker that is back, and has what its former self
+        had, but does not serve."""
         if not self.slots or self.slots[slot].owner == NOBODY:
             return None
-        return self.members.get(self.slots[slot].owner)
+        member = self.members.get(self.slots[slot].owner)
+        return None if member is None or member.state is State.JOINING else member

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -95,7 +95,7 @@ class Cluster:
         await self._db.open()
         await self._surely(tables.make)
         if workers:
-            self._begin(await self._surely(partial(tables.succeed, node_id=self.node_id, workers=workers)))
+            await self._begin(await self._surely(partial(tables.succeed, node_id=self.node_id, workers=workers)))
             return
         seen: tuple[int, int] | None = None
         since = 0.0
@@ -115,10 +115,13 @@ class Cluster:
             elif now - since >= self._patience.lease:
                 await self._surely(partial(tables.claim, start=found.start, beats=found.beats, by=0))
             await asyncio.sleep(self._patience.heartbeat / 2)
-        self._begin(found)
+        await self._begin(found)
 
-    def _begin(self, start: int) -> None:
+    async def _begin(self, start: int) -> None:
         self._keeper = Keeper(start, self._patience)
+        # Clients that come before this node is one of those that serve are to know the others. What it owns it learns
+        # when somebody is there who has to be told.
+        self._nodes = _serving((await self._surely(partial(tables.look, known=-1))).members)
         self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
 
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None:
@@ -340,9 +343,7 @@ class Cluster:
         asked = time.monotonic()
         look = await self._db.run(partial(tables.look, known=keeper.version))
         news = keeper.looked(look, asked, time.monotonic())
-        self._nodes = tuple(
-            sorted((one for one in keeper.members.values() if one.state in SERVING), key=lambda one: one.node_id)
-        )
+        self._nodes = _serving(keeper.members.values())
         await self._tell(news)
         if before - keeper.members.keys():
             for gone in self.on_gone:
@@ -434,6 +435,10 @@ def _hold(connection: Connection, slot: int, start: int) -> None:
     owner = tables.hold(connection, slot, start)
     if owner is not None:
         raise NotOwner(f"slot {slot}", owner)
+
+
+def _serving(members: Iterable[Member]) -> tuple[Member, ...]:
+    return tuple(sorted((one for one in members if one.state in SERVING), key=lambda one: one.node_id))
 
 
 def _is_over_for(connection: Connection, start: int) -> bool:

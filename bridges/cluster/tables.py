@@ -68,9 +68,12 @@ def enter(connection: Connection, node_id: int) -> int | Member:
 
 
 def succeed(connection: Connection, node_id: int, workers: Collection[int]) -> int:
-    """A new start of one of ``workers``, JOINING, that has all its former self had: its number. To be called where
-    it is certain that no process of that self lives, nor of any node that is none of the workers: these are members no
-    more."""
+    """A new start of one of ``workers`` that has all its former self had: its number. To be called where it is certain
+    that no process of that self lives, nor of any node that is none of the workers: these are members no more.
+
+    Who was UP stays so, at the addresses that others know: it serves there in a moment, and clients that were told
+    meanwhile that there is no such node would forget it.
+    """
     (start,) = connection.execute(_LOCK).fetchone()
     connection.execute("UPDATE cluster_state SET next_start = ?", (start + 1,))
     connection.execute(
@@ -80,6 +83,12 @@ def succeed(connection: Connection, node_id: int, workers: Collection[int]) -> i
     epoch = next_epoch(connection)
     for former, whose in members:
         if whose == node_id:
+            connection.execute(
+                "UPDATE cluster_nodes SET (state, server_id, addresses, rack) = "
+                "(SELECT state, server_id, addresses, rack FROM cluster_nodes WHERE start = ?) "
+                "WHERE start = ? AND EXISTS (SELECT 1 FROM cluster_nodes WHERE start = ? AND state = 'up')",
+                (former, start, former),
+            )
             moved = "UPDATE cluster_slots SET owner = ?, epoch = ? WHERE owner = ?"
             connection.execute(moved, (start, epoch, former))
         elif whose not in workers:

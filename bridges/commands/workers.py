@@ -7,6 +7,7 @@ loading anything, and they end when the parent does, however that comes.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import json
@@ -17,6 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -38,22 +40,27 @@ _STEADY_S = 60.0
 """A worker that has served for so long is started again at once when it ends."""
 _ENDING_S = 10.0
 """What a worker may take to end, beyond the time that it waits for requests in flight."""
+_BEAT_S = 1.0
+_SILENT_S = 10.0
+"""A worker that serves and whose event loop has told nothing for so long is killed: nobody else can serve what it has
+before its store is free. Stopped processes, and clients' requests that never end, are what that is about."""
 _PR_SET_PDEATHSIG = 1
 
 
 class _Child:
     """A worker as its parent knows it. ``pid`` 0: it is to be started ``at`` that time of the monotonic clock."""
 
-    __slots__ = ("addresses", "at", "failures", "number", "pid", "pipe", "serves", "started")
+    __slots__ = ("addresses", "at", "failures", "heard", "number", "pid", "pipe", "serves", "started")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.pid = 0
         self.at = 0.0
         self.started = 0.0
+        self.heard = 0.0
         self.failures = 0
         self.pipe = -1
-        """Where it tells its addresses, once it serves; -1: it has."""
+        """Where it tells its addresses, once it serves, and from then on that it lives."""
         self.serves = False
         self.addresses: dict[str, str] = {}
 
@@ -168,8 +175,12 @@ class Workers:
         """For a signal, a worker that serves, or the time of something."""
         signals = self._signals.fileno()
         pipes = [child.pipe for child in self._children if child.pipe >= 0]
-        times = [child.at for child in self._children if not (child.pid or self._stopping)]
-        first = min([*times, self._kill_at])
+        times = [self._kill_at]
+        if not self._stopping:
+            times += [child.at for child in self._children if not child.pid]
+            times += [child.heard + _SILENT_S for child in self._children if child.serves]
+        first = min(times)
+        before = time.monotonic()
         pause = None if first == float("inf") else max(0.0, first - time.monotonic())
         readable, _, _ = select.select([signals, *pipes], [], [], pause)
         if signals in readable:
@@ -179,9 +190,17 @@ class Workers:
                 elif number == signal.SIGHUP:
                     self._hang_up()
         self._reap()
+        if time.monotonic() - before > (pause or 0.0) + _BEAT_S:
+            # What has kept this process from looking is no fault of theirs.
+            for child in self._children:
+                child.heard = time.monotonic()
         for child in self._children:
             if child.pipe in readable:
                 self._hear(child)
+            elif child.serves and not self._stopping and time.monotonic() - child.heard >= _SILENT_S:
+                self._log.error("a worker does not get on, and is killed", worker=child.number, pid=child.pid)
+                child.heard = time.monotonic()
+                os.kill(child.pid, signal.SIGKILL)
         if time.monotonic() >= self._kill_at:
             self._kill_at = float("inf")
             self._log.error("workers do not end, and are killed")
@@ -190,9 +209,11 @@ class Workers:
 
     def _hear(self, child: _Child) -> None:
         told = os.read(child.pipe, 1 << 16)
-        child.close()
+        child.heard = time.monotonic()
         if not told:
-            return  # it has ended, which another signal tells
+            child.close()  # it has ended, which a signal tells
+        if not told or child.serves:
+            return
         child.addresses = json.loads(told)
         child.serves = True
         if self._served or not all(one.serves for one in self._children):
@@ -283,6 +304,7 @@ class _Service:
     def __init__(self, node: Node, writing: int) -> None:
         self._node = node
         self._writing = writing
+        self._beating: asyncio.Task[None] | None = None
 
     @property
     def failure(self) -> str | None:
@@ -292,9 +314,19 @@ class _Service:
         await self._node.start(ready_file)
         process.reload_on_hangup(self._node.settings, self._node.reload)
         told = {name: str(address) for name, address in self._node.addresses.items()}
+        os.set_blocking(self._writing, False)
         os.write(self._writing, json.dumps(told).encode())
+        self._beating = asyncio.create_task(self._beat(), name="signs of life")
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            with suppress(BlockingIOError):
+                os.write(self._writing, b"\n")
 
     async def stop(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
         await self._node.stop()
 
     def hurry(self) -> None:

@@ -8,11 +8,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bridges.node.worker import LEASE_S
 from tests.cluster.load import (
     PARTITIONS,
     PATIENCE,
@@ -23,6 +25,7 @@ from tests.cluster.load import (
     await_leaders,
     read_all,
 )
+from tests.compose.clients import Clients
 from tests.conftest import NodeFactory
 from tests.node_process import NodeFailed, NodeProcess
 
@@ -54,9 +57,16 @@ def children(node: NodeProcess) -> list[int]:
     return [int(pid) for pid in found.split()]
 
 
+def is_alive(pid: int) -> bool:
+    """Whether it may still do anything; not so one whose parent has not asked for its end."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
 def await_end(pids: list[int]) -> None:
     began = time.monotonic()
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+    while any(is_alive(pid) for pid in pids):
         assert time.monotonic() - began < PATIENCE
         time.sleep(0.01)
 
@@ -113,6 +123,22 @@ def test_clients_go_on_when_a_worker_is_killed(make: NodeFactory) -> None:
     await_leaders(admin, {0, 1})
     assert writer.longest < 30
     assert node.terminate() == 0
+
+
+def test_a_worker_that_does_not_get_on_is_killed(make: NodeFactory) -> None:
+    node = workers(make, 2)
+    admin = made(node)
+    await_leaders(admin, {0, 1})
+    stopped = children(node)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    await_end([stopped])
+    assert "does not get on" in node.tail()
+    await_leaders(admin, {0, 1})
+    writer = Writer(bootstrap(node))
+    writer.write(1)
+    writer.close()
+    assert writer.failed == []
+    assert {partition for partition, _ in writer.acknowledged} == set(range(PARTITIONS))
 
 
 def test_workers_end_with_their_parent_and_nothing_is_lost(make: NodeFactory) -> None:
@@ -176,3 +202,34 @@ def test_what_workers_cannot_be_is_told(make: NodeFactory) -> None:
         node.start()
     code = subprocess.run([*node.command(), "--workers", "0"], capture_output=True, check=False, timeout=PATIENCE)
     assert code.returncode == 2
+
+
+def test_histories_of_clients_are_clean_when_workers_and_their_parent_are_killed(
+    make: NodeFactory, tmp_path: Path
+) -> None:
+    node = workers(make, 2)
+    clients = Clients(bootstrap(node), tmp_path / "histories", "judged")
+    clients.begin()
+    try:
+        for number in range(6):
+            pids = children(node)
+            victim = pids[number % 2]
+            if number == 3:
+                # Longer than a lease: the other takes its slots, unless it was stopped as it had the database; and it
+                # finds that it was ended when it wakes up. Their parent would have killed it before that.
+                os.kill(node.pid, signal.SIGSTOP)
+                os.kill(victim, signal.SIGSTOP)
+                time.sleep(LEASE_S + 3)
+                os.kill(victim, signal.SIGCONT)
+                time.sleep(1)
+                os.kill(node.pid, signal.SIGCONT)
+            elif number == 4:
+                node.restart(kill=True)
+            else:
+                os.kill(victim, signal.SIGKILL)
+            print(f"fault {number}: all go on after {clients.progress():.1f} s")
+    finally:
+        clients.finish.set()
+    assert clients.end() == []
+    assert clients.unanswered() == []
+    assert node.terminate() == 0

@@ -184,7 +184,7 @@ async def test_a_worker_has_at_once_what_its_former_self_had(home: Home) -> None
     first = await home.do(tables.succeed, 10, workers)
     second = await home.do(tables.succeed, 11, workers)
     for start, node_id in ((first, 10), (second, 11)):
-        assert await home.do(tables.join, start, node_id, {}, "")
+        assert await home.do(tables.join, start, node_id, {"kafka": f"here:{start}"}, "")
     assert len(await home.give(first, SLOTS // 2, second)) == SLOTS // 2
     before = (await home.look()).slots or ()
     again = await home.do(tables.succeed, 11, workers)
@@ -192,10 +192,11 @@ async def test_a_worker_has_at_once_what_its_former_self_had(home: Home) -> None
     for old, new in zip(before, after, strict=True):
         assert new.owner == (again if old.owner == second else first)
         assert (new.epoch > max(one.epoch for one in before)) == (old.owner == second)
-    assert [(one.start, one.state) for one in (await home.look()).members] == [
-        (first, State.UP),
-        (again, State.JOINING),
-    ]
+    # Clients are told of it where it was.
+    members = {one.start: one for one in (await home.look()).members}
+    assert members.keys() == {first, again}
+    assert members[again].state is State.UP
+    assert members[again].addresses == {"kafka": f"here:{second}"}
     # What the former self asks for comes too late, and so does who was ending it.
     assert not await home.do(tables.beat, second)
     assert not await home.do(tables.claim, second, 0, first)

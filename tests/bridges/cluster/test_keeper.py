@@ -84,5 +84,7 @@ def test_slots_are_given_to_those_who_should_have_them() -> None:
     keeper.looked(Look(1, (ONE, TWO), slots(1, 1, 1, 2)), 0, 0)
     assert [(move.slot, move.to) for move in keeper.to_give()] == [(0, 2)]
     assert keeper.owner(3) == TWO
+    keeper.looked(Look(1, (ONE, replace(TWO, state=State.JOINING)), None), 0, 0)
+    assert keeper.owner(3) is None  # clients are told of who serves
     keeper.looked(Look(2, (replace(ONE, state=State.LEAVING), TWO), None), 0, 0)
     assert sorted((move.slot, move.to) for move in keeper.to_give()) == [(0, 2), (1, 2), (2, 2)]
