@@ -9,13 +9,13 @@ nodes from changing one table at the same time, of which one has to do it again.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING
 
 from bridges.catalog.topic import Beside
 from bridges.cluster.ownership import SERVING
 from bridges.errors import NotOwner
-from bridges.net.address import Address
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
@@ -89,11 +89,8 @@ class Owners:
 
     def address(self, member: Member, listener: str) -> tuple[str, int] | None:
         """Where clients are told that a listener of another node is; None if it has none of that name."""
-        told = member.addresses.get(listener)
-        if told is None or member.node_id == self._node_id:
-            return None
-        address = Address.parse(told)
-        return address.host, address.port
+        address = None if member.node_id == self._node_id else member.address(listener, socket.gethostname())
+        return None if address is None else (address.host, address.port)
 
     def find(self, node_id: int, listener: str) -> tuple[str, int] | None:
         """As :meth:`address`, by the node's id."""

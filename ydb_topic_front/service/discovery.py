@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bridges.cluster.members import State
-from bridges.net.address import Address
 from ydb_topic_front.wire.messages import messages
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ def register(registry: Registry, service: YdbService) -> None:
         ssl = service.node.tls(call.listener) is not None
         members = [] if service.node.owners is None else service.node.owners.nodes
         for member in [one for one in members if one.state is State.UP] or members:
-            told = member.addresses.get(call.listener)
+            told = member.address(call.listener, own.host)
             if told is not None:
-                address = own if member.node_id == service.node.node_id else Address.parse(told)
+                address = own if member.node_id == service.node.node_id else told
                 endpoint = result.endpoints.add(address=address.host, port=address.port, node_id=member.node_id + 1)
                 endpoint.ssl, endpoint.location = ssl, member.rack
         if not result.endpoints:
