@@ -12,7 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import ydb
 from confluent_kafka.admin import AdminClient, NewTopic
+from pravega_client import StreamManager
 
 from bridges.node.worker import LEASE_S
 from tests.cluster.load import (
@@ -25,9 +27,11 @@ from tests.cluster.load import (
     await_leaders,
     read_all,
 )
+from tests.cluster.test_failover import commanded
+from tests.cluster.test_pravega_clients import read
 from tests.compose.clients import Clients
 from tests.conftest import NodeFactory
-from tests.node_process import NodeFailed, NodeProcess
+from tests.node_process import ANY, NodeFailed, NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -233,3 +237,39 @@ def test_histories_of_clients_are_clean_when_workers_and_their_parent_are_killed
     assert clients.end() == []
     assert clients.unanswered() == []
     assert node.terminate() == 0
+
+
+def test_clients_of_the_other_protocols_reach_what_any_worker_has(make: NodeFactory) -> None:
+    node = workers(make, 2, start=False)
+    node.listen |= dict.fromkeys(("ydb", "pravega", "pravega-segmentstore"), ANY)
+    node.start()
+    await_leaders(made(node), {0, 1})
+    sent = {partition: [f"{partition}.{number}".encode() for number in range(50)] for partition in range(PARTITIONS)}
+    streams = StreamManager(f"tcp://{node.addresses['pravega']}")
+    streams.create_scope("workers")
+    streams.create_stream("workers", "events", 6)
+    events = streams.create_writer("workers", "events")
+    for turn in range(2):
+        for number in range(150):
+            events.write_event(f"{150 * turn + number}", routing_key=f"key-{number % 17}")
+        events.flush()
+        with ydb.Driver(ydb.DriverConfig(f"grpc://{node.ydb}", "/local")) as driver:
+            driver.wait(timeout=PATIENCE, fail_fast=True)
+            for partition, values in sent.items():
+                producer = {"producer_id": f"p{partition}", "partition_id": partition}
+                with driver.topic_client.writer(TOPIC, **producer) as writer:
+                    writer.write(values[25 * turn : 25 * turn + 25])
+                    writer.flush(timeout=PATIENCE)
+        if not turn:
+            for pid in children(node):
+                os.kill(pid, signal.SIGKILL)
+    found = read_all(bootstrap(node))
+    assert {place: value for place, value in found.items() if place[1] < 50} == {
+        (partition, offset): value for partition, values in sent.items() for offset, value in enumerate(values)
+    }
+    reader = streams.create_reader_group("group", "workers", "events").create_reader("reader")
+    assert sorted(read(reader, 300)) == list(range(300))
+    reader.reader_offline()
+    status = commanded(node, "status")
+    assert status.count("up ") == 2
+    assert all(address in status for name, address in node.addresses.items() if name.partition("/")[0] == "kafka")
