@@ -147,14 +147,19 @@ def overtake(connection: Connection, name: GroupName, places: Iterable[Place] | 
     return _drop(connection, [row for row in found if wanted is None or (row[4], row[5]) in wanted])
 
 
-def end(connection: Connection, transaction: Transaction, commit: bool) -> tuple[list[Pending], list[Valid]]:
-    """What is not pending any more, and the positions that are valid instead, in this transaction of the database.
+def end(
+    connection: Connection, transaction: Transaction, commit: bool, group: GroupName | None = None
+) -> tuple[list[Pending], list[Valid]]:
+    """What is not pending any more, and the positions that are valid instead, in this transaction of the database; of
+    one ``group`` alone if it is named.
 
     A position that becomes valid takes away what other transactions had said of its place before.
     """
     found = connection.execute(
         f"SELECT {_KEY}, seq, {_VALUE} FROM pending_positions WHERE front = ? AND txn = ?", transaction
     ).fetchall()
+    if group is not None:
+        found = [row for row in found if row[2:4] == group]
     gone = _drop(connection, [row[:7] for row in found])
     if not commit:
         return gone, []

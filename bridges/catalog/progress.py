@@ -240,6 +240,10 @@ class Progress:
             del self._readers[topic]
 
 
+def _anybody(connection: Connection) -> None:
+    pass
+
+
 class FrontProgress:
     """Progress as one front sees it: the groups of its space, by name."""
 
@@ -345,15 +349,23 @@ class FrontProgress:
         differing, _, _ = await self._db.run(write, then=remember)
         return differing
 
-    async def commit_with(self, transaction: str, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None:
+    async def commit_with(
+        self,
+        transaction: str,
+        group: str,
+        positions: Sequence[tuple[str, int, Committed]],
+        check: Callable[[Connection], None] = _anybody,
+    ) -> None:
         """Store positions that become valid when this front's ``transaction`` is committed; durable when this returns.
 
         Until then nobody is shown them. A position that is committed, or deleted, meanwhile in another way stays so.
+        ``check`` is asked in the same transaction of the database, and may raise.
         """
         hold = self.holding(group)
 
         def write(connection: Connection) -> list[Pending]:
             hold(connection)
+            check(connection)
             return pending_positions.put(connection, transaction, self._rows(group, positions))
 
         if positions:
@@ -367,17 +379,32 @@ class FrontProgress:
         be used again once it was.
         """
 
-        def remember(ended: tuple[list[Pending], list[Valid]]) -> None:
-            gone, valid = ended
-            for row in valid:
-                self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:]))])
-            if gone:
-                self._all._ended(gone)
-
         _, valid = await self._db.run(
-            lambda connection: pending_positions.end(connection, (self.name, transaction), commit), then=remember
+            lambda connection: pending_positions.end(connection, (self.name, transaction), commit),
+            then=self._end_seen,
         )
         return len(valid)
+
+    async def end_transaction_of(
+        self, transaction: str, group: str, check: Callable[[Connection], None], *, commit: bool
+    ) -> None:
+        """As :meth:`end_transaction`, of one group, which this node coordinates; ``check`` is asked in the same
+        transaction of the database, and may raise."""
+        hold = self.holding(group)
+
+        def write(connection: Connection) -> tuple[list[Pending], list[Valid]]:
+            hold(connection)
+            check(connection)
+            return pending_positions.end(connection, (self.name, transaction), commit, (self.space, group))
+
+        await self._db.run(write, then=self._end_seen)
+
+    def _end_seen(self, ended: tuple[list[Pending], list[Valid]]) -> None:
+        gone, valid = ended
+        for row in valid:
+            self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:]))])
+        if gone:
+            self._all._ended(gone)
 
     async def delete(self, group: str, places: Iterable[Place] | None = None) -> None:
         """Forget a group's positions in ``places``, or all of them, pending ones too, whoever committed them.
@@ -475,10 +502,6 @@ class FrontProgress:
             held.discard(self.name)
             if not held:
                 del holders[self.space, group]
-
-
-def _anybody(connection: Connection) -> None:
-    pass
 
 
 def _position(connection: Connection, name: GroupName, place: Place) -> Committed | None:

@@ -6,7 +6,7 @@ coordinates transactions knows what they are called, since when they are open an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -43,7 +43,8 @@ class TransactionView(Struct, frozen=True):
 
 
 class TransactionDirectory(Protocol):
-    """The transactional ids that a front coordinates. Looking at them changes nothing."""
+    """The transactional ids that a front coordinates. Looking at them changes nothing. Among several nodes those are
+    this node's; what is asked with a word of waiting tells of, and acts on, every node's."""
 
     @property
     def timed_out(self) -> int:
@@ -56,6 +57,14 @@ class TransactionDirectory(Protocol):
 
     def view(self, transactional_id: str) -> TransactionView | None:
         """One of them, None if there is no such id."""
+        ...
+
+    async def others(self) -> Sequence[TransactionView]:
+        """Those that other nodes coordinate, as they were about a second ago. Raises LogUnavailable."""
+        ...
+
+    async def find(self, transactional_id: str) -> TransactionView | None:
+        """One of them, whichever node coordinates it. Raises LogUnavailable."""
         ...
 
     def writing_to(self, topic: str, partition: int) -> Iterable[TransactionView | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -18,6 +19,10 @@ from bridges.console.paging import Page, flag, page_of
 from bridges.turns import in_order, sorting
 
 _log = structlog.get_logger("anabranch.console")
+
+
+_Others = Mapping[tuple[str, str], TransactionView]
+"""What other nodes coordinate, by transactional id and front."""
 
 
 class TransactionHandlers:
@@ -37,45 +42,60 @@ class TransactionHandlers:
         ``open``, only those of which something is."""
         only_open = flag(request, "open")
         page = page_of(request, {"name"})
+        others = await self._others()
         if page is None:
-            return await rows.answer(request, "transactions", self._rows(request, only_open))
-        found, total = await paging.chosen(self._names(request, only_open, page), page, descending=page.descending)
-        return await paging.answer("transactions", found, self._told, page, total)
+            return await rows.answer(request, "transactions", self._rows(request, only_open, others))
+        names = self._names(request, only_open, page, others)
+        found, total = await paging.chosen(names, page, descending=page.descending)
+        return await paging.answer("transactions", found, partial(self._told, others=others), page, total)
 
-    def _names(self, request: web.Request, only_open: bool, page: Page) -> Iterator[tuple[str, str] | None]:
+    async def _others(self) -> _Others:
+        return {
+            (view.transactional_id, front): view
+            for front, directory in self._node.transaction_directories.items()
+            for view in await directory.others()
+        }
+
+    def _views(self, others: _Others) -> Iterator[tuple[tuple[str, str], TransactionView]]:
         for front, directory in self._node.transaction_directories.items():
             for view in directory.transactions():
-                name = view.transactional_id
-                wanted = (view.started_ms is not None or not only_open) and page.finds(name)
-                shown = wanted and self._access.transaction(request, Operation.DESCRIBE, name)
-                yield (name, front) if shown else None
+                if (view.transactional_id, front) not in others:
+                    yield (view.transactional_id, front), view
+        yield from others.items()
 
-    def _told(self, one: tuple[str, str]) -> Iterator[dict[str, object]]:
-        found = self._node.transaction_directories[one[1]].view(one[0])
+    def _names(
+        self, request: web.Request, only_open: bool, page: Page, others: _Others
+    ) -> Iterator[tuple[str, str] | None]:
+        for name, view in self._views(others):
+            wanted = (view.started_ms is not None or not only_open) and page.finds(name[0])
+            shown = wanted and self._access.transaction(request, Operation.DESCRIBE, name[0])
+            yield name if shown else None
+
+    def _told(self, one: tuple[str, str], others: _Others) -> Iterator[dict[str, object]]:
+        found = others.get(one) or self._node.transaction_directories[one[1]].view(one[0])
         if found is not None:
             yield told(one[1], found, _now_ms())
 
-    def _rows(self, request: web.Request, only_open: bool) -> Iterator[dict[str, object] | None]:
+    def _rows(self, request: web.Request, only_open: bool, others: _Others) -> Iterator[dict[str, object] | None]:
         now_ms = _now_ms()
         names: list[tuple[str, str]] = []
         directories = self._node.transaction_directories
-        for front, directory in directories.items():
-            for view in directory.transactions():
-                if view.started_ms is not None or not only_open:
-                    names.append((view.transactional_id, front))
-                yield None
+        for name, view in self._views(others):
+            if view.started_ms is not None or not only_open:
+                names.append(name)
+            yield None
         for one in sorting(names):
             if one is None or not self._access.transaction(request, Operation.DESCRIBE, one[0]):
                 yield None
                 continue
-            found = directories[one[1]].view(one[0])
+            found = others.get(one) or directories[one[1]].view(one[0])
             yield None if found is None else told(one[1], found, now_ms)
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
         """One transactional id, and of an open transaction the groups and ``partitions`` that are part of it."""
         name = request.match_info["transaction"]
         self._access.require_transaction(request, Operation.DESCRIBE, name)
-        front, _, view = self._found(name)
+        front, _, view = await self._found(name)
 
         def partitions() -> Iterator[dict[str, object] | None]:
             for topic in sorting([*view.places]):
@@ -95,7 +115,7 @@ class TransactionHandlers:
         Answers with the id as it is then: markers that take long are on their way still."""
         name = request.match_info["transaction"]
         self._access.require_transaction(request, Operation.WRITE, name)
-        front, directory, before = self._found(name)
+        front, directory, before = await self._found(name)
         view = await directory.abort(name)
         _log.warning(
             "a transaction was aborted by an operator",
@@ -105,9 +125,9 @@ class TransactionHandlers:
         )
         return web.json_response(told(front, view, _now_ms()))
 
-    def _found(self, name: str) -> tuple[str, TransactionDirectory, TransactionView]:
+    async def _found(self, name: str) -> tuple[str, TransactionDirectory, TransactionView]:
         for front, directory in self._node.transaction_directories.items():
-            view = directory.view(name)
+            view = await directory.find(name)
             if view is not None:
                 return front, directory, view
         raise RequestError(f"there is no transactional id {name!r}", 404)

@@ -33,12 +33,14 @@ class TooManyPlaces(LogError):
 
 class OpenTransaction(Struct, eq=False, kw_only=True):
     """``places`` are the partitions it writes to, by topic, as they are in the database; ``in_flight`` what of it is on
-    its way into a log or the database, and must be there before its end is. ``ended``: it is open nowhere any more."""
+    its way into a log or the database, and must be there before its end is. ``ended``: it is open nowhere any more;
+    ``given_up``: or another node coordinates it, and this one does nothing more about it."""
 
     places: dict[str, set[int]] = field(default_factory=dict)
     in_flight: int = 0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: bool = False
 
     def __post_init__(self) -> None:
         self.quiet.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 _AT_ONCE = 64
 """Transactions whose ends are carried out at the same time."""
-_TOGETHER = 64
+TOGETHER = 64
 """Markers of one transaction that are under way at the same time."""
 _AGAIN_S, _AGAIN_MOST_S = 0.1, 10.0
 
@@ -37,8 +37,9 @@ T = TypeVar("T", bound=OpenTransaction)
 
 class TransactionEnds(Generic[T]):
     """Carries out ends. ``finish`` does what belongs to an end beside its markers, once these are everywhere, and is
-    repeated with them if it raises; ``ended`` is called for each that is done. ``what`` is for the node's log. Belongs
-    to the event loop."""
+    repeated with them if it raises; ``ended`` is called for each that is done. ``what`` is for the node's log. Where
+    partitions are other nodes', ``mark`` sees that some of them have the marker; it raises if they have not. Belongs to
+    the event loop."""
 
     def __init__(
         self,
@@ -47,12 +48,14 @@ class TransactionEnds(Generic[T]):
         what: str,
         finish: Callable[[T], Awaitable[object]],
         ended: Callable[[T], None],
+        mark: Callable[[T, Sequence[Place]], Awaitable[None]] | None = None,
     ) -> None:
         self._logs = logs
         self._barrier = barrier
         self._what = what
         self._finish = finish
         self._ended = ended
+        self._mark = mark or self._mark_here
         self._due: deque[tuple[T, float]] = deque()
         self._working = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +99,12 @@ class TransactionEnds(Generic[T]):
         try:
             while self._due:
                 transaction, delay = self._due.popleft()
-                if await self._carried_out(transaction):
+                if transaction.given_up:
+                    continue
+                done = await self._carried_out(transaction)
+                if transaction.given_up:
+                    continue
+                if done:
                     self._ended(transaction)
                 else:
                     self._spawn(self._later(transaction, delay))
@@ -117,12 +125,11 @@ class TransactionEnds(Generic[T]):
 
     async def _end_everywhere(self, transaction: T) -> None:
         places = transaction.places_in_order()
-        for start in range(0, len(places), _TOGETHER):
-            some = places[start : start + _TOGETHER]
-            results = await asyncio.gather(*(self._end(transaction, place) for place in some), return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
+        for start in range(0, len(places), TOGETHER):
+            await self._mark(transaction, places[start : start + TOGETHER])
+
+    async def _mark_here(self, transaction: T, places: Sequence[Place]) -> None:
+        await all_of(self._end(transaction, place) for place in places)
 
     async def _end(self, transaction: T, place: Place) -> None:
         to = self._logs.get(*place)
@@ -139,3 +146,10 @@ class TransactionEnds(Generic[T]):
         producer_id, epoch, commit = transaction.producer_id, transaction.marker_epoch, transaction.commits
         marked: asyncio.Future[Appended] = awaited(lambda done: to.append_marker(producer_id, epoch, commit, done))
         await marked
+
+
+async def all_of(works: Iterable[Awaitable[object]]) -> None:
+    """Return when all have ended. Raises what the first of them has raised."""
+    for result in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -34,6 +34,12 @@ class LiveAttempts:
         found = self._find(transactional_id)
         return None if found is None else _view(found)
 
+    async def others(self) -> list[TransactionView]:
+        return []
+
+    async def find(self, transactional_id: str) -> TransactionView | None:
+        return self.view(transactional_id)
+
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
         for one in self._writes.attempts.places.writing_to(topic):
             yield _view(one) if one.writes_to((topic, partition)) else None

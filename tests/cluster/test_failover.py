@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -25,30 +23,7 @@ from tests.cluster.load import (
     leaders,
     read_all,
 )
-from tests.conftest import NodeFactory
 from tests.node_process import NodeProcess
-from tests.postgres import Postgres
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, postgres: Postgres) -> Iterator[list[NodeProcess]]:
-    factory = NodeFactory(tmp_path)
-    bucket = tmp_path / "bucket"
-    bucket.mkdir()
-    stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
-    url = postgres.made()
-    try:
-        made = []
-        for number in (1, 2, 3):
-            own = {"cluster.database": url, "node.id": f"{number}", "sbp.object_log": f"{number}"}
-            made.append(factory(f"node{number}", settings=stored | own, start=False))
-        for node in made:
-            node.launch()
-        for node in made:
-            node.await_ready()
-        yield made
-    finally:
-        factory.dispose()
 
 
 def commanded(node: NodeProcess, *arguments: str, code: int = 0) -> str:

@@ -24,6 +24,7 @@ from kafka_front.service.share.sessions import ShareSession, ShareSessions
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Change
     from bridges.log.partition_log import PartitionLog
     from bridges.node.front import NodeServices
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from kafka_front.settings import KafkaSettings
 
 _log = structlog.get_logger("anabranch.kafka.share")
+
+_FOLLOWED = "kafka group configuration"
 
 Key = tuple[str, bytes, int]
 """Group, topic id, partition."""
@@ -123,6 +126,8 @@ class ShareService:
 
     async def load(self) -> None:
         """Know the groups of the last run."""
+        self._node.db.changes.mirror(_FOLLOWED, tables.read_configs, self._follow)
+        self.configs = await self._node.db.run(tables.read_configs)
         await self._read()
         if self._owners is not None:
             self._owners.on_gained.append(self._gained)
@@ -141,8 +146,7 @@ class ShareService:
                 _log.warning("share partition not stored", group=live.key[0], reason=str(error))
 
     async def _read(self) -> None:
-        names, self.configs = await self._node.db.run(tables.read_groups)
-        for name in names:
+        for name in await self._node.db.run(tables.read_groups):
             if self._owned is None or self._owners is None or self._owners.is_mine(self._slot(name)):
                 self._groups.setdefault(name, ShareGroup(name))
 
@@ -313,7 +317,19 @@ class ShareService:
             if not own:
                 del self.configs[group_id]
 
-        await self._node.db.run(partial(tables.configure, group=group_id, changes=changes), then=stored)
+        note = self._node.db.changes.note(_FOLLOWED, [group_id])
+
+        def write(connection: Connection) -> None:
+            note(connection)
+            tables.configure(connection, group_id, changes)
+
+        await self._node.db.run(write, then=stored)
+
+    def _follow(self, found: tables.Configs, groups: Collection[str] | None) -> None:
+        """Another node has changed what ``groups`` (None: any) are configured with."""
+        for name in list(self.configs) if groups is None else groups:
+            self.configs.pop(name, None)
+        self.configs.update(found)
 
     def lock_ms(self, group_id: str) -> int:
         """How long a member has a record."""

@@ -8,10 +8,11 @@ is one owner of a share partition at a time, whoever believes to be it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
+from bridges.catalog.following import rows_named
 from bridges.catalog.sql import Connection, upsert
 from kafka_front.service.share.partition import StoredSpan
 
@@ -48,13 +49,22 @@ def erase_topic(connection: Connection, topic: str) -> None:
     connection.execute("DELETE FROM front_kafka_share_partitions WHERE topic = ?", (topic,))
 
 
-def read_groups(connection: Connection) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """Names of all share groups; and what groups are configured with."""
-    groups = [str(row[0]) for row in connection.execute("SELECT grp FROM front_kafka_share_groups")]
-    configs: dict[str, dict[str, str]] = {}
-    for group, name, value in connection.execute("SELECT grp, name, value FROM front_kafka_group_configs"):
+def read_groups(connection: Connection) -> list[str]:
+    """Names of all share groups."""
+    return [str(row[0]) for row in connection.execute("SELECT grp FROM front_kafka_share_groups")]
+
+
+Configs = dict[str, dict[str, str]]
+"""What groups are configured with, by group and name."""
+
+
+def read_configs(connection: Connection, groups: Collection[str] | None = None) -> Configs:
+    """What groups are configured with: these, or all that are."""
+    rows = rows_named(connection, "SELECT grp, name, value FROM front_kafka_group_configs", "grp", groups)
+    configs: Configs = {}
+    for group, name, value in rows:
         configs.setdefault(str(group), {})[str(name)] = str(value)
-    return groups, configs
+    return configs
 
 
 def configure(connection: Connection, group: str, changes: dict[str, str | None]) -> None:

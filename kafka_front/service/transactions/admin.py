@@ -54,6 +54,8 @@ class TransactionAdmin:
                 code = ErrorCode.INVALID_REQUEST
             elif not self._access.transaction(ctx, Operation.DESCRIBE, name):
                 code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            elif (elsewhere := self._elsewhere(name)) is not None:
+                code = elsewhere
             elif name not in known:
                 code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             else:
@@ -68,6 +70,13 @@ class TransactionAdmin:
             once.rows(found.place_count)
             response.transaction_states.append(self._described(ctx, name, found))
         return response
+
+    def _elsewhere(self, name: str) -> ErrorCode | None:
+        try:
+            self._transactions.require(name)
+        except KafkaError as error:
+            return ErrorCode(error.code)
+        return None
 
     def _described(self, ctx: Context, name: str, transaction: Transaction) -> _Described:
         row = transaction.row

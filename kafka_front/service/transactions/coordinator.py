@@ -193,7 +193,7 @@ class Coordinator:
         if durable:
             reply(Producer(NONE, row.producer_id, row.epoch))
             return
-        if row.epoch == NO_EPOCH:
+        if row.epoch == NO_EPOCH and not transaction.given_up:
             self.transactions.pop(row.transactional_id, None)  # nobody has been told of it
         reply(Producer(NOT_AVAILABLE))
 
@@ -261,6 +261,7 @@ class Coordinator:
 
     def _added(self, transaction: Transaction, save: Save, adds: list[Add], now: Now, durable: bool) -> None:
         # Groups keep their room until the transaction has ended.
+        durable = durable and not transaction.given_up  # its next coordinator knows what is durable
         self.open_places.release(len(save.places) + (0 if durable else len(save.groups)))
         if durable:
             transaction.row = save.row
@@ -365,7 +366,7 @@ class Coordinator:
         if durable:
             self._timers.remove(transaction.row.transactional_id)
             self._end(transaction)
-        else:
+        elif not transaction.given_up:
             self._timers.set(transaction.row.transactional_id, now.ms, _AGAIN_MS)
 
     def _decided(self, transaction: Transaction, reply: Callable[[Producer], None], now: Now, durable: bool) -> None:
@@ -402,6 +403,20 @@ class Coordinator:
         transaction.ended.set()
 
     # --- life -------------------------------------------------------------------------------------------------------
+
+    def surrender(self, name: str) -> None:
+        """Another node coordinates the id from now on: whoever waits is told to look for it, and it is forgotten."""
+        transaction = self.transactions.pop(name, None)
+        if transaction is None:
+            return
+        transaction.given_up = True
+        self._timers.remove(name)
+        self.open_places.forget(transaction)
+        self.open_places.release(len(transaction.groups))
+        transaction.groups.clear()
+        waiting, transaction.waiting = transaction.waiting, []
+        transaction.ended.set()
+        _tell(waiting, NOT_AVAILABLE)
 
     def restore(self, now: Now, row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
         """Bring a transactional id back; an end that was decided is to be carried out by the caller."""
@@ -440,6 +455,8 @@ class Coordinator:
 
         def done(now: Now, durable: bool) -> None:
             transaction.pending = Pending.NOTHING
+            if transaction.given_up:
+                durable = False  # or it is: its next coordinator goes on from what is
             if durable:
                 transaction.row = save.row
             then(now, durable)

@@ -56,7 +56,6 @@ class TransactionRequests:
         self._access = service.access
         self._transactions = service.transactions
         self._ids = service.producer_ids
-        self._owners = service.node.owners
 
     async def init(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """InitProducerId: of idempotent producers a new id, of transactional ones the next epoch of theirs."""
@@ -66,9 +65,6 @@ class TransactionRequests:
                 self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
         else:
             self._may_write(ctx, name)
-            if self._owners is not None and len(self._owners.nodes) > 1:
-                message = "transactions are not served yet by a cluster of several nodes"
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
         expected = None
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer has an id and an epoch, or neither")
@@ -126,6 +122,7 @@ class TransactionRequests:
                     accepted.append(row)
                     places.append((topic.name, index))
         if verify:
+            self._transactions.require(name)
             for row, place in zip(accepted, places, strict=True):
                 row.partition_error_code = _told(ctx, self._transactions.coordinator.check(name, *producer, place))
                 if row.partition_error_code == WRONG_STATE and ctx.version >= _ABORTABLE_SINCE:

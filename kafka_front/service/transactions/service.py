@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +17,7 @@ from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.transaction_ends import TransactionEnds
 from kafka_front.service.log_errors import Refused
 from kafka_front.service.transactions import tables
+from kafka_front.service.transactions.among import Among
 from kafka_front.service.transactions.coordinator import (
     CONCURRENT,
     FENCED,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Change
     from bridges.log.interfaces import AppendDone, Batch
+    from bridges.log.open_transaction import Place
     from bridges.log.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from kafka_front.settings import KafkaSettings
@@ -69,8 +71,13 @@ class Transactions:
             settings.transaction_max_timeout_ms, settings.transactional_ids, settings.transaction_partitions
         )
         self.coordinator = Coordinator(limits, self, self._begin_end, node.barrier)
+        self.among: Among | None = None
+        """Which ids this node coordinates, and what it does for others' transactions; None: it has all of them."""
+        if node.owners is not None and node.peers is not None:
+            self.among = Among(node, node.owners, node.peers, self)
+        mark = None if self.among is None else self.among.mark
         self._ends: TransactionEnds[Transaction] = TransactionEnds(
-            node.logs, node.barrier, "a transaction", self._finish, self._ended
+            node.logs, node.barrier, "a transaction", self._finish, self._ended, mark
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -80,28 +87,37 @@ class Transactions:
         return Now(int(self._loop.time() * 1000), time.time_ns() // 1_000_000)
 
     async def load(self) -> None:
-        """Know all transactional ids, and carry out what was decided."""
-        rows, places, groups = await self._node.db.run(tables.read)
-        now = self.now()
-        restored = [
-            self.coordinator.restore(
-                now, row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())
-            )
-            for row in rows
-        ]
+        """Know all transactional ids, and carry out what was decided; among several nodes each comes with its slot."""
         self._node.catalog.on_change.append(self._changed)
-        self._ends.begin(one for one in restored if one.state in DECIDED)
+        if self.among is not None:
+            return
+        rows, places, groups = await self._node.db.run(tables.read)
+        for row in rows:
+            self.restore(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ()))
         known = {row.transactional_id for row in rows if row.state == TxnState.ONGOING or row.state in DECIDED}
         for name in self._node.progress.transactions():
             if name not in known:  # its end was told before the positions were durable, and that they are not seen
                 await self._node.progress.end_transaction(name, commit=False)
+
+    def restore(self, row: Row, places: Iterable[Place], groups: Iterable[str]) -> None:
+        """Coordinate an id from now on, and carry out what was decided of it."""
+        transaction = self.coordinator.restore(self.now(), row, places, groups)
+        if transaction.state in DECIDED:
+            self._begin_end(transaction)
         self.touched()
+
+    def require(self, name: str) -> None:
+        """Raises KafkaError where another node coordinates an id, or this one not yet."""
+        if self.among is not None:
+            self.among.require(name)
 
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
         self._closed = True
         self._alarm.cancel()
         await self._ends.close()
+        if self.among is not None:
+            await self.among.close()
 
     def touched(self) -> None:
         """The coordinator was used: set the timer to its next deadline."""
@@ -118,13 +134,21 @@ class Transactions:
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             self.coordinator.open_places.topic_deleted(change.topic.name)
+            if self.among is not None:
+                self.among.topic_deleted(change.topic)
 
     # --- the journal ------------------------------------------------------------------------------------------------
 
     def save(self, save: Save, done: Callable[[Now, bool], None]) -> None:
         """See :class:`.coordinator.Journal`."""
         self._settled.pop(save.row.transactional_id, None)
-        write = partial(tables.save, row=save.row, places=save.places, groups=save.groups, anew=save.anew)
+        hold = None if self.among is None else self.among.holding(save.row.transactional_id)
+
+        def write(connection: Connection) -> None:
+            if hold is not None:
+                hold(connection)
+            tables.save(connection, save.row, save.places, save.groups, anew=save.anew)
+
         try:
             written = self._node.db.submit(write)
         except LogError as error:
@@ -155,7 +179,9 @@ class Transactions:
             self._ends.begin([transaction])
 
     async def _finish(self, transaction: Transaction) -> None:
-        if transaction.groups:
+        if self.among is not None:
+            await self.among.finish(transaction)
+        elif transaction.groups:
             await self._node.progress.end_transaction(transaction.row.transactional_id, commit=transaction.commits)
 
     def _ended(self, transaction: Transaction) -> None:
@@ -168,11 +194,25 @@ class Transactions:
             names = list(self._settled)[:_SETTLED_AT_ONCE]
             rows = [self._settled.pop(name) for name in names]
 
-            await self._node.db.run(partial(tables.settle, rows=rows))
+            await self._keep(tables.settle, rows)
         expired = self.coordinator.expired(now_ms - self._settings.transactional_id_expiration_ms)
         gone = [row for row in expired[:_SETTLED_AT_ONCE] if self.coordinator.forget(row)]
         if gone:
-            await self._node.db.run(partial(tables.forget, rows=gone))
+            await self._keep(tables.forget, gone)
+
+    async def _keep(self, keep: Callable[[Connection, list[Row]], None], rows: list[Row]) -> None:
+        among = self.among
+
+        def write(connection: Connection) -> None:
+            own = rows if among is None else [row for row in rows if among.may_keep(connection, row.transactional_id)]
+            keep(connection, own)
+
+        await self._node.db.run(write)
+
+    def forget_settled(self, gone: Callable[[str], bool]) -> None:
+        """Others coordinate these: it is theirs to write down that something has ended."""
+        for name in [name for name in self._settled if gone(name)]:
+            del self._settled[name]
 
     # --- for requests -----------------------------------------------------------------------------------------------
 
@@ -184,7 +224,9 @@ class Transactions:
         return told
 
     async def _init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
+        self.require(name)
         fresh = await self._take_id() if self.coordinator.wants_id(name) else None
+        self.require(name)  # it may have gone meanwhile
         told: asyncio.Future[Producer] = self._loop.create_future()
         self.coordinator.init(self.now(), name, timeout_ms, expected, fresh, _settle(told))
         self.touched()
@@ -202,6 +244,7 @@ class Transactions:
     async def _add(
         self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
     ) -> int:
+        self.require(name)
         told: asyncio.Future[int] = self._loop.create_future()
         self.coordinator.add(self.now(), name, producer_id, epoch, places, groups, _settle(told))
         return await told
@@ -209,6 +252,7 @@ class Transactions:
     async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool, bumps: bool) -> Producer:
         """EndTxn. Readers see what was decided when this returns, or that takes long."""
         fresh = await self._take_id() if bumps and self.coordinator.wants_id(name) else None
+        self.require(name)
         told: asyncio.Future[Producer] = self._loop.create_future()
         self.coordinator.end(
             self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
@@ -217,6 +261,7 @@ class Transactions:
         if answer.error == NONE:
             await self._has_ended(name)
         elif answer.error == CONCURRENT and await self._has_ended(name):
+            self.require(name)
             told = self._loop.create_future()
             self.coordinator.end(
                 self.now(), name, producer_id, epoch, commit, bumps=bumps, fresh_id=fresh, reply=_settle(told)
@@ -226,7 +271,11 @@ class Transactions:
 
     async def abort(self, name: str) -> int:
         """An operator aborts what is open of an id: the error code. It has ended when this returns, or that takes
-        long."""
+        long. Raises LogError."""
+        return await (self.abort_here(name) if self.among is None else self.among.abort(name))
+
+    async def abort_here(self, name: str) -> int:
+        """As :meth:`abort`, of an id that this node coordinates."""
         code = self.coordinator.abort(self.now(), name)
         for _ in range(_ABORTS):
             if code != CONCURRENT:
@@ -257,6 +306,9 @@ class Transactions:
         Produce on it is made to (KIP-890)."""
         part = batch.transaction
         assert part is not None
+        if self.among is not None:
+            self.among.append(name, to, batch, version >= IMPLICIT_SINCE, done)
+            return
         coordinator = self.coordinator
         code = coordinator.check(name, part.producer_id, part.epoch, (to.topic, to.partition))
         if not code:
@@ -273,6 +325,10 @@ class Transactions:
             done(NOT_APPENDED, _produce_error(code, IMPLICIT_SINCE))
         else:
             self.append(name, to, batch, 0, done)
+
+    def produce_error(self, code: int, *, implicit: bool) -> Refused:
+        """Why a batch is not taken."""
+        return _produce_error(code, IMPLICIT_SINCE if implicit else IMPLICIT_SINCE - 1)
 
 
 IMPLICIT_SINCE = 12

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from bridges.catalog.sql import Connection, upsert
+from bridges.errors import LogError
 from bridges.log.open_transaction import Place
 from kafka_front.service.transactions.transaction import DECIDED, Row, TxnState
+from kafka_front.wire.errors import ErrorCode
 
 _COLUMNS = ", ".join(Row._fields)
 _STORE = upsert("front_kafka_transactions", Row._fields[0], " ".join(Row._fields[1:]))
@@ -82,9 +84,11 @@ def _forget_parts(connection: Connection, name: str) -> None:
 Stored = tuple[list[Row], dict[str, list[Place]], dict[str, list[str]]]
 
 
-def read(connection: Connection) -> Stored:
-    """Rows, and by transactional id the places and groups of those that have something open."""
+def read(connection: Connection, wanted: Callable[[str], bool] | None = None) -> Stored:
+    """Rows, and by transactional id the places and groups of those that have something open; of the ``wanted`` ids."""
     rows = [Row(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM front_kafka_transactions")]
+    if wanted is not None:
+        rows = [row for row in rows if wanted(row.transactional_id)]
     is_open = {row.transactional_id for row in rows if row.state in _OPEN}
     places: dict[str, list[Place]] = {}
     for name, topic, partition in connection.execute(
@@ -97,3 +101,84 @@ def read(connection: Connection) -> Stored:
         if name in is_open:
             groups.setdefault(name, []).append(group)
     return rows, places, groups
+
+
+# --- what other nodes ask of it ---------------------------------------------------------------------------------------
+
+
+class NotAsBelieved(LogError):
+    """A transaction is not in the state that is asked for; ``code`` is what its producer is told."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(f"the transaction is not as it was believed to be: {code.name}")
+        self.code = code
+
+
+def one(connection: Connection, name: str) -> Row | None:
+    """The row of an id."""
+    found = connection.execute(
+        f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE transactional_id = ?", (name,)
+    ).fetchone()
+    return None if found is None else Row(*found)
+
+
+def parts_of(connection: Connection, name: str) -> tuple[list[Place], list[str]]:
+    """The places and groups of an id's transaction, if it has something open."""
+    places = connection.execute(
+        "SELECT topic, partition FROM front_kafka_places WHERE transactional_id = ?", (name,)
+    ).fetchall()
+    groups = connection.execute("SELECT grp FROM front_kafka_offsets WHERE transactional_id = ?", (name,)).fetchall()
+    return [(topic, partition) for topic, partition in places], [group for (group,) in groups]
+
+
+def require_place(connection: Connection, name: str, producer_id: int, epoch: int, place: Place) -> None:
+    """Whether a producer's open transaction has a place. Raises NotAsBelieved."""
+    _require_open(one(connection, name), producer_id, epoch)
+    _require_part(
+        connection, "front_kafka_places WHERE transactional_id = ? AND topic = ? AND partition = ?", name, *place
+    )
+
+
+def require_group(connection: Connection, name: str, producer_id: int, epoch: int, group: str) -> None:
+    """Whether a producer's open transaction has a group; it stays open until the transaction of the database that asks
+    has ended. Raises NotAsBelieved."""
+    _lock(connection, name)
+    _require_open(one(connection, name), producer_id, epoch)
+    _require_part(connection, "front_kafka_offsets WHERE transactional_id = ? AND grp = ?", name, group)
+
+
+def require_decided(connection: Connection, name: str, producer_id: int, epoch: int, commit: bool) -> None:
+    """Whether it is decided that a transaction ends so, and not written down that it has. Raises NotAsBelieved."""
+    row = one(connection, name)
+    state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
+    if row is None or (row.producer_id, row.epoch, row.state) != (producer_id, epoch, state):
+        raise NotAsBelieved(ErrorCode.INVALID_TXN_STATE)
+
+
+def is_there(connection: Connection, topic: str) -> bool:
+    """Whether a topic exists: what a node has in memory may be some milliseconds old."""
+    return connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is not None
+
+
+def _lock(connection: Connection, name: str) -> None:
+    # A write, so that whoever decides meanwhile waits, or has to be seen: serializable alone would take a decision and
+    # what it does not read for transactions in any order.
+    connection.execute(
+        "UPDATE front_kafka_transactions SET updated_ms = updated_ms WHERE transactional_id = ?", (name,)
+    )
+
+
+def _require_open(row: Row | None, producer_id: int, epoch: int) -> None:
+    if row is None or row.producer_id != producer_id:
+        raise NotAsBelieved(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if row.epoch != epoch:
+        raise NotAsBelieved(ErrorCode.PRODUCER_FENCED)
+    if row.state in DECIDED:
+        raise NotAsBelieved(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if row.state != TxnState.ONGOING:
+        raise NotAsBelieved(ErrorCode.INVALID_TXN_STATE)
+
+
+def _require_part(connection: Connection, where: str, *key: object) -> None:
+    if connection.execute(f"SELECT 1 FROM {where}", key).fetchone() is None:
+        raise NotAsBelieved(ErrorCode.INVALID_TXN_STATE)

@@ -94,6 +94,11 @@ class Transaction(OpenTransaction):
         return TxnState(self.row.state)
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is, or is being ended."""
+        return self.row.state == TxnState.ONGOING or self.row.state in DECIDED
+
+    @property
     def producer_id(self) -> int:
         return self.row.producer_id
 

@@ -33,6 +33,17 @@ class LiveTransactions:
         found = self._coordinator.transactions.get(transactional_id)
         return None if found is None else _view(found)
 
+    async def others(self) -> list[TransactionView]:
+        among = self._service.among
+        return [] if among is None else [_view(one) for one in await among.others()]
+
+    async def find(self, transactional_id: str) -> TransactionView | None:
+        among = self._service.among
+        if among is None or among.owns(transactional_id):
+            return self.view(transactional_id)
+        found = await among.look(transactional_id)
+        return None if found is None else _view(found)
+
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
         for one in self._coordinator.open_places.writing_to(topic):
             yield _view(one) if one.writes_to((topic, partition)) else None
@@ -41,7 +52,7 @@ class LiveTransactions:
         code = await self._service.abort(transactional_id)
         if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise TransactionNotFound(f"there is no transactional id {transactional_id!r}")
-        view = self.view(transactional_id)
+        view = await self.find(transactional_id)
         if code == WRONG_STATE:
             state = "" if view is None else f": it is {view.state}"
             raise NothingToAbort(f"transactional id {transactional_id!r} has nothing open to be aborted{state}")

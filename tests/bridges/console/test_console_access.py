@@ -158,6 +158,12 @@ async def test_transactional_ids_are_named_to_those_who_may_know_of_them(
         def view(self, transactional_id: str) -> TransactionView | None:
             return views.get(transactional_id)
 
+        async def others(self) -> list[TransactionView]:
+            return []
+
+        async def find(self, transactional_id: str) -> TransactionView | None:
+            return self.view(transactional_id)
+
         def writing_to(self, topic: str, partition: int) -> list[TransactionView]:
             return [*views.values()]
 

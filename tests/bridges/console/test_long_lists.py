@@ -48,6 +48,12 @@ class Coordinated:
     def view(self, transactional_id: str) -> TransactionView:
         return TransactionView(transactional_id, "Ongoing", 1, 0, 1000, 0, 0, self.places, ())
 
+    async def others(self) -> list[TransactionView]:
+        return []
+
+    async def find(self, transactional_id: str) -> TransactionView | None:
+        return self.view(transactional_id)
+
     def writing_to(self, topic: str, partition: int) -> Iterable[TransactionView]:
         return self.transactions()
 

@@ -1,0 +1,354 @@
+"""Transactions of a node among others (docs/kafka-transactions.md, "Several nodes").
+
+A transactional id is coordinated by the owner of its slot, its partitions and groups belong to the owners of theirs.
+What one of them needs of another goes over :mod:`bridges.cluster.peers`; none is believed. Whoever writes a marker, or
+makes positions valid, because another node says so, looks up in the database that this was decided and not carried out
+yet, and that the partition or group is still its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from bridges.errors import LogError, LogUnavailable, NotOwner
+from bridges.log.transaction_ends import all_of
+from bridges.turns import in_turns
+from kafka_front.service.brokers import TRANSACTION
+from kafka_front.service.owned_keys import OwnedKeys
+from kafka_front.service.transactions import tables
+from kafka_front.service.transactions.coordinator import NONE, NOT_AVAILABLE
+from kafka_front.service.transactions.parts import Parts
+from kafka_front.service.transactions.tables import NotAsBelieved
+from kafka_front.service.transactions.transaction import Row, Transaction
+from kafka_front.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection
+    from bridges.catalog.topic import Topic
+    from bridges.cluster.members import Member
+    from bridges.cluster.ownership import Ownership
+    from bridges.cluster.peers import Peers
+    from bridges.log.interfaces import AppendDone, Batch
+    from bridges.log.open_transaction import Place
+    from bridges.log.partition_log import PartitionLog
+    from bridges.node.front import NodeServices
+    from kafka_front.service.log_errors import Refused
+    from kafka_front.service.transactions.coordinator import Coordinator
+
+
+class _Decided(Struct, frozen=True):
+    """How a transaction ends, as its coordinator says."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    commit: bool
+
+    @classmethod
+    def of(cls, transaction: Transaction) -> _Decided:
+        row = transaction.row
+        return cls(row.transactional_id, row.producer_id, row.epoch, transaction.commits)
+
+    def require(self, connection: Connection) -> None:
+        """Raises NotAsBelieved where the database does not say so, or no longer."""
+        tables.require_decided(connection, self.name, self.producer_id, self.epoch, self.commit)
+
+
+class Mark(Struct, frozen=True):
+    """Asks the owner of partitions for a transaction's marker there."""
+
+    decided: _Decided
+    places: list[tuple[str, int]]
+
+
+class EndPositions(Struct, frozen=True):
+    """Asks the coordinator of a group for the end of the positions that are part of a transaction."""
+
+    decided: _Decided
+    group: str
+
+
+class AddParts(Struct, frozen=True):
+    """Asks the coordinator of a transaction that it have these."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    places: list[tuple[str, int]]
+    groups: list[str]
+
+
+class Abort(Struct, frozen=True):
+    """Asks the coordinator of a transaction to abort it."""
+
+    name: str
+
+
+class Code(Struct, frozen=True):
+    """An error code, or none."""
+
+    code: int = NONE
+
+
+class Coordinating(Protocol):
+    """What is used of :class:`.service.Transactions`: the ids that this node coordinates."""
+
+    coordinator: Coordinator
+
+    def restore(self, row: Row, places: Iterable[Place], groups: Iterable[str]) -> None: ...
+
+    def forget_settled(self, gone: Callable[[str], bool]) -> None: ...
+
+    def produce_error(self, code: int, *, implicit: bool) -> Refused: ...
+
+    async def add(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int: ...
+
+    async def abort_here(self, name: str) -> int: ...
+
+
+class Among(OwnedKeys):
+    """Those of the transactional ids that this node coordinates, and what it does for other nodes' transactions."""
+
+    what = "transactional id"
+
+    def __init__(self, node: NodeServices, owners: Ownership, peers: Peers, service: Coordinating) -> None:
+        super().__init__(owners)
+        self._node = node
+        self._peers = peers
+        self._service = service
+        self._coordinator = service.coordinator
+        self.parts = Parts(node.barrier)
+        peers.serve("kafka transaction markers", Mark, self._asked_to_mark)
+        peers.serve("kafka transaction positions", EndPositions, self._asked_to_end)
+        peers.serve("kafka transaction parts", AddParts, self._asked_to_add)
+        peers.serve("kafka transaction abort", Abort, self._asked_to_abort)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.parts.close()
+
+    # --- ids that come and go ---------------------------------------------------------------------------------------
+
+    def slot(self, name: str) -> int:
+        return self._owners.slot_of_key(TRANSACTION, name)
+
+    async def read(self, wanted: Callable[[str], bool]) -> None:
+        rows, places, groups = await self._node.db.run(partial(tables.read, wanted=wanted))
+        async for row in in_turns(rows):
+            name = row.transactional_id
+            if self._owners.is_mine(self.slot(name)) and name not in self._coordinator.transactions:
+                self._service.restore(row, places.get(name, ()), groups.get(name, ()))
+
+    async def give_up(self, slots: Collection[int], in_order: bool) -> None:
+        async for name in in_turns(list(self._coordinator.transactions)):
+            if self.slot(name) in slots:
+                self._coordinator.surrender(name)
+        self._service.forget_settled(lambda name: self.slot(name) in slots)
+        self.parts.lost(lambda stream: True)
+        if in_order:
+            # Rows that are on their way are there before the next owner reads.
+            await self._node.db.run(_nothing)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Nothing is appended there any more."""
+        gone = {partition.stream_id for partition in topic.partitions}
+        self.parts.lost(lambda stream: stream in gone)
+
+    def may_keep(self, connection: Connection, name: str) -> bool:
+        """Whether this node may change an id's row, in the transaction of the database that asks."""
+        try:
+            self.holding(name)(connection)
+        except NotOwner:
+            return False
+        return True
+
+    # --- batches and positions --------------------------------------------------------------------------------------
+
+    def append(self, name: str, to: PartitionLog, batch: Batch, implicit: bool, done: AppendDone) -> None:
+        """Append a batch to a transaction that may be another node's; ``implicit``: it gets the partition by that."""
+        of = batch.transaction
+        assert of is not None
+        place = (to.topic, to.partition)
+
+        async def require() -> None:
+            code = await self._has_place(name, of.producer_id, of.epoch, place, implicit)
+            if code:
+                raise self._service.produce_error(code, implicit=implicit)
+
+        self.parts.append(to, batch, require, done)
+
+    async def _has_place(self, name: str, producer_id: int, epoch: int, place: Place, implicit: bool) -> int:
+        if self.owns(name):
+            code = self._coordinator.check(name, producer_id, epoch, place)
+            if code and implicit:
+                code = await self._add_here(name, producer_id, epoch, [place], [])
+            return code
+        if implicit:
+            return await self.add(name, producer_id, epoch, [place], [])
+        require = partial(tables.require_place, name=name, producer_id=producer_id, epoch=epoch, place=place)
+        try:
+            await self._node.db.run(require)
+        except NotAsBelieved as error:
+            return int(error.code)
+        return NONE
+
+    async def add(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int:
+        """Have a transaction, whosever it is, get these: the error code."""
+        if self.owns(name):
+            return await self._add_here(name, producer_id, epoch, places, groups)
+        try:
+            owner = self._owner_of(self.slot(name), name)
+            parts = AddParts(name, producer_id, epoch, places, groups)
+            return (await self._peers.ask(owner, "kafka transaction parts", parts, Code)).code
+        except LogError:
+            return NOT_AVAILABLE
+
+    async def _add_here(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int:
+        try:
+            return await self._service.add(name, producer_id, epoch, places, groups)
+        except KafkaError:
+            return NOT_AVAILABLE  # it was another node's meanwhile
+
+    async def _asked_to_add(self, asked: AddParts) -> Code:
+        self._require_mine(asked.name)
+        name, producer_id, epoch = asked.name, asked.producer_id, asked.epoch
+        has = [self._coordinator.check(name, producer_id, epoch, place) for place in asked.places]
+        has += [self._coordinator.check(name, producer_id, epoch, group=group) for group in asked.groups]
+        if any(has):
+            return Code(await self._add_here(name, producer_id, epoch, asked.places, asked.groups))
+        # Nothing has to be written, so it must be asked by itself whether what is known here still counts.
+        await self._node.db.run(self.holding(name))
+        return Code()
+
+    async def abort(self, name: str) -> int:
+        """Abort what a transactional id, whosever it is, has open: the error code. Raises LogError."""
+        if self.owns(name):
+            return await self._service.abort_here(name)
+        owner = self._owner_of(self.slot(name), name)
+        return (await self._peers.ask(owner, "kafka transaction abort", Abort(name), Code)).code
+
+    async def _asked_to_abort(self, asked: Abort) -> Code:
+        self._require_mine(asked.name)
+        return Code(await self._service.abort_here(asked.name))
+
+    def _require_mine(self, name: str) -> None:
+        try:
+            self.require(name)
+        except KafkaError as error:
+            raise LogUnavailable(error.message) from error
+
+    # --- ends -------------------------------------------------------------------------------------------------------
+
+    async def mark(self, transaction: Transaction, places: Sequence[Place]) -> None:
+        """See that a transaction has ended in some partitions, whosever they are. Raises LogError."""
+        decided = _Decided.of(transaction)
+        here: list[Place] = []
+        elsewhere: dict[int, tuple[Member, list[Place]]] = {}
+        for place in await self._existing(places):
+            slot = self._owners.slot_of(*place)
+            if self._owners.is_mine(slot):
+                here.append(place)
+            else:
+                owner = self._owner_of(slot, f"{place[0]}-{place[1]}")
+                elsewhere.setdefault(owner.start, (owner, []))[1].append(place)
+        asked = [
+            self._peers.ask(owner, "kafka transaction markers", Mark(decided, some), Code)
+            for owner, some in elsewhere.values()
+        ]
+        await all_of([self._mark_here(decided, here, lambda: not transaction.given_up), *asked])
+
+    async def _existing(self, places: Iterable[Place]) -> list[Place]:
+        """Those whose topics exist. Raises LogUnavailable where one does that this node has not heard of yet."""
+        found: list[Place] = []
+        for place in places:
+            if self._node.logs.get(*place) is not None:
+                found.append(place)
+            elif await self._node.db.run(partial(tables.is_there, topic=place[0])):
+                raise LogUnavailable(f"{place[0]}-{place[1]} is not known here yet")
+        return found
+
+    async def _mark_here(
+        self,
+        decided: _Decided,
+        places: Sequence[Place],
+        still: Callable[[], bool] = lambda: True,
+        check: Callable[[Connection], None] | None = None,
+    ) -> None:
+        logs = [to for place in places if (to := self._node.logs.get(*place)) is not None]
+        async with self.parts.alone((to.stream_id, decided.producer_id) for to in logs):
+            if check is not None:
+                await self._node.db.run(check)
+            await all_of(self.parts.end(to, decided.producer_id, decided.epoch, decided.commit, still) for to in logs)
+
+    async def _asked_to_mark(self, asked: Mark) -> Code:
+        places = await self._existing(asked.places)
+        slots = {self._owners.slot_of(*place) for place in places}
+        if not all(map(self._owners.is_mine, slots)):
+            raise LogUnavailable("not all of these partitions are this node's")
+        holding = [self._owners.holding(slot) for slot in sorted(slots)]
+
+        def check(connection: Connection) -> None:
+            for hold in holding:
+                hold(connection)
+            asked.decided.require(connection)
+
+        await self._mark_here(asked.decided, places, check=check)
+        return Code()
+
+    async def finish(self, transaction: Transaction) -> None:
+        """See that the positions of a transaction have become valid, or never will. Raises LogError."""
+        decided = _Decided.of(transaction)
+        for group in sorted(transaction.groups):
+            slot = self._owners.slot_of_key(self._node.progress.space, group)
+            if self._owners.is_mine(slot):
+                await self._end_here(decided, group)
+            else:
+                owner = self._owner_of(slot, f"group {group!r}")
+                await self._peers.ask(owner, "kafka transaction positions", EndPositions(decided, group), Code)
+
+    async def _end_here(self, decided: _Decided, group: str) -> None:
+        await self._node.progress.end_transaction_of(decided.name, group, decided.require, commit=decided.commit)
+
+    async def _asked_to_end(self, asked: EndPositions) -> Code:
+        await self._end_here(asked.decided, asked.group)
+        return Code()
+
+    def _owner_of(self, slot: int, what: str) -> Member:
+        owner = self._owners.owner(slot)
+        if owner is None or self._owners.is_mine(slot):
+            raise NotOwner(what, -1)
+        return owner
+
+    # --- what people look at ----------------------------------------------------------------------------------------
+
+    async def look(self, name: str) -> Transaction | None:
+        """An id as the database has it. Raises LogError."""
+        found = await self._node.db.run(partial(_look, name=name))
+        return None if found is None else _shown(*found)
+
+    async def others(self) -> list[Transaction]:
+        """The ids of other nodes, as the database has them. Raises LogError."""
+        rows, places, groups = await self._node.db.run(partial(tables.read, wanted=lambda name: not self.owns(name)))
+        return [_shown(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())) for row in rows]
+
+
+def _look(connection: Connection, name: str) -> tuple[Row, list[Place], list[str]] | None:
+    row = tables.one(connection, name)
+    return None if row is None else (row, *tables.parts_of(connection, name))
+
+
+def _shown(row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
+    transaction = Transaction(row=row)
+    if transaction.is_open:
+        for topic, number in places:
+            transaction.places.setdefault(topic, set()).add(number)
+        transaction.groups.update(groups)
+    return transaction
+
+
+def _nothing(connection: Connection) -> None:
+    """Changes nothing: it was done once all that was submitted before is durable."""

@@ -1,0 +1,223 @@
+"""Where transactions write on a node among others, whoever coordinates them.
+
+The owner of a partition appends a batch of a transaction once it knows that the transaction is open and that the
+partition is part of it, durably; then it takes that for granted until the marker comes. Whoever asks for the marker has
+decided how the transaction ends, durably. From there on nobody new is let in, and what is on its way arrives first: so
+no batch lies behind the marker of its transaction. What was being asked about as a marker came is asked again, and so
+is what was asked about in another epoch of the log: the partition may have been another node's meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from bridges.awaited import awaited
+from bridges.errors import LogDeleted, LogError, LogUnavailable, PartitionSealed
+from bridges.log.interfaces import NOT_APPENDED
+
+if TYPE_CHECKING:
+    from bridges.barrier import Barrier
+    from bridges.log.interfaces import AppendDone, Appended, Batch
+    from bridges.log.partition_log import PartitionLog
+
+_TRIES = 5
+"""How often it is asked again whether a transaction has a partition, before its producer is told to come again."""
+
+Key = tuple[int, int]
+"""Stream of a partition, producer's id."""
+
+
+class _Part(Struct, eq=False):
+    """A transaction, by its producer's epoch, in a partition. ``open_in``: the epoch of the log in which it is known to
+    be open; -1: it is not."""
+
+    open_in: int = -1
+    asking: bool = False
+    outdated: bool = False
+    in_flight: int = 0
+    waiting: deque[tuple[Batch, AppendDone]] = field(default_factory=deque)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.open_in < 0 and not (self.asking or self.in_flight or self.waiting)
+
+
+class _Producer(Struct, eq=False):
+    """A producer in a partition. ``alone`` is held by who writes its marker."""
+
+    parts: dict[int, _Part] = field(default_factory=dict)
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    users: int = 0
+    in_flight: int = 0
+
+
+class Parts:
+    """Belongs to the event loop. Batches in waiting are counted by the requests that brought them."""
+
+    def __init__(self, barrier: Barrier) -> None:
+        self._barrier = barrier
+        self._producers: dict[Key, _Producer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Producers that have something open, or on its way, in a partition."""
+        return len(self._producers)
+
+    async def close(self) -> None:
+        """Ask nothing more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- batches ----------------------------------------------------------------------------------------------------
+
+    def append(self, to: PartitionLog, batch: Batch, require: Callable[[], Awaitable[None]], done: AppendDone) -> None:
+        """Append a batch of a transaction once ``require`` says, by not raising a LogError, that it is open there."""
+        of = batch.transaction
+        assert of is not None
+        key = to.stream_id, of.producer_id
+        producer = self._producers.get(key)
+        if producer is None:
+            producer = self._producers[key] = _Producer()
+        part = producer.parts.get(of.epoch)
+        if part is None:
+            part = producer.parts[of.epoch] = _Part()
+        if part.open_in == to.epoch and to.is_open and not part.asking:
+            self._submit(key, producer, part, to, batch, done)
+            return
+        part.waiting.append((batch, done))
+        if not part.asking:
+            part.asking = True
+            self._spawn(self._ask(key, producer, of.epoch, part, to, require))
+
+    def _submit(
+        self, key: Key, producer: _Producer, part: _Part, to: PartitionLog, batch: Batch, done: AppendDone
+    ) -> None:
+        part.in_flight += 1
+        producer.in_flight += 1
+        producer.quiet.clear()
+
+        def settle(appended: Appended, error: LogError | None) -> None:
+            part.in_flight -= 1
+            producer.in_flight -= 1
+            if not producer.in_flight:
+                producer.quiet.set()
+            self._tidy(key, producer)
+            done(appended, error)
+
+        to.append(batch, settle)
+
+    async def _ask(
+        self,
+        key: Key,
+        producer: _Producer,
+        epoch: int,
+        part: _Part,
+        to: PartitionLog,
+        require: Callable[[], Awaitable[None]],
+    ) -> None:
+        refused: LogError | None = None
+        opened = -1
+        try:
+            opened = await self._opened(part, to, require)
+        except LogError as error:
+            refused = error
+        except Exception as error:  # noqa: BLE001 - counted; it costs these batches
+            self._barrier.caught("asking for a transaction", error)
+            refused = LogUnavailable("the coordinator of transactions could not be asked")
+        finally:
+            part.asking = False
+            part.open_in = opened
+            waiting, part.waiting = part.waiting, deque()
+            for batch, done in waiting:
+                if opened >= 0:
+                    self._submit(key, producer, part, to, batch, done)
+                else:
+                    why = refused or LogUnavailable("the node is stopping")
+                    self._barrier.call("a batch of a transaction", done, NOT_APPENDED, why)
+            self._tidy(key, producer)
+
+    async def _opened(self, part: _Part, to: PartitionLog, require: Callable[[], Awaitable[None]]) -> int:
+        """The epoch of the log in which the transaction is open there. Raises LogError."""
+        for _ in range(_TRIES):
+            part.outdated = False
+            await to.ready()
+            epoch = to.epoch
+            await require()
+            if not part.outdated and to.is_open and to.epoch == epoch:
+                return epoch
+        raise LogUnavailable("the partition's transaction was being ended")
+
+    # --- markers ----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def alone(self, keys: Iterable[Key]) -> AsyncIterator[None]:
+        """Nobody else writes a marker of these producers in these partitions."""
+        taken: list[tuple[Key, _Producer]] = []
+        held: list[asyncio.Lock] = []
+        try:
+            for key in sorted(set(keys)):
+                producer = self._producers.setdefault(key, _Producer())
+                producer.users += 1
+                taken.append((key, producer))
+                await producer.alone.acquire()
+                held.append(producer.alone)
+            yield
+        finally:
+            for lock in held:
+                lock.release()
+            for key, producer in taken:
+                producer.users -= 1
+                self._tidy(key, producer)
+
+    async def end(
+        self, to: PartitionLog, producer_id: int, epoch: int, commit: bool, still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """See that a producer has nothing open in a partition: by whoever is :meth:`alone` there and knows that this
+        was decided. ``still`` says whether he still goes about it. Raises LogError."""
+        producer = self._producers[to.stream_id, producer_id]
+        try:
+            await to.ready()
+            opened = to.epoch
+            for part in producer.parts.values():
+                part.open_in = -1
+                part.outdated = True
+            while producer.in_flight:
+                await producer.quiet.wait()
+            if not still() or not to.is_open or to.epoch != opened:
+                raise LogUnavailable(f"{to.topic}-{to.partition} was another node's meanwhile")
+            if producer_id in to.state.transactions.open:
+                marked: asyncio.Future[Appended] = awaited(
+                    lambda done: to.append_marker(producer_id, epoch, commit, done)
+                )
+                await marked
+        except (LogDeleted, PartitionSealed):
+            return  # deleted, or sealed with nothing of it open
+
+    def lost(self, streams: Callable[[int], bool]) -> None:
+        """Partitions whose streams these are are other nodes', or deleted: nothing is taken for granted there."""
+        for key, producer in list(self._producers.items()):
+            if streams(key[0]):
+                for part in producer.parts.values():
+                    part.open_in = -1
+                    part.outdated = True
+                self._tidy(key, producer)
+
+    def _tidy(self, key: Key, producer: _Producer) -> None:
+        for epoch in [epoch for epoch, part in producer.parts.items() if part.is_idle]:
+            del producer.parts[epoch]
+        if not producer.parts and not producer.users and self._producers.get(key) is producer:
+            del self._producers[key]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
