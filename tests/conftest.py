@@ -29,6 +29,7 @@ TOOLS_OF_MARKER = {
     "kcat": ("kcat",),
     "rust": ("cargo",),
     "spark": ("java",),
+    "browser": ("chromium", "chromedriver"),
 }
 """Marker -> programs that its tests need."""
 

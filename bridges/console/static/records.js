@@ -15,7 +15,7 @@ export function records({ element, path, name, query }) {
   const text = h("input", { type: "search", placeholder: "in key, value, headers (/)", autocomplete: "off" });
   const key = h("input", { placeholder: "exactly", autocomplete: "off" });
   const header = h("input", { placeholder: "name=text", autocomplete: "off" });
-  const look = h("input", { type: "number", min: 1, value: 100000, step: 10000 });
+  const look = h("input", { type: "number", min: 1, value: 100000 });
   const more = h("div", {}), told = h("p", { class: "faint", role: "status" }), list = h("div", {});
   const extra = () => fill(more, from.value === "offset" ? field("Offset", offset) : from.value === "time" ? field("Time", time) : null);
   extra();

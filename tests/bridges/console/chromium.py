@@ -11,7 +11,6 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-MISSING = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
 _FLAGS = (
     "--headless",
     "--no-sandbox",

@@ -1,0 +1,374 @@
+"""The console's page in a real browser, with a real node: every screen, what people do there, keys, and how quick."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from bridges.auth import Resource, ResourceKind
+from bridges.catalog.group_view import GroupMemberView
+from bridges.catalog.lineage import KeyRange
+from bridges.catalog.progress import Committed
+from bridges.catalog.topic import Topic
+from bridges.console.history import FINE_S
+from bridges.console.sampling import GROUPS, RECORDS, SECONDS, TOPICS
+from bridges.node.assembly import Node
+from tests.bridges.console.chromium import browser, complaints
+from tests.bridges.console.test_console_groups import Directory, GroupFront
+from tests.bridges.node.test_node import append, settings_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+T = TypeVar("T")
+WAIT_S = 20
+
+
+class Page:
+    """The browser, and the node that it looks at. Its methods block, so they are called in a thread."""
+
+    def __init__(self, driver: Any, node: Node, directory: Directory) -> None:
+        self.driver = driver
+        self.node = node
+        self.directory = directory
+        self.url = f"http://{node.addresses['console']}/"
+
+    def open(self, screen: str) -> None:
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}#/{screen}")
+
+    def until(self, condition: Callable[[], T]) -> T:
+        ignored = (WebDriverException, StaleElementReferenceException)
+        return WebDriverWait(self.driver, WAIT_S, 0.05, ignored).until(lambda _: condition())
+
+    def text(self) -> str:
+        return str(self.driver.find_element(By.TAG_NAME, "body").text)
+
+    def shows(self, *texts: str) -> None:
+        try:
+            self.until(lambda: all(text in self.text() for text in texts))
+        except WebDriverException:
+            raise AssertionError(f"{texts} is not all of\n{self.text()}\n{complaints(self.driver)}") from None
+
+    def find(self, path: str) -> WebElement:
+        found: WebElement = self.until(lambda: self.driver.find_element(By.XPATH, path))
+        return found
+
+    def press(self, name: str, within: str = "") -> None:
+        path = f"{within}//button[normalize-space()={name!r}]"
+        self.until(lambda: (self.driver.find_element(By.XPATH, path).click(), True)[1])
+
+    def field(self, name: str, within: str = "") -> WebElement:
+        told = " or ".join(f"starts-with(text(), '{name}{end}')" for end in (" (", ","))
+        label = f"{within}//label[text()='{name}' or {told}]"
+        return self.find(f"{label}/*[self::input|self::textarea|self::select]")
+
+    def keys(self, *keys: str) -> None:
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
+
+
+DIALOG = "//dialog[@open]"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.fixture
+async def page(chromium: Any, tmp_path: Path) -> AsyncIterator[Page]:
+    known = Directory()
+
+    class One(GroupFront):
+        name = "one"
+        directory = known
+
+    node = Node(settings_of(tmp_path, limits__max_partitions="100000"), fronts=[One])
+    await node.start()
+    chromium.get_log("browser")
+    yield Page(chromium, node, known)
+    await asyncio.to_thread(chromium.get, "about:blank")
+    await node.stop()
+
+
+async def filled(node: Node) -> None:
+    await node.catalog.create_topic("words", 2)
+    for number in range(20):
+        await append(node, "words", 0, 1_000 + number, b'{"number": %d}' % number)
+    await node.progress.front("one").commit("readers", [("words", 0, Committed(5))])
+    node.metrics.front("one").topic("words").appended(1, 20, 2_000)
+    await node.recorder.look()
+
+
+SCREENS = {
+    "": ("Overview", "Protocols", "words", "readers", "one copy of the data"),
+    "topics": ("Topics", "words", "1–1 of 1"),
+    "topic/words": ("Records written, by protocol", "size", "kept for"),
+    "topic/words/partitions": ("Partitions", "active", "Retention ahead"),
+    "topic/words/records": ("20 records, the newest first", "0:19"),
+    "topic/words/config": ("retention.ms", "cleanup.policy"),
+    "groups": ("Consumer groups", "readers", "15"),
+    "group/readers": ("Lag in seconds", "Positions", "words"),
+    "transactions": ("Transactions", "No transaction is open"),
+    "jobs": ("Migrations and jobs", "No job has told of itself"),
+    "access": ("Users", "No users", "No quotas", "no access rules hold on this node"),
+    "nodes": ("This node", "fsync", "by itself"),
+}
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+async def test_every_screen_is_there_and_nothing_complains(page: Page, theme: str, width: int) -> None:
+    await filled(page.node)
+
+    def look() -> None:
+        driver = page.driver
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        page.open("")
+        driver.execute_script("localStorage.setItem('theme', arguments[0])", theme)
+        for screen, texts in SCREENS.items():
+            page.open(screen)
+            page.shows(*texts)
+            assert driver.execute_script("return document.documentElement.dataset.theme") == theme
+            # Tables that are wider scroll by themselves.
+            assert driver.execute_script("return document.documentElement.scrollWidth") <= width, screen
+            assert "the node does not answer" not in page.text()
+            assert complaints(driver) == [], screen
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_script("localStorage.removeItem('theme')")
+
+    await asyncio.to_thread(look)
+
+
+async def test_a_topic_is_made_filled_searched_seen_from_every_side_and_replayed(page: Page) -> None:
+    def act() -> None:
+        page.open("topics")
+        page.press("New topic")
+        page.field("Name", DIALOG).send_keys("from")
+        page.press("Create", DIALOG)
+        page.shows("1–1 of 1")
+        for number in range(3):
+            page.open("topic/from/records")
+            page.press("Produce…")
+            page.field("Key", DIALOG).send_keys(f"k{number}")
+            page.field("Value", DIALOG).send_keys(f"value {number}")
+            page.field("Headers", DIALOG).send_keys("colour=blue")
+            page.press("Produce", DIALOG)
+            page.shows(f"at offset {number}")
+        page.open("topic/from/records")
+        page.shows("3 records, the newest first", "value 2")
+        page.field("Text").send_keys("value 1")
+        page.press("Show")
+        page.shows("1 found, 3 looked at")
+        page.press("0:1")
+        page.shows("Pravega", "YDB", "__key", "as written", "no place for", "key, headers")
+        page.press("Close", DIALOG)
+        page.open("topics")
+        page.press("New topic")
+        page.field("Name", DIALOG).send_keys("to")
+        page.press("Create", DIALOG)
+        page.shows("1–2 of 2")
+        page.open("topic/from/records")
+        page.shows("3 records")
+        page.press("Replay into another topic…")
+        page.field("Topic", DIALOG).send_keys("to")
+        page.press("Replay", DIALOG)
+        page.shows("3 records are stored in to")
+        page.open("topic/to/records")
+        page.shows("3 records, the newest first", "value 0", "colour: blue")
+
+    await asyncio.to_thread(act)
+    log = page.node.logs.get("to", 0)
+    assert log is not None
+    assert log.high_watermark == 3
+
+
+async def test_what_is_new_is_shown_while_a_topic_is_followed(page: Page) -> None:
+    await page.node.catalog.create_topic("live", 1)
+
+    def begin() -> None:
+        page.open("topic/live/records")
+        page.press("Follow live")
+        page.shows("following")
+
+    await asyncio.to_thread(begin)
+    await append(page.node, "live", 0, 1_000, b"news")
+    await asyncio.to_thread(page.shows, "news", "the last 1 records")
+    await asyncio.to_thread(page.press, "Stop")
+
+
+async def test_positions_are_set_after_a_preview_and_not_while_members_run(page: Page) -> None:
+    await filled(page.node)
+    committed = page.node.progress.committed
+
+    def preview(to: str) -> None:
+        page.open("group/readers")
+        page.shows("words")
+        page.press("Set positions…")
+        Select(page.field("To", DIALOG)).select_by_value(to)
+        page.press("Preview", DIALOG)
+
+    def act() -> None:
+        preview("latest")
+        page.shows("+15")
+        page.press("Set them", DIALOG)
+        page.shows("positions of readers in words are set")
+
+    await asyncio.to_thread(act)
+    position = committed(("consumers", "readers"), "words", 0)
+    assert position is not None
+    assert position.offset == 20
+    page.directory.put("readers", GroupMemberView("m", None, "c", "/1", (("words", 0),)))
+
+    def refused() -> None:
+        preview("earliest")
+        page.shows("has 1 members")
+        assert not page.find(f"{DIALOG}//button[normalize-space()='Set them']").is_enabled()
+
+    await asyncio.to_thread(refused)
+
+
+async def test_splits_and_merges_are_drawn(page: Page) -> None:
+    catalog = page.node.catalog
+    await catalog.create_topic("tree", 1, {"anabranch.partitions.split": "true"})
+    halves = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
+    await catalog.change_partitions("tree", [0], halves)
+    await catalog.change_partitions("tree", [1, 2], [KeyRange.of_doubles(0.0, 1.0)])
+
+    def look() -> list[tuple[float, ...]]:
+        page.open("topic/tree/partitions")
+        page.shows("How they descend", "← 1, 2", "→ 1, 2")
+        shapes = page.driver.find_elements(By.CSS_SELECTOR, ".lineage rect")
+        return [tuple(float(shape.get_attribute(name)) for name in ("x", "y", "width", "height")) for shape in shapes]
+
+    first, low, high, last = await asyncio.to_thread(look)
+    assert first[0] < low[0] == high[0] < last[0]
+    assert low[1] > high[1] == pytest.approx(first[1])
+    assert first[3] == last[3] == pytest.approx(low[3] + high[3] + 2)
+
+
+async def test_a_keyboard_is_enough(page: Page) -> None:
+    for name in ("apples", "bananas"):
+        await page.node.catalog.create_topic(name, 1)
+
+    def act() -> None:
+        page.open("")
+        page.shows("Protocols")
+        page.keys("g", "t")
+        page.shows("1–2 of 2")
+        page.keys("/")
+        page.keys("ban")
+        page.shows("1–1 of 1")
+        assert "search=ban" in page.driver.current_url
+        page.driver.execute_script("document.querySelector('td a').focus()")
+        page.keys("r")  # asks again; who had the keyboard has it still
+        page.until(lambda: page.driver.execute_script("return document.activeElement.textContent") == "bananas")
+        page.keys(Keys.ENTER)
+        page.shows("Flow", "kept for")
+        page.keys("?")
+        page.shows("Keys", "JSON interface")
+        page.keys(Keys.ESCAPE)
+        before = page.driver.execute_script("return document.documentElement.dataset.theme")
+        page.keys("d")
+        assert page.driver.execute_script("return document.documentElement.dataset.theme") != before
+        page.driver.execute_script("localStorage.removeItem('theme')")
+
+    await asyncio.to_thread(act)
+
+
+class TopicsOnly:
+    """Lets everybody do everything but with the node."""
+
+    def allows(self, principal: object, operation: object, resource: Resource) -> bool:
+        return resource.kind is not ResourceKind.NODE
+
+
+async def test_what_somebody_may_not_see_costs_the_page_nothing_else(page: Page) -> None:
+    await filled(page.node)
+    page.node.authorizer = TopicsOnly()
+
+    def look() -> None:
+        page.open("")
+        page.shows("you may not describe the node", "words", "readers")
+
+    await asyncio.to_thread(look)
+
+
+async def test_ten_thousand_topics_and_a_thousand_groups(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    """An hour of history of each. First paint below a second; no answer above 256 KiB; memory of the page that does
+    not grow; what it costs the node is printed."""
+    node = page.node
+    base = await node.catalog.create_topic("base", 1)
+    for number in range(10_000):
+        # As if they had been made: so many streams would take the test's time.
+        clone = Topic(f"t{number:05}", base.topic_id, base.partitions, {}, base.created_ms)
+        node.catalog._index.add(clone)
+    one = [("base", 0, Committed(0))]
+    await append(node, "base", 0, 1_000)
+    for number in range(1_000):
+        node.progress._store(("consumers", f"g{number:04}"), one)
+    history, now = node.recorder.history, time.monotonic()
+    for step in range(180, 0, -1):
+        at = now - step * FINE_S
+        for number in range(10_000):
+            history.count(TOPICS, (f"t{number:05}", "one", "bytes_in"), at, 100 + number)
+        for number in range(1_000):
+            for what in (RECORDS, SECONDS):
+                history.measure(GROUPS, ("consumers", f"g{number:04}", what), at, number + step)
+        await asyncio.sleep(0)
+    node.metrics.front("one")
+    for number in range(10_000):
+        node.metrics.front("one").topic(f"t{number:05}")
+
+    def look() -> dict[str, float]:
+        driver, told = page.driver, {}
+        for screen in ("topics", "topics?sort=bytes_in&descending=true", "groups", "groups?sort=lag&descending=true"):
+            begun = time.perf_counter()
+            page.open(screen)
+            page.until(lambda: len(driver.find_elements(By.CSS_SELECTOR, "tbody tr")) >= 50)
+            told[f"{screen}: all rows"] = time.perf_counter() - begun
+            paint = driver.execute_script("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            told[f"{screen}: first paint"] = paint / 1000
+            sizes = driver.execute_script(
+                "return performance.getEntriesByType('resource').map(one => one.decodedBodySize)"
+            )
+            assert max(sizes) <= 256 * 1024
+        page.open("topics")
+        page.until(lambda: len(driver.find_elements(By.CSS_SELECTOR, "tbody tr")) >= 50)
+        heap = "gc(); return performance.memory.usedJSHeapSize"
+        refresh = """const done = arguments[arguments.length - 1]; (async () => {
+            for (let i = 0; i < 40; i += 1) {
+                document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "r", bubbles: true }));
+                await new Promise((ok) => setTimeout(ok, 100)); }
+            done(); })()"""
+        driver.execute_async_script(refresh)
+        before = driver.execute_script(heap)
+        nodes = driver.execute_script("return document.getElementsByTagName('*').length")
+        driver.execute_async_script(refresh)
+        driver.execute_async_script(refresh)
+        told["heap MiB"] = driver.execute_script(heap) / 2**20
+        told["heap growth MiB"] = told["heap MiB"] - before / 2**20
+        assert driver.execute_script("return document.getElementsByTagName('*').length") <= nodes + 10
+        return told
+
+    await asyncio.sleep(0)
+    node.stalls.longest = 0.0
+    cpu = time.process_time()
+    told = await asyncio.to_thread(look)
+    told["node's processor seconds"] = time.process_time() - cpu
+    told["latest beat of the loop"] = node.stalls.longest
+    with capsys.disabled():
+        print("", *(f"{name}: {value:.3f}" for name, value in told.items()), sep="\n  ")
+    assert all(value < 1.0 for name, value in told.items() if name.endswith("first paint"))
+    assert told["heap growth MiB"] < 2
