@@ -50,6 +50,8 @@ _LOGIN_BYTES = 512 * 1024
 #: What it may ask until then (reference/kafka.md, rule 68).
 _BEFORE_LOGIN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
+#: What a quota of partitions made and deleted is about (KIP-599).
+MUTATIONS = frozenset({ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS})
 
 _LONGEST_THROTTLE_MS = 2**31 - 1
 
@@ -121,6 +123,8 @@ class Connection(Client):
         if header.key == ApiKey.PRODUCE and not self._passes(quotas.produce):
             return False
         if header.key == ApiKey.FETCH and not self._passes(quotas.fetch):
+            return False
+        if header.key in MUTATIONS and not self._passes(quotas.mutation):
             return False
         return self._passes(quotas.request)
 

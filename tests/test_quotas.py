@@ -15,7 +15,7 @@ import pytest
 import ydb
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
@@ -203,6 +203,21 @@ def test_a_neighbour_goes_on_while_another_is_muted(node: NodeProcess) -> None:
         assert produced(node, "quick") < LEAST
         assert not slow.done()
         assert slow.result(SECONDS) > LEAST
+
+
+def test_who_makes_and_deletes_topics_waits(node: NodeProcess) -> None:
+    quota(node, "set", "--user", "slow", "controller_mutation_rate=5")
+    for user, waits in (("slow", True), ("quick", False)):
+        admin = AdminClient(login(node, user))
+        names = [f"{user}-{number}" for number in range(3)]
+        began = time.monotonic()
+        for name in names:  # five partitions each, which is what comes in a second
+            admin.create_topics([NewTopic(name, 4)])[name].result(SECONDS)
+            admin.create_partitions([NewPartitions(name, 5)])[name].result(SECONDS)
+        for name in names:
+            admin.delete_topics([name])[name].result(SECONDS)
+        # Thirty partitions; a second's worth came at once, and the last request may go beyond that by its own.
+        assert (time.monotonic() - began > 3.0) == waits
 
 
 def test_what_makes_no_quota_is_refused_in_a_sentence(node: NodeProcess) -> None:

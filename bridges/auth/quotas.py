@@ -1,4 +1,5 @@
-"""Quotas: how much users and clients may do, as Kafka has them (KIP-13, KIP-55, KIP-124, KIP-546, KIP-612).
+"""Quotas: how much users and clients may do, as Kafka has them (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599,
+KIP-612).
 
 An entity is a user, a client id, both together, or an address; instead of a name it may have "whoever has none of his
 own". For each key the most particular entity that has it decides, in Kafka's order of precedence.
@@ -25,6 +26,7 @@ class QuotaKey(Enum):
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
     REQUEST = "request_percentage"
+    MUTATION = "controller_mutation_rate"
     CONNECTION = "connection_creation_rate"
 
 

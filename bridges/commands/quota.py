@@ -18,8 +18,9 @@ _KINDS = ("user", "client-id", "ip")
 def command() -> None:
     """Say how much users and clients may do.
 
-    Quotas are producer_byte_rate and consumer_byte_rate (bytes a second), request_percentage (of the event loop) and,
-    of addresses, connection_creation_rate (a second).
+    Quotas are producer_byte_rate and consumer_byte_rate (bytes a second), request_percentage (of the event loop),
+    controller_mutation_rate (partitions made and deleted a second) and, of addresses, connection_creation_rate (a
+    second).
     """
 
 

@@ -217,6 +217,8 @@ class Quotas:
         self.fetch = self.limiters[QuotaKey.FETCH]
         self.request = self.limiters[QuotaKey.REQUEST]
         """Microseconds of the event loop."""
+        self.mutation = self.limiters[QuotaKey.MUTATION]
+        """Partitions that are made and deleted."""
         self.connection = self.limiters[QuotaKey.CONNECTION]
         self.changed()
 

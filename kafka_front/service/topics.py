@@ -49,7 +49,14 @@ class Topics:
         self._catalog = service.catalog
         self._logs = service.logs
         self._access = service.access
+        self._mutations = service.node.quotas.mutation
         self._at_once = max(_PARTITIONS_AT_ONCE, service.catalog.options.max_partitions_per_topic)
+
+    def _charge(self, ctx: Context, partitions: int) -> None:
+        """So many are made, or deleted (KIP-599). One request may do so much more than its client's quota lets it in a
+        second, and the client's next one waits."""
+        if self._mutations.in_force:
+            ctx.connection.charge(self._mutations, partitions)
 
     # --- creating ---------------------------------------------------------------------------------------------------
 
@@ -87,6 +94,7 @@ class Topics:
                 self._catalog.check_new_topic(wanted.name, partitions, config)
                 return self._created(wanted.name, _NO_ID, partitions, topic_config.validate(config))
             topic = await self._catalog.create_topic(wanted.name, partitions, config)
+            self._charge(ctx, partitions)
             return self._created(topic.name, topic.topic_id.bytes, partitions, topic.config)
         except KafkaError as error:
             return _not_created(wanted.name, ErrorCode(error.code), error.message)
@@ -155,8 +163,8 @@ class Topics:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} occurs twice in the request")
             self._access.require_topic(ctx, Operation.ALTER, wanted.name)
             self._catalog.check_partitions(wanted.name, wanted.count)
+            more = wanted.count - len(self._catalog.topic(wanted.name).partitions)
             if wanted.assignments is not None:
-                more = wanted.count - len(self._catalog.topic(wanted.name).partitions)
                 if len(wanted.assignments) != more:
                     raise KafkaError(
                         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -165,6 +173,7 @@ class Topics:
                 self._check_brokers([one.broker_ids for one in wanted.assignments])
             if not validate_only:
                 await self._catalog.add_partitions(wanted.name, wanted.count)
+                self._charge(ctx, more)
         except KafkaError as error:
             return _PartitionsResult(wanted.name, error.code, error.message)
         except LogError as error:
@@ -209,7 +218,9 @@ class Topics:
                 self._access.require_topic(ctx, Operation.DELETE, wanted.name)
                 topic = self._catalog.topic(wanted.name)
             self._access.require_topic(ctx, Operation.DELETE, topic.name)
+            partitions = len(topic.partitions)
             await self._catalog.delete_topic(topic.name)
+            self._charge(ctx, partitions)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
         except LogError as error:

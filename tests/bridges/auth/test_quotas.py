@@ -100,6 +100,7 @@ def test_what_is_no_rate(value: float) -> None:
 
 def test_a_percentage_may_be_a_part_of_one() -> None:
     assert check(Entity("u"), "request_percentage", 0.5) == (QuotaKey.REQUEST, 0.5)
+    assert check(Entity("u"), "controller_mutation_rate", 0.5) == (QuotaKey.MUTATION, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,8 @@ def test_a_percentage_may_be_a_part_of_one() -> None:
     [
         (Entity("u"), "connection_creation_rate"),
         (Entity(ip="10.0.0.1"), "producer_byte_rate"),
-        (Entity("u"), "controller_mutation_rate"),
+        (Entity(ip="10.0.0.1"), "controller_mutation_rate"),
+        (Entity("u"), "no_such_rate"),
     ],
 )
 def test_what_an_entity_cannot_have(entity: Entity, key: str) -> None:
