@@ -11,14 +11,12 @@ Needs `java` (17 or newer) and, the first time, `mvn` and PyPI.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.java_server import ServerFailed, fetch_jars
-from benchmarks.tools import ROOT, making
+from benchmarks.java_server import fetch_jars
+from benchmarks.python_environment import install_environment
+from benchmarks.tools import ROOT
 from benchmarks.tools import TOOLS as ALL_TOOLS
 
 POM = Path(__file__).resolve().parent / "spark_jars" / "pom.xml"
@@ -33,25 +31,7 @@ def install_jars(tools: Path = TOOLS) -> list[Path]:
 
 def install_python(tools: Path = TOOLS) -> Path:
     """The Python that has the connector's PySpark, made once. Raises ServerFailed when it cannot be had."""
-    key = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
-    home = tools / f"venv-{key}"
-    python = home / "bin" / "python"
-    if (home / "made").exists():
-        return python
-    with making():
-        if not (home / "made").exists():
-            shutil.rmtree(home, ignore_errors=True)
-            home.mkdir(parents=True)
-            _step([sys.executable, "-m", "venv", str(home)])
-            _step([str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(LOCK)])
-            (home / "made").touch()
-    return python
-
-
-def _step(command: list[str]) -> None:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        raise ServerFailed(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout[-4000:]}")
+    return install_environment(LOCK, tools)
 
 
 def main() -> int:

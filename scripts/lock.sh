@@ -22,8 +22,10 @@ for toolchain in go node; do
     "$uv" pip compile --quiet requirements/$toolchain.in --generate-hashes --no-header --no-emit-index-url \
         -o requirements/$toolchain.lock
 done
-"$uv" pip compile --quiet requirements/spark-connector.in --python-version 3.11 --generate-hashes --no-header \
-    --no-emit-index-url --output-file requirements/spark-connector.lock
+for other in spark-connector faust; do
+    "$uv" pip compile --quiet requirements/$other.in --python-version 3.11 --generate-hashes --no-header \
+        --no-emit-index-url --output-file requirements/$other.lock
+done
 "$uv" pip compile --quiet requirements/fuzz.in --python-version 3.11 --generate-hashes --no-header \
     --no-emit-index-url --output-file requirements/fuzz.lock ${UPGRADE:+--upgrade}
 # The load generator of compose/, with the versions that tests have.
