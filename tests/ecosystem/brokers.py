@@ -29,6 +29,7 @@ KAFKA_SETTINGS = {
     "allow.everyone.if.no.acl.found": "true",
     "super.users": "User:ANONYMOUS",
     "log.cleaner.backoff.ms": "1000",
+    "share.coordinator.state.topic.num.partitions": "4",
 }
 
 

@@ -15,7 +15,7 @@ from benchmarks.java_server import SHORT_LIVED_JAVA, JavaServer, fetch_jars, fre
 from benchmarks.tools import TOOLS
 from tests.ecosystem.application import Application
 from tests.ecosystem.brokers import topics
-from tests.ecosystem.passage import Passage, WentWrong, carry_through, each_once
+from tests.ecosystem.passage import Came, Passage, WentWrong, carry_through, each_once
 from tests.ecosystem.streams import policies
 from tests.node_process import NodeProcess
 
@@ -137,7 +137,7 @@ def run(server: NodeProcess | JavaServer, directory: Path) -> str:
             worker.running(name)
         return FileWriter(source, lines, 300)
 
-    def all_in_sink() -> bool:
+    def all_in_sink(_: Sequence[Came]) -> bool:
         return set(lines) <= set(sink.read_bytes().splitlines())
 
     passage = Passage(lines, "", "from-file", LINES, partitions=1)

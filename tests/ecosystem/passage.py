@@ -35,15 +35,20 @@ class Came:
     value: bytes | None
 
 
+Settled = Callable[[Sequence[Came]], bool]
+
+
 class Writer(threading.Thread):
     """Writes all values to a topic, at a rate; :meth:`finish` returns when each is acknowledged, which an idempotent
     producer repeats until it is."""
 
-    def __init__(self, bootstrap: str, topic: str, values: Sequence[bytes], per_second: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, values: Sequence[bytes], per_second: int, *, keyed_by_value: bool = False
+    ) -> None:
         super().__init__(daemon=True)
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 300_000}
         self._producer = Producer({**settings, "linger.ms": 5})
-        self._topic, self._values, self._per_second = topic, values, per_second
+        self._topic, self._values, self._per_second, self._by_value = topic, values, per_second, keyed_by_value
         self.acknowledged = 0
         self.trouble: list[str] = []
         self.start()
@@ -51,7 +56,8 @@ class Writer(threading.Thread):
     def run(self) -> None:
         began = time.monotonic()
         for number, value in enumerate(self._values):
-            self._producer.produce(self._topic, value, str(number).encode(), on_delivery=self._told)
+            key = value if self._by_value else str(number).encode()
+            self._producer.produce(self._topic, value, key, on_delivery=self._told)
             due = began + (number + 1) / self._per_second
             self._producer.poll(max(0.0, due - time.monotonic()))
 
@@ -124,6 +130,7 @@ class Passage:
     expected: int
     per_second: int = 400
     partitions: int = 2
+    keyed_by_value: bool = False
 
 
 class Writing(Protocol):
@@ -138,13 +145,15 @@ def carry(
     application: JavaServer,
     passage: Passage,
     lost: Callable[[], None] = lambda: None,
+    settled: Settled = lambda _: True,
 ) -> list[Came]:
     """What :func:`carry_through` does, with records that are written to a topic."""
 
     def write() -> Writing:
-        return Writer(server.bootstrap, passage.into, passage.values, passage.per_second)
+        by_value = passage.keyed_by_value
+        return Writer(server.bootstrap, passage.into, passage.values, passage.per_second, keyed_by_value=by_value)
 
-    return carry_through(server, application, passage, write, lost)
+    return carry_through(server, application, passage, write, lost, settled)
 
 
 def carry_through(
@@ -153,10 +162,10 @@ def carry_through(
     passage: Passage,
     write: Callable[[], Writing],
     lost: Callable[[], None] = lambda: None,
-    settled: Callable[[], bool] = lambda: True,
+    settled: Settled = lambda _: True,
 ) -> list[Came]:
     """All that is committed in the end, in the order of reading; ``write`` begins to write once the application serves,
-    and it goes on until all has come and ``settled`` says so.
+    and it goes on until so much has come and ``settled`` says of it that it is all.
 
     After a quarter of it the application is killed, after half the server, after three quarters both; ``lost`` is
     called while the application is dead for the first time, to take away what it keeps on its disk.
@@ -178,7 +187,7 @@ def carry_through(
             writing.finish()
             reader.until(passage.expected, application)
             until = time.monotonic() + PATIENCE_S
-            while not settled():
+            while not settled(reader.came):
                 if time.monotonic() > until:
                     raise WentWrong(f"not settled after {PATIENCE_S:g} s\n{application.tail()[-4000:]}")
                 reader.rest(0.5)

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.java_server import JavaServer, ServerFailed
-from tests.ecosystem import connect, copies, streams
+from tests.ecosystem import connect, copies, debezium, faust, streams
 from tests.ecosystem.brokers import KINDS, serving
 from tests.ecosystem.tools import run as tools
 from tests.node_process import NodeProcess
@@ -27,8 +27,10 @@ Run = Callable[[NodeProcess | JavaServer, Path], str]
 APPLICATIONS: dict[str, Run] = {
     "streams": streams.run,
     "connect": connect.run,
+    "debezium": debezium.run,
     "flink": partial(copies.run, "flink"),
     "pekko": partial(copies.run, "pekko"),
+    "faust": faust.run,
 }
 BOTH: dict[str, Callable[[Path], str]] = {"tools": tools.run}
 """What compares the answers of a node and of Apache Kafka."""

@@ -9,7 +9,9 @@ import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.kafka.common.utils.Exit;
@@ -49,6 +51,7 @@ public final class Tools {
     }
 
     private static final int NONE = Integer.MIN_VALUE;
+    private static final long HOOK_MS = 20_000;
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
@@ -82,7 +85,8 @@ public final class Tools {
         };
         Exit.setExitProcedure(exit);
         Exit.setHaltProcedure(exit);
-        Exit.setShutdownHookAdder((name, hook) -> { });
+        List<Runnable> hooks = new ArrayList<>();
+        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
         Thread thread = new Thread(() -> {
             try {
                 Class.forName(command.get("class").asText())
@@ -106,6 +110,23 @@ public final class Tools {
             thread.interrupt();
             return null;
         }
+        // The end of the process, which stops producers and consumers.
+        hooks.forEach(Runnable::run);
+        for (Thread hook : taken()) {
+            hook.start();
+            hook.join(HOOK_MS);
+        }
         return code.get();
+    }
+
+    /** What is to run at the end of this process, which it is not any more. */
+    @SuppressWarnings("unchecked")
+    private static List<Thread> taken() throws ReflectiveOperationException {
+        var field = Class.forName("java.lang.ApplicationShutdownHooks").getDeclaredField("hooks");
+        field.setAccessible(true);
+        Map<Thread, Thread> all = (Map<Thread, Thread>) field.get(null);
+        List<Thread> taken = new ArrayList<>(all.keySet());
+        all.clear();
+        return taken;
     }
 }

@@ -60,6 +60,8 @@ class Step:
     around: Callable[[str], Iterator[None]] | None = None
     seconds: int = 60
     numbers: bool = True
+    polls: bool = False
+    alone: bool = False
     reason: str | None = None
 
     @property
@@ -127,10 +129,7 @@ def _committed(group: str) -> Callable[[str], Iterator[None]]:
 
 
 NO_CONFIG = "nodes are configured in their settings"
-NOT_KEPT = "that quota is not kept"
 OTHERWISE = {
-    "kafka-configs --alter --entity-type users --entity-name alice --add-config controller_mutation_rate=5": NOT_KEPT,
-    "kafka-configs --alter --entity-type users --entity-name alice --delete-config controller_mutation_rate": NOT_KEPT,
     "kafka-configs --describe --entity-type topics": "no topics of its own",
     "kafka-configs --alter --entity-type brokers --entity-name 0 --add-config log.cleaner.threads=2": NO_CONFIG,
     "kafka-configs --describe --entity-type brokers --entity-name 0": NO_CONFIG,
@@ -206,7 +205,7 @@ def steps(directory: Path) -> list[Step]:
         "--delete --topic none",
         "--list --topic t.*",
     )
-    add("topics", "--create --topic single")
+    add("topics", "--create --topic single --config retention.ms=-1")
     add("topics", "--describe --topic single", around=_filled)
     add("console-producer", "--topic single", input="one\ntwo\nthree\n")
     add(
@@ -214,8 +213,9 @@ def steps(directory: Path) -> list[Step]:
         "--topic compacted --reader-property parse.key=true --reader-property key.separator=:",
         input="a:1\nb:2\na:3\n",
     )
-    add("verifiable-producer", "--topic single --max-messages 20 --value-prefix 7 --acks -1")
-    add("verifiable-producer", "--topic single --max-messages 5 --repeating-keys 2 --message-create-time 1000000000000")
+    add("verifiable-producer", "--topic single --max-messages 20 --value-prefix 7 --acks -1", numbers=False)
+    created = "--repeating-keys 2 --message-create-time 1000000000000"
+    add("verifiable-producer", f"--topic single --max-messages 5 {created}", numbers=False)
     add("console-consumer", "--topic single --from-beginning --max-messages 28 --formatter-property print.key=true")
     add("console-consumer", "--topic tools --partition 0 --offset 1 --max-messages 2 --timeout-ms 20000")
     add("console-consumer", "--topic none --from-beginning --timeout-ms 1500")
@@ -233,10 +233,10 @@ def steps(directory: Path) -> list[Step]:
         "",
         "--exclude-internal-topics --topic-partitions tools:1",
     )
-    add("verifiable-consumer", "--topic tools --group-id verifiable --max-messages 28 --reset-policy earliest")
     add(
         "verifiable-consumer",
-        "--topic tools --group-id verifiable-848 --group-protocol consumer --max-messages 28 --reset-policy earliest",
+        "--topic tools --group-id verifiable --max-messages 28 --reset-policy earliest",
+        polls=True,
     )
     add(
         "consumer-groups",
@@ -293,21 +293,16 @@ def steps(directory: Path) -> list[Step]:
         "--reset-offsets --group shared --topic tools --to-earliest --execute",
     )
     add("configs", "--alter --entity-type groups --entity-name shared --add-config share.auto.offset.reset=earliest")
-    add("console-share-consumer", "--topic tools --group shared --max-messages 28 --timeout-ms 30000", seconds=60)
-    add(
-        "verifiable-share-consumer",
-        "--topic tools --group-id shared-2 --max-messages 28 --offset-reset-strategy earliest "
-        "--acknowledgement-mode sync",
-        seconds=60,
-    )
-    add(
-        "share-groups",
-        "--list --state",
-        "--list",
+    for line in (
         "--describe --group shared",
         "--describe --group shared --verbose",
         "--describe --group shared --members",
         "--describe --group shared --state",
+    ):
+        add("share-groups", line)
+    add(
+        "share-groups",
+        "--list --state",
         "--describe --group none",
         "--reset-offsets --group shared --topic tools --to-latest --dry-run",
         "--reset-offsets --group shared --topic tools --to-earliest --execute",
@@ -318,6 +313,12 @@ def steps(directory: Path) -> list[Step]:
         "--delete --group none",
         "--list",
     )
+    earliest = "share.auto.offset.reset=earliest"
+    add("configs", f"--alter --entity-type groups --entity-name shared-3 --add-config {earliest}", alone=True)
+    add("console-share-consumer", "--topic tools --group shared-3 --max-messages 28 --timeout-ms 30000", alone=True)
+    verified = "--group-id shared-2 --offset-reset-strategy earliest --acknowledgement-mode sync"
+    add("verifiable-share-consumer", f"--topic tools --max-messages 28 {verified}", alone=True)
+    add("share-groups", "--delete --group shared-2", "--delete --group shared-3", alone=True)
     add("streams-groups", "--list")
     add("streams-groups", "--describe --group none", reason="no streams groups (KIP-1071)")
     for line in (
@@ -329,7 +330,8 @@ def steps(directory: Path) -> list[Step]:
         "find-hanging --topic tools --max-transaction-timeout 0",
         "forceTerminateTransaction --transactionalId open",
     ):
-        add("transactions", line, around=_open_transaction("open", "tools"))
+        numbers = not line.startswith("describe ")  # one tells for how long it is open
+        add("transactions", line, around=_open_transaction("open", "tools"), numbers=numbers)
     add(
         "transactions",
         "describe --transactional-id none",
@@ -382,6 +384,7 @@ def steps(directory: Path) -> list[Step]:
         "--alter --entity-type users --entity-name alice --entity-type clients --entity-default "
         "--add-config consumer_byte_rate=6",
         "--alter --entity-type users --entity-name alice --add-config controller_mutation_rate=5",
+        "--alter --entity-type users --entity-name alice --delete-config controller_mutation_rate",
         "--alter --entity-type users --entity-name alice --add-config no_such_quota=5",
         "--alter --entity-type ips --entity-name 127.0.0.9 --add-config connection_creation_rate=100",
         "--alter --entity-type ips --entity-default --add-config connection_creation_rate=1000",
@@ -393,7 +396,6 @@ def steps(directory: Path) -> list[Step]:
         "--describe --entity-type users --entity-name alice --entity-type clients --entity-name c",
         "--describe --entity-type ips",
         "--alter --entity-type users --entity-name alice --delete-config producer_byte_rate,consumer_byte_rate",
-        "--alter --entity-type users --entity-name alice --delete-config controller_mutation_rate",
         "--alter --entity-type users --entity-default --delete-config request_percentage",
         "--alter --entity-type clients --entity-name c --delete-config producer_byte_rate",
         "--alter --entity-type users --entity-name alice --entity-type clients --entity-name c "
