@@ -38,6 +38,9 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 _STEADY_S = 60.0
 """A worker that has served for so long is started again at once when it ends."""
+_PINNED_FAILURES = 3
+"""A worker comes back at the addresses where it was; after so many failures, at those of its settings: somebody may
+have taken a port that was any free one."""
 _ENDING_S = 10.0
 """What a worker may take to end, beyond the time that it waits for requests in flight."""
 _BEAT_S = 1.0
@@ -73,6 +76,8 @@ class _Child:
         pause = _FIRST_PAUSE_S * 2 ** (self.failures - 2) if self.failures > 1 else 0.0
         self.at = now + min(pause, _LONGEST_PAUSE_S)
         self.serves = False
+        if self.failures > _PINNED_FAILURES:
+            self.addresses = {}
 
     def close(self) -> None:
         """Its pipe is of no use any more."""
