@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_TRIES = 30
+"""Of what is asked once, at a start."""
 
 
 class DatabaseError(LogError):
@@ -105,6 +109,18 @@ class Database(SqlThread):
         Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
         """
         return await self.submit(fn, flush=flush, frees=frees, then=then)
+
+    async def surely(self, fn: Callable[[Connection], T]) -> T:
+        """What is asked once, at a start, as :meth:`run` has it: nodes that start together meet in the database, where
+        one may have to try for some seconds. Raises its errors."""
+        for _ in range(_TRIES):
+            try:
+                return await self.run(fn)
+            except DatabaseError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(random.uniform(0.05, 0.3))
+        return await self.run(fn)
 
 
 class _Awaited(Job):

@@ -259,7 +259,7 @@ class Catalog:
             topics = list(topic_rows.read_topics(connection))
             return identify(connection), topics, topic_rows.read_node_config(connection)
 
-        self.cluster_id, topics, self._node_config = await self._db.run(read)
+        self.cluster_id, topics, self._node_config = await self._db.surely(read)
         for topic in topics:
             self._index.add(topic)
             for partition in topic.partitions:

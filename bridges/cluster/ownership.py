@@ -38,6 +38,11 @@ class Ownership(Protocol):
         """Those that serve, in the order of their ids."""
         ...
 
+    async def known(self) -> None:
+        """Return when this node has seen at its start who owns what; from then on at once. Clients that are told
+        before that there is nobody believe it for long."""
+        ...
+
     def slot_of(self, topic: str, partition: int) -> int:
         """The slot of a partition; -1 of an unknown topic."""
         ...

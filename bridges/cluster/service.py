@@ -7,7 +7,6 @@ keeper. Everything here may be repeated, so what fails is tried again at the nex
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import structlog
 
 from bridges.barrier import Barrier
-from bridges.catalog.sql import Connection, Database, DatabaseClosed, DatabaseError
+from bridges.catalog.sql import Connection, Database, DatabaseClosed
 from bridges.cluster import tables
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State
@@ -38,7 +37,7 @@ CHANNEL = "anabranch_cluster"
 
 _QUIET = 2.5
 """Heartbeats after which a member that has shown none may have ended: long before it is suspected."""
-_TRIES = 30
+
 _RETIRING_S = 0.05
 """Between two looks at whether another node has taken over."""
 
@@ -82,6 +81,7 @@ class Cluster:
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._retired = False
+        self._known = asyncio.Event()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -93,14 +93,14 @@ class Cluster:
         there are no other nodes than these: it has at once what it had.
         """
         await self._db.open()
-        await self._surely(tables.make)
+        await self._db.surely(tables.make)
         if workers:
-            await self._begin(await self._surely(partial(tables.succeed, node_id=self.node_id, workers=workers)))
+            await self._begin(await self._db.surely(partial(tables.succeed, node_id=self.node_id, workers=workers)))
             return
         seen: tuple[int, int] | None = None
         since = 0.0
         while True:
-            found = await self._surely(partial(tables.enter, node_id=self.node_id))
+            found = await self._db.surely(partial(tables.enter, node_id=self.node_id))
             if isinstance(found, int):
                 break
             now = time.monotonic()
@@ -113,7 +113,7 @@ class Cluster:
                     "each a node.id of its own"
                 )
             elif now - since >= self._patience.lease:
-                await self._surely(partial(tables.claim, start=found.start, beats=found.beats, by=0))
+                await self._db.surely(partial(tables.claim, start=found.start, beats=found.beats, by=0))
             await asyncio.sleep(self._patience.heartbeat / 2)
         await self._begin(found)
 
@@ -121,7 +121,7 @@ class Cluster:
         self._keeper = Keeper(start, self._patience)
         # Clients that come before this node is one of those that serve are to know the others. What it owns it learns
         # when somebody is there who has to be told.
-        self._nodes = _serving((await self._surely(partial(tables.look, known=-1))).members)
+        self._nodes = _serving((await self._db.surely(partial(tables.look, known=-1))).members)
         self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
 
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None:
@@ -129,7 +129,7 @@ class Cluster:
         keeper = self._member
         self._server_id = server_id
         join = partial(tables.join, start=keeper.start, server_id=server_id, addresses=addresses, rack=rack)
-        if not await self._surely(self._telling(join)):
+        if not await self._db.surely(self._telling(join)):
             raise StoreError(f"node {self.node_id} was taken for dead while it started")
         self._tasks.append(asyncio.create_task(self._watch(), name="cluster"))
         if self._db.engine.notice:
@@ -144,6 +144,7 @@ class Cluster:
                 while not keeper.slots or any(self._is_vacant(slot) for slot in range(len(keeper.slots))):
                     self._settled.clear()
                     await self._settled.wait()
+        self._known.set()
 
     def _is_vacant(self, slot: int) -> bool:
         owner = self.owner(slot)
@@ -229,17 +230,6 @@ class Cluster:
     async def _tell_all(self, work: Callable[[Connection], T]) -> T:
         return await self._db.run(self._telling(work))
 
-    async def _surely(self, work: Callable[[Connection], T]) -> T:
-        """What is asked once, at a start: nodes that start together meet in the database. Raises its errors."""
-        for _ in range(_TRIES):
-            try:
-                return await self._db.run(work)
-            except DatabaseError as error:
-                if not error.retriable:
-                    raise
-            await asyncio.sleep(random.uniform(0.05, 0.3))
-        return await self._db.run(work)
-
     # --- what others ask ----------------------------------------------------------------------------------------
 
     @property
@@ -260,6 +250,9 @@ class Cluster:
     @property
     def nodes(self) -> Sequence[Member]:
         return self._nodes
+
+    async def known(self) -> None:
+        await self._known.wait()
 
     def slot_of(self, topic: str, partition: int) -> int:
         place = self.place(topic, partition)

@@ -37,6 +37,12 @@ class Brokers:
         self._rack = rack
         self._owners = owners
 
+    async def known(self) -> None:
+        """To be awaited before any of this is told to clients: a node that starts knows nobody yet, and librdkafka
+        keeps for 15 minutes that a topic's partitions have no leader."""
+        if self._owners is not None:
+            await self._owners.known()
+
     def all(self, client: Client) -> list[Broker]:
         """Those that serve, as a client may reach them."""
         own = self._own(client)

@@ -66,7 +66,7 @@ class Cluster:
         self._logs = service.logs
         self._access = service.access
 
-    def describe(self, ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    async def describe(self, ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type == _CONTROLLERS:
             return DescribeClusterResponse(
                 error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE),
@@ -79,6 +79,7 @@ class Cluster:
                 error_message=f"endpoint type {request.endpoint_type} is unknown",
                 endpoint_type=request.endpoint_type,
             )
+        await self._service.brokers.known()
         brokers = self._service.brokers.all(ctx.connection)
         return DescribeClusterResponse(
             cluster_id=self._service.cluster_id,

@@ -38,6 +38,7 @@ class Metadata:
 
     async def handle(self, ctx: Context, request: MetadataRequest) -> MetadataResponse:
         service = self._service
+        await service.brokers.known()
         brokers = service.brokers.all(ctx.connection)
         response = MetadataResponse(
             brokers=[MetadataResponse.MetadataResponseBroker(*broker) for broker in brokers],

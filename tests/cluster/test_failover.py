@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from urllib.request import urlopen
 
 import pytest
@@ -68,6 +70,25 @@ def test_a_node_is_drained_and_comes_back(nodes: list[NodeProcess]) -> None:
     nodes[1].start()
     await_leaders(admin, {1, 2, 3})
     assert states(nodes[1])[2] == ("up", True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_node_that_starts_tells_clients_nothing_before_it_knows_the_others(nodes: list[NodeProcess]) -> None:
+    admin = AdminClient({"bootstrap.servers": nodes[0].kafka})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+    await_leaders(admin, {1, 2, 3})
+    for _ in range(3):
+        nodes[1].stop()
+        nodes[1].launch()
+        host, port = nodes[1].kafka.rsplit(":", 1)
+        while True:  # it is asked as soon as the listener is open
+            with suppress(OSError), socket.create_connection((host, int(port)), PATIENCE):
+                break
+        told = AdminClient({"bootstrap.servers": nodes[1].kafka}).list_topics(TOPIC, timeout=PATIENCE)
+        assert set(told.brokers) >= {1, 3}
+        assert {one.leader for one in told.topics[TOPIC].partitions.values()} <= set(told.brokers)
+        nodes[1].await_ready()
 
 
 @pytest.mark.slow
