@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 from tests.clients.client_remote import REMOTES
+from tests.compose.helm import PROGRAM as HELM
 from tests.conftest import TOOLS_OF_MARKER
 from tests.drivers import Program
 from tests.kafka_front.share.test_java import PROGRAM as SHARE_JAVA
@@ -23,7 +24,9 @@ from tests.ydb_topic_front.sdks.programs import SDKS
 def programs() -> Iterator[Program]:
     """All drivers that tests start, the longest build first."""
     found = (
-        [sdk.program for sdk in SDKS] + [remote.program for remote in REMOTES] + [PRAVEGA_JAVA, SHARE_JAVA, S3_SERVER]
+        [sdk.program for sdk in SDKS]
+        + [remote.program for remote in REMOTES]
+        + [PRAVEGA_JAVA, SHARE_JAVA, S3_SERVER, HELM]
     )
     yield from sorted(found, key=lambda program: program.marker != "rust")
 
