@@ -155,6 +155,7 @@ class Load:
     def work(self) -> int:
         """Until told to end; the exit code."""
         self.make_topic()
+        start_http_server(self.args.metrics)
         threads = [threading.Thread(target=work, name=work.__name__) for work in (self.write, self.read)]
         for thread in threads:
             thread.start()
@@ -180,7 +181,6 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=200, help="of a record")
     parser.add_argument("--metrics", type=int, default=9100, help="port")
     args = parser.parse_args()
-    start_http_server(args.metrics)
     load = Load(args)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: load.finish.set())

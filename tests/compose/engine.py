@@ -21,6 +21,8 @@ PUBLISHED = {
     "prometheus": "prom/prometheus:v2.55.1",
     "postgres": "postgres:17.2-bookworm",
     "versitygw": "versity/versitygw:v1.8.0",
+    "kafka": "apache/kafka:4.2.1",
+    "pravega": "pravega/pravega:0.13.0",
 }
 """Images that the files of compose/ name, by their stand-ins' in compose/local."""
 _DEBIAN = "anabranch-local/debian:bookworm"
@@ -78,7 +80,8 @@ class Engine:
         return _DEBIAN
 
     def published(self, name: str, *files: Path) -> str:
-        """An image of :data:`PUBLISHED`, or its stand-in. ``files``: what that is built of beside compose/local."""
+        """An image of :data:`PUBLISHED`, or its stand-in. ``files``: what that is built of beside compose/local;
+        a directory's are jars."""
         if self.available(PUBLISHED[name]):
             return PUBLISHED[name]
         tag = f"anabranch-local/{name}"
@@ -86,7 +89,10 @@ class Engine:
             context = Path(directory) / "context"
             shutil.copytree(COMPOSE / "local", context)
             for file in files:
-                shutil.copy2(file, context)
+                if file.is_dir():
+                    shutil.copytree(file, context / "jars")
+                else:
+                    shutil.copy2(file, context)
             command = ["build", "--quiet", "--build-arg", f"BASE={self.python_image()}", "--tag", tag]
             self.docker(*command, "--file", str(context / f"{name}.Dockerfile"), str(context), seconds=1200)
         return tag

@@ -137,6 +137,20 @@ def test_prometheus_sees_all_and_takes_every_query(cluster: Cluster) -> None:
     until(lambda: targets() == ["up"] * 4, "nodes and the load generator are scraped")
     for query in [query for _, query in panels()] + alerts():
         cluster.prometheus("query", query=query)
+    time.sleep(60)
+    costs = {
+        "requests to the store": "sum by (operation) (rate(anabranch_objects_requests_total[50s]))",
+        "commits of the database": "sum(rate(anabranch_database_commits_total[50s]))",
+        "bytes of a put": 'sum(rate(anabranch_objects_bytes_total{operation="put"}[50s])) '
+        '/ sum(rate(anabranch_objects_requests_total{operation="put"}[50s]))',
+    }
+    for what, query in costs.items():
+        found = cluster.prometheus("query", query=query)["result"]
+        print(
+            f"{what} a second, of three nodes:",
+            {str(one["metric"].get("operation", "")): one["value"][1] for one in found},
+        )
+        assert found
 
 
 def test_the_load_generator_has_seen_nothing_lost_or_doubled(cluster: Cluster) -> None:
