@@ -15,7 +15,8 @@ from tests.history.history import Commit, Outcome, Poll, Send, Told, read
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "torture"))
 
-from mixed_clients import Client, Ends, Reader, Scene, Writer, read_whole
+from mixed_clients import Client, Ends, Reader, Scene, Writer, YdbReader, YdbWriter, read_whole
+from torture_ydb import prepare
 
 PARTITIONS = 6
 PATIENCE = 120.0
@@ -42,15 +43,19 @@ class Watched(Writer):
 
 
 class Clients:
-    """Kafka's writers and readers of one topic, from its making to the judgement."""
+    """Writers and readers of one topic, Kafka's and YDB's, from its making to the judgement."""
 
-    def __init__(self, bootstrap: str, directory: Path, topic: str) -> None:
-        self.scene = Scene(bootstrap, "", directory, 1, topic, PARTITIONS, "", "")
+    def __init__(self, bootstrap: str, ydb: str, directory: Path, topic: str) -> None:
+        self.scene = Scene(bootstrap, ydb, directory, 1, topic, PARTITIONS, "", "")
         self.finish = threading.Event()
         self.writers = [Watched(self.scene, f"{topic}-writer-{number}", self.finish) for number in range(2)]
-        self.others = [
-            Reader(self.scene, f"{topic}-reader-{number}", self.finish, committed=bool(number)) for number in range(2)
-        ] + [Ends(self.scene, f"{topic}-ends", self.finish)]
+        self.others: list[Client] = [
+            Reader(self.scene, f"{topic}-reader", self.finish, committed=False),
+            Reader(self.scene, f"{topic}-committed-reader", self.finish, committed=True),
+            Ends(self.scene, f"{topic}-ends", self.finish),
+            YdbWriter(self.scene, f"{topic}-ydb-writer", self.finish),
+            YdbReader(self.scene, f"{topic}-ydb-reader", self.finish),
+        ]
 
     @property
     def all(self) -> Sequence[Client]:
@@ -59,6 +64,7 @@ class Clients:
     def begin(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.scene.bootstrap})
         admin.create_topics([NewTopic(self.scene.topic, PARTITIONS)])[self.scene.topic].result(PATIENCE)
+        prepare(self.scene.ydb, {self.scene.topic: f"{self.scene.topic}-ydb-reader"})
         for client in self.all:
             client.start()
         self.progress()

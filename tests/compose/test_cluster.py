@@ -89,7 +89,9 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def clients(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Clients]:
     cluster.whole()
-    clients = Clients(cluster.bootstrap, tmp_path, request.node.callspec.id.replace(" ", "-"))
+    clients = Clients(
+        cluster.bootstrap, f"127.0.0.1:{cluster.ports['YDB1']}", tmp_path, request.node.callspec.id.replace(" ", "-")
+    )
     clients.begin()
     yield clients
     clients.finish.set()
