@@ -96,7 +96,7 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("sbp_back.client", "client fetch"),
     ("sbp_back.range_server", "appends fetches ranges"),
     ("sbp_back.range_server.store", "index segment"),
-    ("ydb_topic_front.service", "core readers"),
+    ("ydb_topic_front.service", "coordination core readers"),
     ("ydb_topic_front.service", "read_commits read_partitions"),
 )
 """(Room, its modules that know of each other, at least by the types of their arguments): one object and its parts."""

@@ -48,11 +48,14 @@ class Registry:
         self._admit = admit
         self._calls: dict[str, Handler] = {}
         self._streams: dict[str, StreamHandler] = {}
+        self._led: dict[str, Callable[[Unary], Unary]] = {}
 
-    def call(self, name: str, handler: Handler) -> None:
-        """Have calls of the method ``name`` answered by ``handler``."""
+    def call(self, name: str, handler: Handler, led: Callable[[Unary], Unary] | None = None) -> None:
+        """Have calls of the method ``name`` answered by ``handler``; ``led``: at the node that it is for."""
         assert METHODS[name].result or METHODS[name].response, name
         self._calls[name] = handler
+        if led is not None:
+            self._led[name] = led
 
     def stream(self, name: str, handler: StreamHandler) -> None:
         """Have streams of the method ``name`` served by ``handler``, which tells its client what goes wrong itself."""
@@ -62,7 +65,8 @@ class Registry:
         """Put everything into a server."""
         for name, handler in self._calls.items():
             method = METHODS[name]
-            server.add_call(method.service, name, self._unary(method, handler))
+            answer = self._unary(method, handler)
+            server.add_call(method.service, name, self._led[name](answer) if name in self._led else answer)
         for name, stream in self._streams.items():
             server.add_stream(METHODS[name].service, name, self._admitted(stream))
 

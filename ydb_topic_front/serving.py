@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
 
-#: Services by module; each has ``register(registry, service)``.
-SERVICES = (discovery, auth, topics, describe, scheme, table_stubs, write, read, auto_partitioning)
+#: Services by module; each has ``register(registry, service)``. Descriptions ask who reads.
+SERVICES = (discovery, auth, topics, read, describe, scheme, table_stubs, write, auto_partitioning)
 
 
 class YdbServer:
@@ -77,6 +77,8 @@ class YdbServer:
         if self._service is not None:
             if self._service.readers is not None:
                 self._service.readers.close()
+                if self._service.readers.coordination is not None:
+                    await self._service.readers.coordination.close()
             await self._service.topics.close()
 
 

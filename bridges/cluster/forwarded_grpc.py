@@ -128,15 +128,21 @@ async def _pass_on(stream: GrpcStream, peer: PeerStream) -> None:
 
 
 async def _pass_back(peer: PeerStream, stream: GrpcStream) -> None:
-    while (raw := await peer.read()) is not None:
-        try:
-            if raw[:1] == _MESSAGE:
-                await stream.write(raw[1:])
-                continue
-        finally:
-            peer.account.give(Kind.REQUESTS, len(raw))
-        number, message = msgspec.msgpack.decode(raw[1:], type=tuple[int, str])
-        raise GrpcRefusal(_CODES.get(number, Code.UNAVAILABLE), message)
+    while (message := await read_answer(peer)) is not None:
+        await stream.write(message)
+
+
+async def read_answer(peer: PeerStream) -> bytes | None:
+    """The next message that the other node has for a call's client; None at the end. Its bytes are held no more. Raises
+    GrpcRefusal, PeerUnreachable."""
+    raw = await peer.read()
+    if raw is None:
+        return None
+    peer.account.give(Kind.REQUESTS, len(raw))
+    if raw[:1] == _MESSAGE:
+        return raw[1:]
+    number, message = msgspec.msgpack.decode(raw[1:], type=tuple[int, str])
+    raise GrpcRefusal(_CODES.get(number, Code.UNAVAILABLE), message)
 
 
 _CODES = {code.value[0]: code for code in Code}

@@ -177,6 +177,15 @@ class PartitionLog:
         return self.high_watermark if first >= self.high_watermark else max(first, self.log_start_offset)
 
     @property
+    def last_append_ms(self) -> int:
+        """When the last batch was appended, ms since the epoch; below 0: unknown."""
+        return self.state.last[2]
+
+    def bytes_since(self, since_ms: int) -> int:
+        """Bytes that were appended since then, in ms since the epoch."""
+        return self.state.index.bytes_since(since_ms)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of payload kept, to within one interval of the offset index."""
         return self.state.index.size_bytes
@@ -264,6 +273,11 @@ class PartitionLog:
     def ready(self) -> Awaitable[None]:
         """Awaitable form of :meth:`when_open`; raises its error."""
         return awaited(lambda settle: self.when_open(lambda error: settle(None, error)))
+
+    def refresh(self) -> Awaitable[None]:
+        """As :meth:`ready`, after which everything is known as it is: of what lies elsewhere that is another matter
+        (:class:`bridges.log.log_elsewhere.LogElsewhere`)."""
+        return self.ready()
 
     def fail(self, error: LogError) -> None:
         """The backend lost us: answer everything in flight with ``error``; the next use opens the log anew."""

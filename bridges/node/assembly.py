@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules
     from bridges.cluster.peers import Peers
     from bridges.cluster.service import Cluster
+    from bridges.log.log_elsewhere import LogsElsewhere
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
@@ -160,6 +161,7 @@ class Node:
         """Which node owns what; None where this one owns everything."""
         self.peers: Peers | None = None
         """How other nodes are asked; None where there is none."""
+        self.logs_elsewhere: LogsElsewhere | None = None
         self.access_rules: AccessRules | None = None
         """Who may do what; None where everybody may do everything."""
         self.denied = 0
@@ -357,7 +359,7 @@ class Node:
         self.appends = Appends(self.logs)
         if self.cluster is not None:
             self.cluster.open_logs = self.logs.to_close
-            self._forward_appends(self.cluster)
+            self._know_others(self.cluster)
             self.cluster.on_gained.append(lambda slots: self.catalog.seal_again())
         cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
         self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
@@ -437,11 +439,14 @@ class Node:
         cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
         return cluster
 
-    def _forward_appends(self, cluster: Cluster) -> None:
+    def _know_others(self, cluster: Cluster) -> None:
+        """Have what other nodes own appended to and read here, and the other way round."""
         from bridges.log.forwarded_appends import ForwardedAppends  # where there are other nodes
+        from bridges.log.log_elsewhere import LogsElsewhere
 
         assert self.peers is not None, "made with the cluster"
-        here, identify = self.appends.append_here, self.catalog.id_of
+        here, identify, barrier = self.appends.append_here, self.catalog.id_of, self.metrics.barrier
+        self.logs_elsewhere = LogsElsewhere(self.peers, cluster, self.node_id, self.logs, identify, barrier)
         self.appends.elsewhere = ForwardedAppends(
             self.peers, cluster, self.node_id, here, identify, self.metrics.barrier
         )
@@ -513,6 +518,7 @@ class Node:
             owners=self.cluster,
             peers=self.peers,
             appends=self.appends,
+            elsewhere=self.logs_elsewhere,
             progress=self.progress.front(kind.name, kind.group_space),
             db=self.db,
             works=self.works,
@@ -628,6 +634,8 @@ class Node:
             await self._step("stopping the console", self._console.stop())
         if hasattr(self, "appends"):
             await self._step("forwarding nothing more", self.appends.close())
+        if self.logs_elsewhere is not None:
+            await self._step("reading nothing more of other nodes", self.logs_elsewhere.close())
         if self.peers is not None:
             await self._step("answering no other node", self.peers.close())
         if self.embedded is not None and self.embedded.document is not None:

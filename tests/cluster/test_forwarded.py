@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -199,3 +200,126 @@ def test_direct_writers_are_refused_where_the_partition_is_not(nodes: list[NodeP
     while tried(1) != Status.SUCCESS:  # the opening may raise the generation
         assert time.monotonic() < until
     assert tried(0) == Status.UNAVAILABLE
+
+
+def written(nodes: list[NodeProcess], topic: str, leaders: dict[int, int], count: int = 50) -> set[tuple[int, int]]:
+    """Numbers in all partitions: (partition, seq_no) of each message."""
+    with driver_of(nodes[0], alone=True) as driver:
+        for partition in leaders:
+            with driver.topic_client.writer(topic, producer_id=f"p{partition}", partition_id=partition) as writer:
+                writer.write([b"%d" % number for number in range(count)])
+                writer.flush(timeout=PATIENCE)
+    return {(partition, number + 1) for partition in leaders for number in range(count)}
+
+
+class Reading(threading.Thread):
+    """Reads for a consumer until ``over``, and commits."""
+
+    def __init__(self, node: NodeProcess, topic: str, consumer: str, seen: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self._node, self._topic, self._consumer = node, topic, consumer
+        self.seen = seen
+        self.mine = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        with (
+            driver_of(self._node, alone=True) as driver,
+            driver.topic_client.reader(self._topic, self._consumer) as reader,
+        ):
+            while not self.over.is_set():
+                try:
+                    batch = reader.receive_batch(timeout=0.2)
+                except TimeoutError:
+                    continue
+                for message in batch.messages:
+                    self.seen.append((message.partition_id, message.seqno))
+                self.mine += len(batch.messages)
+                reader.commit_with_ack(batch, timeout=PATIENCE)
+
+
+def test_readers_at_both_nodes_share_a_consumers_partitions(nodes: list[NodeProcess]) -> None:
+    leaders = made(nodes, "shared")
+    RawClient(nodes[0].ydb).result("AlterTopic", path="shared", add_consumers=[{"name": "c"}, {"name": "d"}])
+    await_consumers([RawClient(node.ydb) for node in nodes], "shared", ["c", "d"])
+    wanted = written(nodes, "shared", leaders)
+    for consumer in ("c", "d"):  # of which one is most likely the one node's, one the other's
+        seen: list[tuple[int, int]] = []
+        readers = [Reading(node, "shared", consumer, seen) for node in nodes]
+        for reader in readers:
+            reader.start()
+        try:
+            until = time.monotonic() + PATIENCE
+            while len(seen) < len(wanted):
+                assert time.monotonic() < until, len(seen)
+                time.sleep(0.05)
+        finally:
+            for reader in readers:
+                reader.over.set()
+            for reader in readers:
+                reader.join()
+        assert sorted(seen) == sorted(wanted)
+        for node in nodes:
+            with RawClient(node.ydb) as raw:
+                told = raw.result("DescribeConsumer", path="shared", consumer=consumer, include_stats=True).partitions
+                assert [one.partition_consumer_stats.committed_offset for one in told] == [50] * PARTITIONS
+                assert [one.partition_stats.partition_offsets.end for one in told] == [50] * PARTITIONS
+                stats = raw.result("DescribeTopic", path="shared", include_stats=True, include_location=True)
+                assert [one.partition_stats.partition_offsets.end for one in stats.partitions] == [50] * PARTITIONS
+                for one in stats.partitions:
+                    assert one.partition_stats.partition_node_id == one.partition_location.node_id
+                assert all(one.partition_stats.store_size_bytes > 0 for one in stats.partitions)
+
+
+def await_consumers(raws: list[RawClient], topic: str, consumers: list[str]) -> None:
+    """Return when all nodes know them."""
+    until = time.monotonic() + PATIENCE
+    for raw in raws:
+        while {one.name for one in raw.result("DescribeTopic", path=topic).consumers} != set(consumers):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+
+def test_positions_are_set_at_any_node(nodes: list[NodeProcess]) -> None:
+    leaders = made(nodes, "positioned")
+    raws = [RawClient(node.ydb) for node in nodes]
+    consumers = [f"n{n}" for n in range(4)]
+    raws[0].result("AlterTopic", path="positioned", add_consumers=[{"name": name} for name in consumers])
+    await_consumers(raws, "positioned", consumers)
+    written(nodes, "positioned", leaders, 10)
+    for number, (partition, turn) in enumerate((p, t) for p in leaders for t in range(2)):
+        for n in range(4):
+            place = {"path": "positioned", "partition_id": partition, "consumer": f"n{n}"}
+            raws[turn].result("CommitOffset", **place, offset=number % 10)
+            for raw in raws:
+                told = raw.result("DescribeConsumer", path="positioned", consumer=f"n{n}").partitions[partition]
+                assert told.partition_consumer_stats.committed_offset == number % 10
+    assert raws[1].call("CommitOffset", **place, offset=11).status == Status.BAD_REQUEST
+    raws[1].result("AlterTopic", path="positioned", drop_consumers=consumers)
+    raws[1].result("AlterTopic", path="positioned", add_consumers=[{"name": name} for name in consumers])
+    await_consumers(raws, "positioned", consumers)
+    for n in range(4):
+        told = raws[0].result("DescribeConsumer", path="positioned", consumer=consumers[n]).partitions
+        assert {one.partition_consumer_stats.committed_offset for one in told} == {0}
+
+
+class FromTheStart(ydb.TopicReaderEvents.EventHandler):
+    """What the SDK wants of who reads without a consumer."""
+
+    def on_partition_get_start_offset(self, event: object) -> object:
+        return ydb.TopicReaderEvents.OnPartitionGetStartOffsetResponse(0)
+
+
+def test_a_reader_without_a_consumer_reads_at_any_node(nodes: list[NodeProcess]) -> None:
+    leaders = made(nodes, "alone")
+    wanted = written(nodes, "alone", leaders)
+    for node in nodes:
+        selector = ydb.TopicReaderSelector("alone", partitions=list(leaders))
+        with (
+            driver_of(node, alone=True) as driver,
+            driver.topic_client.reader(selector, None, event_handler=FromTheStart()) as reader,
+        ):
+            found: set[tuple[int, int]] = set()
+            while found != wanted:
+                batch = reader.receive_batch(timeout=PATIENCE)
+                found |= {(message.partition_id, message.seqno) for message in batch.messages}

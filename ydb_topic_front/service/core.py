@@ -23,6 +23,7 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
+    from bridges.log.log_elsewhere import ReadableLog
     from bridges.log.partition_log import PartitionLog
     from bridges.net.address import Address
     from bridges.net.grpc_server import GrpcCall
@@ -154,6 +155,14 @@ class YdbService:
         if log is None:
             raise YdbError(Status.UNAVAILABLE, f"partition {partition} of {topic.name!r} is not served any more")
         return log
+
+    def log_to_read(self, topic: Topic, partition: int) -> ReadableLog:
+        """The log of a partition for readers, whoever owns it. Raises YdbError when there is none, or none any more."""
+        log = self.log_of(topic, partition)
+        elsewhere = self.node.elsewhere
+        if elsewhere is None or elsewhere.is_mine(topic.name, partition):
+            return log
+        return elsewhere.get(topic.name, partition, log.stream_id)
 
     def owner_id(self, topic: str, partition: int) -> int:
         """What clients are told of the node that has a partition: as :attr:`node_id` of that one."""

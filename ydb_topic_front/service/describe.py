@@ -16,6 +16,7 @@ from bridges.catalog.lineage import WHOLE, PartitionInfo
 from bridges.turns import in_turns
 from ydb_topic_front.service import paths, topic_settings
 from ydb_topic_front.service.describe_sums import LAGS, ConsumerSums, Sums, fill_duration, fill_time
+from ydb_topic_front.service.read import by_consumer
 from ydb_topic_front.service.read_start import written_at
 from ydb_topic_front.session.measured import WINDOWS
 from ydb_topic_front.wire.messages import messages
@@ -23,7 +24,7 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.log_elsewhere import ReadableLog
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
@@ -145,12 +146,12 @@ class Descriptions:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    async def _partitions(self, topic: Topic, opened: bool) -> AsyncIterator[tuple[PartitionInfo, PartitionLog | None]]:
+    async def _partitions(self, topic: Topic, opened: bool) -> AsyncIterator[tuple[PartitionInfo, ReadableLog | None]]:
         """All partitions, as they were when this began; with their logs, open, if ``opened``."""
         infos = tuple(topic.partitions)
         for first in range(0, len(infos), _AT_ONCE):
             some = infos[first : first + _AT_ONCE]
-            logs: Sequence[PartitionLog | None] = [None] * len(some)
+            logs: Sequence[ReadableLog | None] = [None] * len(some)
             if opened:
                 logs = await asyncio.gather(*(self._opened(topic, info) for info in some))
             elif first:
@@ -158,9 +159,9 @@ class Descriptions:
             for pair in zip(some, logs, strict=True):
                 yield pair
 
-    async def _opened(self, topic: Topic, info: PartitionInfo) -> PartitionLog:
-        log = self._service.log_of(topic, info.index)
-        await log.ready()
+    async def _opened(self, topic: Topic, info: PartitionInfo) -> ReadableLog:
+        log = self._service.log_to_read(topic, info.index)
+        await log.refresh()
         return log
 
     def _fill_partition(self, topic: Topic, info: PartitionInfo, target: Any, location: bool) -> None:
@@ -180,17 +181,16 @@ class Descriptions:
         result.retention_period.SetInParent()
         result.retention_storage_mb = max(0, self._catalog.effective(topic.name, "retention.bytes")) // _MIB
 
-    def _fill_stats(self, topic: Topic, log: PartitionLog, target: Any) -> Any:
+    def _fill_stats(self, topic: Topic, log: ReadableLog, target: Any) -> Any:
         target.partition_offsets.start = log.log_start_offset
         target.partition_offsets.end = log.last_stable_offset
         target.store_size_bytes = log.size_bytes
-        _, _, written_ms = log.state.last
-        if written_ms:
+        if (written_ms := log.last_append_ms) > 0:
             fill_time(target.last_write_time, written_ms)
         fill_duration(target.max_write_time_lag, self._service.measures.write_lag(topic, log.partition))
         now = _now()
         for name, window in WINDOWS:
-            setattr(target.bytes_written, name, log.state.index.bytes_since(now - window))
+            setattr(target.bytes_written, name, log.bytes_since(now - window))
         target.bytes_written.SetInParent()
         target.partition_node_id = self._service.owner_id(topic.name, log.partition)
         return target
@@ -232,9 +232,11 @@ class Descriptions:
         looked_at = len(sums) * len(result.partitions) <= _LAGS_LOOKED_AT
         if looked_at:
             for partition in result.partitions:
-                log = self._service.log_of(topic, partition.partition_id)
+                log = self._service.log_to_read(topic, partition.partition_id)
                 lags: dict[int, int] = {}  # consumers are mostly at the same place
                 for name, one in sums.items():
+                    if self._is_elsewhere(name):
+                        continue
                     offset = self._committed(topic, partition.partition_id, name)
                     if offset not in lags:
                         lags[offset] = await self._committed_lag(log, offset, call)
@@ -242,14 +244,19 @@ class Descriptions:
                 await asyncio.sleep(0)
         async for consumer in in_turns(result.consumers):
             sums[consumer.name].fill(consumer.consumer_stats)
-            if not looked_at:
+            if not looked_at or self._is_elsewhere(consumer.name):
                 consumer.consumer_stats.ClearField("max_committed_time_lag")
+
+    def _is_elsewhere(self, consumer: str) -> bool:
+        """Whether another node knows the consumer's positions."""
+        readers = self._service.readers
+        return readers is not None and readers.coordination is not None and readers.coordination.is_elsewhere(consumer)
 
     def _committed(self, topic: Topic, partition: int, consumer: str) -> int:
         committed = self._service.node.progress.committed(consumer, topic.name, partition)
         return 0 if committed is None else committed.offset
 
-    async def _committed_lag(self, log: PartitionLog, committed: int, call: GrpcCall) -> int:
+    async def _committed_lag(self, log: ReadableLog, committed: int, call: GrpcCall) -> int:
         """How many ms ago the first message was written that is not committed; 0 if all is, or nobody knows."""
         offset = max(committed, log.log_start_offset)
         readers = self._service.readers
@@ -290,4 +297,9 @@ def register(registry: Registry, service: YdbService) -> None:
     descriptions = Descriptions(service)
     registry.call("DescribeTopic", descriptions.topic)
     registry.call("DescribePartition", descriptions.partition)
-    registry.call("DescribeConsumer", descriptions.consumer)
+    coordination = None if service.readers is None else service.readers.coordination
+    if coordination is None or service.forwarding is None:
+        registry.call("DescribeConsumer", descriptions.consumer)
+    else:
+        find = by_consumer(coordination, "DescribeConsumer")
+        registry.call("DescribeConsumer", descriptions.consumer, service.forwarding.led_call("DescribeConsumer", find))

@@ -11,18 +11,18 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from bridges.cluster.forwarded_grpc import ForwardedStream, Opening, forward, opening_of
+from bridges.cluster.forwarded_grpc import ForwardedStream, Opening, forward, opening_of, read_answer
 from bridges.cluster.ownership import PATIENCE_S, owner_of
 from bridges.errors import LogError, NotOwner, PeerUnreachable
 from bridges.net.budget import Kind
-from bridges.net.grpc_server import GrpcRefusal
+from bridges.net.grpc_server import GrpcRefusal, Unary
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peer_stream import PeerStream
     from bridges.cluster.peers import Peers
-    from bridges.net.grpc_server import GrpcStream
+    from bridges.net.grpc_server import GrpcCall, GrpcStream
     from bridges.node.front import NodeServices
 
 KIND = "ydb"
@@ -78,6 +78,52 @@ class Forwarding:
                 await stream.write(lost(YdbError(Status.TIMEOUT, "there was no init_request")))
 
         return serve
+
+    def led_call(self, method: str, find: Callable[[bytes], Callable[[], int] | None]) -> Callable[[Unary], Unary]:
+        """What has calls answered by the node that ``find`` leads to: how its slot is found, by a call's bytes. They
+        may be repeated, so an answer that is lost is asked for again."""
+
+        def led(answer: Unary) -> Unary:
+            async def at_home(stream: GrpcStream) -> None:
+                raw = await stream.read() or b""
+                stream.account.give(Kind.REQUESTS, len(raw))  # the call counts it itself
+                await stream.write(await answer(raw, stream))
+
+            self._handlers[method] = at_home
+
+            async def lead(raw: bytes, call: GrpcCall) -> bytes:
+                slot = find(raw)
+                asked = None if slot is None else await self.ask(slot, opening_of(call, method), raw)
+                return await answer(raw, call) if asked is None else asked
+
+            return lead
+
+        return led
+
+    async def ask(self, slot: Callable[[], int], opening: Opening, raw: bytes) -> bytes | None:
+        """What the owner of a slot answers; None: it is this node, or nobody. Raises GrpcRefusal."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            try:
+                owner = await owner_of(self._owners, self._node.node_id, slot, _SLICE_S)
+                if owner is None:
+                    return None
+                peer = await self._peers.stream(owner, KIND, opening)
+            except NotOwner:
+                continue
+            except PeerUnreachable:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            try:
+                await peer.write(raw)
+                answer = await read_answer(peer)
+                if answer is not None:
+                    return answer
+            except PeerUnreachable:
+                await asyncio.sleep(_AGAIN_S)
+            finally:
+                self._peers.left_stream(owner, peer)
+        return None
 
     async def _led(
         self, stream: GrpcStream, method: str, raw: bytes, find: FindSlot, lost: Callable[[YdbError], bytes]

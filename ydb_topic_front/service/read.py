@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
 
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.progress import Committed
+from ydb_topic_front.service.coordination import Coordination
 from ydb_topic_front.service.read_stream import ReadStream
 from ydb_topic_front.service.readers import Readers
 from ydb_topic_front.session.read_init import no_such_consumer
-from ydb_topic_front.wire.messages import messages
+from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromServer, messages
+from ydb_topic_front.wire.methods import METHODS
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
@@ -35,8 +40,10 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
     partition, offset = request.partition_id, request.offset
     if not 0 <= partition < len(topic.partitions):
         raise bad_request(f"topic '{request.path}' has no partition {partition}")
-    log = service.log_of(topic, partition)
-    await log.ready()
+    log = service.log_to_read(topic, partition)
+    await log.refresh()
+    if readers.coordination is not None:
+        await readers.coordination.known(consumer)
     if not 0 <= offset <= log.high_watermark:
         raise bad_request(f"offset {offset} of partition {partition}, which ends at {log.high_watermark}")
     session = readers.session(request.read_session_id) if request.read_session_id else None
@@ -64,6 +71,7 @@ def register(registry: Registry, service: YdbService) -> None:
     readers = Readers(service)
     service.readers = readers
     service.find_reader = readers.find
+    forwarding, owners = service.forwarding, service.node.owners
 
     async def stream_read(stream: GrpcStream) -> None:
         await ReadStream(service, readers, stream).serve()
@@ -76,6 +84,38 @@ def register(registry: Registry, service: YdbService) -> None:
     async def commit(request: Any, call: GrpcCall) -> None:
         await commit_offset(service, readers, request, call)
 
-    registry.stream("StreamRead", stream_read)
     registry.stream("StreamDirectRead", stream_direct_read)
-    registry.call("CommitOffset", commit)
+    if forwarding is None or owners is None:
+        registry.stream("StreamRead", stream_read)
+        registry.call("CommitOffset", commit)
+        return
+    coordination = readers.coordination = Coordination(service, readers, owners, forwarding)
+
+    async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
+        init = StreamReadFromClient.FromString(raw).init_request
+        return coordination.finding(init.consumer) if init.consumer else None  # without one any node will do
+
+    registry.stream("StreamRead", forwarding.led("StreamRead", stream_read, slot_of, _last))
+    registry.call(
+        "CommitOffset", commit, forwarding.led_call("CommitOffset", by_consumer(coordination, "CommitOffset"))
+    )
+
+
+def by_consumer(coordination: Coordination, method: str) -> Callable[[bytes], Callable[[], int] | None]:
+    """How the slot of a call is found whose request names a consumer."""
+    kind = messages[METHODS[method].request]
+
+    def find(raw: bytes) -> Callable[[], int] | None:
+        try:
+            return coordination.finding(kind.FromString(raw).consumer)
+        except DecodeError:
+            return None
+
+    return find
+
+
+def _last(error: YdbError) -> bytes:
+    message = StreamReadFromServer()
+    error.tell(message)
+    raw: bytes = message.SerializeToString()
+    return raw

@@ -22,7 +22,7 @@ from ydb_topic_front.wire.statuses import Status, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.log_elsewhere import ReadableLog
     from bridges.net.grpc_server import GrpcStream
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.read_answers import ReadAnswers
@@ -88,9 +88,9 @@ class ReadPartitions:
         """What is done with a partition, also when the client has let go of it and its position is yet to be stored."""
         return self._by_place.get((topic, partition))
 
-    def log_of(self, reading: PartitionReading) -> PartitionLog:
+    def log_of(self, reading: PartitionReading) -> ReadableLog:
         """The log behind it. Raises YdbError when it is not served any more."""
-        return self._service.log_of(self.topics[reading.topic], reading.partition)
+        return self._service.log_to_read(self.topics[reading.topic], reading.partition)
 
     # --- as the balancer says (see ydb_topic_front.service.read_balancer.Member) -------------------------------------
 
@@ -253,9 +253,9 @@ class ReadPartitions:
         answer.committed_offset = reading.stored
         answer.read_offset = reading.place.offset
         answer.write_time_high_watermark.SetInParent()
-        if (last := log.state.last) is not None and last[2] >= 0:
-            answer.write_time_high_watermark.seconds = last[2] // 1000
-            answer.write_time_high_watermark.nanos = last[2] % 1000 * 1_000_000
+        if (last_ms := log.last_append_ms) >= 0:
+            answer.write_time_high_watermark.seconds = last_ms // 1000
+            answer.write_time_high_watermark.nanos = last_ms % 1000 * 1_000_000
         self._answers.put(message)
 
     # --- their end --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchInvalid, DataCorrupt, LogDeleted, OffsetOutOfRange
+from bridges.errors import BatchInvalid, DataCorrupt, LogDeleted, NotOwner, OffsetOutOfRange, PeerUnreachable
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.formats.ydb import parse_head
@@ -24,13 +24,15 @@ from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.read_response import ResponseBuilder
 
 if TYPE_CHECKING:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.log_elsewhere import ReadableLog
     from bridges.node.front import NodeServices
     from ydb_topic_front.session.partition_reading import PartitionReading
 
 _RESPONSE_BYTES = 1024 * 1024
 """A response holds so much, or one message that is larger."""
 _UNKNOWN_BATCH = 64 * 1024
+_AGAIN_S = 0.1
+"""After so long a partition is looked at again that had no owner."""
 _MESSAGES_AT_ONCE = 500
 """Messages worked on in one turn of the event loop: each takes a few microseconds."""
 
@@ -42,7 +44,7 @@ class ReadPump:
     def __init__(
         self,
         node: NodeServices,
-        log_of: Callable[[PartitionReading], PartitionLog],
+        log_of: Callable[[PartitionReading], ReadableLog],
         ended: Callable[[PartitionReading], None],
         wake: Callable[[], None],
         measure: Callable[[PartitionReading, ResponseBuilder], None],
@@ -54,14 +56,16 @@ class ReadPump:
         self._measure = measure
         self._account = node.budget.account(self._has_room)
         self._hungry: deque[PartitionReading] = deque()
-        self._waiting: dict[PartitionLog, PartitionReading] = {}
-        self._waits_at: dict[PartitionReading, PartitionLog] = {}
+        self._waiting: dict[ReadableLog, PartitionReading] = {}
+        self._waits_at: dict[PartitionReading, ReadableLog] = {}
         self._starved = False
+        self._closed = False
         self.credit = 0
         """Bytes that the client wants; less than nothing after a response that was larger."""
 
     def close(self) -> None:
         """Wait for nothing any more."""
+        self._closed = True
         for log in self._waiting:
             log.remove_waiter(self)
         self._waiting.clear()
@@ -81,7 +85,7 @@ class ReadPump:
             del self._waiting[log]
             log.remove_waiter(self)
 
-    def log_moved(self, log: PartitionLog) -> None:
+    def log_moved(self, log: ReadableLog) -> None:
         """There may be more in a partition where all was read (see :class:`bridges.log.interfaces.Waiter`)."""
         reading = self._waiting.pop(log, None)
         log.remove_waiter(self)
@@ -103,7 +107,21 @@ class ReadPump:
         reading = self._hungry.popleft()
         if not reading.may_send:
             return None
-        log = self._log_of(reading)
+        try:
+            return await self._response(reading, self._log_of(reading))
+        except (NotOwner, PeerUnreachable):
+            # Its next owner has the same; others are read meanwhile.
+            self._again_later(reading)
+            return None
+
+    def _again_later(self, reading: PartitionReading) -> None:
+        def again() -> None:
+            if not self._closed and reading.may_send:
+                self.add(reading)
+
+        asyncio.get_running_loop().call_later(_AGAIN_S, again)
+
+    async def _response(self, reading: PartitionReading, log: ReadableLog) -> bytes | None:
         await log.ready()
         if reading.place.offset < log.log_start_offset:
             reading.place = Place(log.log_start_offset)
@@ -134,7 +152,7 @@ class ReadPump:
         finally:
             self._account.give(Kind.READS, held)
 
-    def _wait(self, reading: PartitionReading, log: PartitionLog) -> None:
+    def _wait(self, reading: PartitionReading, log: ReadableLog) -> None:
         """All was read: be called when there is more."""
         if log.final_offset is not None and reading.place.offset >= log.final_offset:
             self._ended(reading)
@@ -145,11 +163,15 @@ class ReadPump:
         self._waits_at[reading] = log
         log.add_waiter(self)
 
-    async def _read(self, reading: PartitionReading, log: PartitionLog, wanted: int) -> bytes | None:
+    async def _read(self, reading: PartitionReading, log: ReadableLog, wanted: int) -> bytes | None:
         builder = ResponseBuilder(reading.session_id)
         sent = reading.sent
         oldest = max(reading.not_before_ms, _ago(reading.max_lag_ms))
-        for batch in await log.read_committed(reading.place.offset, wanted):
+        batches = await log.read_committed(reading.place.offset, wanted)
+        if not batches:
+            self._again_later(reading)  # what was to come has gone, and the log will tell of it
+            return None
+        for batch in batches:
             if 0 <= batch.written_ms < oldest:
                 reading.place = Place(batch.end_offset)
                 continue
@@ -175,7 +197,7 @@ class ReadPump:
         return raw
 
     async def _add(
-        self, reading: PartitionReading, log: PartitionLog, batch: StoredBatch, builder: ResponseBuilder, wanted: int
+        self, reading: PartitionReading, log: ReadableLog, batch: StoredBatch, builder: ResponseBuilder, wanted: int
     ) -> bool:
         """Put a batch's messages into the response; False when it is full before its end."""
         payload, producer = batch.payload, None

@@ -9,13 +9,13 @@ from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.log_elsewhere import ReadableLog
     from bridges.net.budget import Account
 
 _UNKNOWN_BATCH = 64 * 1024
 
 
-async def written_at(log: PartitionLog, offset: int, account: Account) -> int:
+async def written_at(log: ReadableLog, offset: int, account: Account) -> int:
     """When what lies at ``offset`` of an open log, or is the first that is left behind it, was written, in ms since the
     epoch; -1 if nothing is.
 
@@ -34,7 +34,7 @@ async def written_at(log: PartitionLog, offset: int, account: Account) -> int:
         return batches[0].written_ms if batches else -1
 
 
-async def first_written(log: PartitionLog, written_ms: int, account: Account) -> int:
+async def first_written(log: ReadableLog, written_ms: int, account: Account) -> int:
     """The first offset whose batch was appended at ``written_ms`` or later; the high watermark if there is none.
 
     Appends are in the order of their times, as far as clocks are, so halving finds it: some twenty batches are read.
@@ -61,7 +61,7 @@ async def first_written(log: PartitionLog, written_ms: int, account: Account) ->
     return low
 
 
-async def _batch_at(log: PartitionLog, offset: int, end: int, account: Account) -> list[StoredBatch]:
+async def _batch_at(log: ReadableLog, offset: int, end: int, account: Account) -> list[StoredBatch]:
     """The batch that contains ``offset``, as a list; an empty one if what was there is declared lost."""
     size = log.measure(offset, 1, end) or _UNKNOWN_BATCH
     account.take(Kind.READS, size)

@@ -16,6 +16,7 @@ from ydb_topic_front.service.read_balancer import Member, Share
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
+    from ydb_topic_front.service.coordination import Coordination
     from ydb_topic_front.service.core import Client, YdbService
     from ydb_topic_front.session.partition_reading import PartitionReading
     from ydb_topic_front.wire.statuses import YdbError
@@ -73,6 +74,8 @@ class Readers:
         self._by_id: dict[str, ReadSession] = {}
         self._topics: dict[ReadSession, tuple[str, ...]] = {}
         self._by_consumer: dict[str, dict[ReadSession, None]] = {}
+        self.coordination: Coordination | None = None
+        """Which consumers are this node's; None of a node by itself."""
         self.searches = asyncio.Semaphore(_SEARCHES)
         """For who looks where to begin by time: each has a batch in memory, however large that is."""
         # What clients were asked and have not answered, by the monotonic clock, the longest ago first.
@@ -153,6 +156,15 @@ class Readers:
         share = self._shares.get((consumer, topic))
         if share is not None:
             self._balance_soon(share)
+
+    def consumers(self) -> list[str]:
+        """Those that have sessions now."""
+        return list(self._by_consumer)
+
+    def end_all(self, consumer: str, error: YdbError) -> None:
+        """End all sessions of a consumer."""
+        for session in list(self._by_consumer.get(consumer, ())):
+            session.end(error)
 
     # --- what clients are to answer -------------------------------------------------------------------------------
 

@@ -113,7 +113,11 @@ class Topics:
         """The positions of dropped consumers go before the consumers do: one that is added again begins anew."""
         places = [(topic.name, one.index) for one in topic.partitions]
         for consumer in consumers:
-            await self._service.node.progress.delete(consumer, places)
+            readers = self._service.readers
+            if readers is None or readers.coordination is None:
+                await self._service.node.progress.delete(consumer, places)
+            else:
+                await readers.coordination.forget(consumer, places)
 
 
 def evenly(partitions: int) -> tuple[KeyRange, ...]:
