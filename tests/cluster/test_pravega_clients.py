@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pravega_client import StreamManager, StreamReader
 
-from pravega_front.names import SegmentName
+from pravega_front.names import TRANSACTION, SegmentName
 from pravega_front.wire import commands as wire
+from pravega_front.wire.controller import PingStatus, TxnState, TxnStatus
+from tests import drivers
 from tests.cluster.test_failover import PATIENCE, commanded
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
+from tests.pravega_front.java_client import POM
 from tests.pravega_front.raw_client import RawClient
 
 SCOPE = "cluster"
@@ -34,7 +44,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Itera
     factory = NodeFactory(directory)
     bucket = directory / "bucket"
     bucket.mkdir()
-    stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
+    stored = {
+        "sbp.durability": "object",
+        "sbp.objects": f"file://{bucket}",
+        "sbp.object_linger_ms": "10",
+        "pravega.transaction_min_lease_ms": "1000",
+        "pravega.scale_wait_ms": "2000",
+    }
     url = postgres.made()
     listen = dict.fromkeys(LISTENERS, ANY)
     try:
@@ -171,3 +187,258 @@ def test_the_wheel_works_through_a_node_that_owns_nothing(
     for key in range(17):
         assert [one for one in found if one % 17 == key] == list(range(key, 600, 17)), "in the order of their key"
     reader.reader_offline()
+
+
+def event(data: bytes) -> bytes:
+    return struct.pack(">ii", 0, len(data)) + data
+
+
+def append(address: str, name: str, data: bytes, events: int = 1) -> None:
+    writer = uuid4().bytes
+    with RawClient(address) as client:
+        client.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup)
+        client.ask(wire.AppendBlockEnd(writer, len(data), data, events, events, 1), wire.DataAppended)
+
+
+def whole(address: str, name: str) -> bytes:
+    """All bytes of a segment."""
+    found = b""
+    with RawClient(address) as client:
+        end = client.ask(wire.GetStreamSegmentInfo(1, name, ""), wire.StreamSegmentInfo).write_offset
+        while len(found) < end:
+            found += client.ask(wire.ReadSegment(name, len(found), 1 << 20, "", 1), wire.SegmentRead).data
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_transactions_go_over_all_nodes(nodes: list[NodeProcess], controllers: list[ControllerClient]) -> None:
+    one, two, three = controllers
+    make(one, "txn")
+    info = stream(SCOPE, "txn")
+    led = owners(one, "txn")
+    assert set(led.values()) == stores(nodes)
+
+    def segment(number: int, txn: Any = None) -> str:
+        name = str(SegmentName(SCOPE, "txn", number, 0))
+        return name if txn is None else f"{name}{TRANSACTION}{txn.highBits:016x}{txn.lowBits:016x}"
+
+    def ended(txn: Any) -> TxnState:
+        found = TxnState.OPEN
+        began = time.monotonic()
+        while (found := TxnState(two.checkTransactionState(streamInfo=info, txnId=txn).status)) in (
+            TxnState.COMMITTING,
+            TxnState.ABORTING,
+        ):
+            assert time.monotonic() - began < PATIENCE
+        return found
+
+    # Begun at one node, written at the owners of its segments' parents, ended at the other nodes, in that order.
+    first, second, dropped = (one.createTransaction(streamInfo=info, lease=60_000).txnId for _ in range(3))
+    for txn, data in ((second, b"second"), (first, b"first"), (dropped, b"dropped")):
+        for number, address in led.items():
+            append(address, segment(number, txn), event(data))
+    assert two.pingTransaction(streamInfo=info, txnId=first, lease=60_000).status == PingStatus.OK
+    assert three.commitTransaction(streamInfo=info, txnId=first).status == TxnStatus.SUCCESS
+    assert two.commitTransaction(streamInfo=info, txnId=second).status == TxnStatus.SUCCESS
+    assert three.abortTransaction(streamInfo=info, txnId=dropped).status == TxnStatus.SUCCESS
+    assert one.commitTransaction(streamInfo=info, txnId=dropped).status == TxnStatus.FAILURE, "it was decided"
+    assert [ended(txn) for txn in (first, second, dropped)] == [
+        TxnState.COMMITTED, TxnState.COMMITTED, TxnState.ABORTED,
+    ]  # fmt: skip
+    for number, address in led.items():
+        assert whole(address, segment(number)) == event(b"first") + event(b"second")
+    # A lease is kept by pings at whichever node, and ends without them.
+    pinged = one.createTransaction(streamInfo=info, lease=2_000).txnId
+    for controller in [one] * 6 + [two] * 6 + [three] * 6:
+        time.sleep(0.5)
+        assert controller.pingTransaction(streamInfo=info, txnId=pinged, lease=2_000).status == PingStatus.OK
+    until(lambda: ended(pinged) is TxnState.ABORTED)
+    # A scale at another node waits for what is open, and then aborts it; a large event goes to its owner.
+    left = two.createTransaction(streamInfo=info, lease=60_000).txnId
+    scale(three, SCOPE, "txn", [0], [[0.0, 0.1], [0.1, 1 / SEGMENTS]])
+    assert ended(left) is TxnState.ABORTED
+    later = one.createTransaction(streamInfo=info, lease=60_000).txnId
+    assert later.highBits >> 32 == 1
+    new = SEGMENTS | 1 << 32
+    name = str(SegmentName(SCOPE, "txn", SEGMENTS, 1))
+    address = place(two, "txn", new)
+    append(address, f"{name}{TRANSACTION}{later.highBits:016x}{later.lowBits:016x}", event(b"later"))
+    assert two.commitTransaction(streamInfo=info, txnId=later).status == TxnStatus.SUCCESS
+    assert ended(later) is TxnState.COMMITTED
+    with RawClient(address) as client:
+        writer, data = uuid4().bytes, event(b"large" * 100_000)
+        made = client.ask(wire.CreateTransientSegment(1, writer, name, ""), wire.SegmentCreated).segment
+        client.ask(wire.SetupAppend(1, writer, made, ""), wire.AppendSetup)
+        client.ask(wire.ConditionalBlockEnd(writer, 0, 0, data, 1), wire.DataAppended)
+        client.ask(wire.MergeSegments(1, name, made, ""), wire.SegmentsMerged)
+    assert whole(address, name) == event(b"later") + data
+    # The sealed segment has its end at every node, and truncation of all is told to their owners.
+    following = three.getSegmentsImmediatelyFollowing(streamInfo=info, segmentId=0).segments
+    assert {one.segment.segmentId.segmentId for one in following} == {new, SEGMENTS + 1 | 1 << 32}
+    size = len(event(b"first"))
+    cut = dict.fromkeys(range(1, SEGMENTS), size) | {new: size, SEGMENTS + 1 | 1 << 32: 0}
+    assert two.truncateStream(streamInfo=info, cut=cut).status == 0
+    begin = {at.segmentId.segmentId: at.offset for at in one.getSegments(streamInfo=info).segments}
+    assert begin == cut
+
+
+TORTURE = Path(__file__).resolve().parents[1] / "torture" / "torture_pravega_client.py"
+WHEEL = (sys.executable, str(TORTURE))
+RATE = 60
+
+
+class Load(threading.Thread):
+    """A client of tests/torture at work: what it was told, and the longest time without anything new."""
+
+    def __init__(self, command: Sequence[str], kind: str, controller: str, name: str) -> None:
+        super().__init__(name=name)
+        self.kind = kind
+        self.sent = 0
+        self.fates: dict[int, tuple[str, int]] = {}
+        """By their first event, what is known of a transaction, or of events, and where they end."""
+        self.read: list[tuple[str, int]] = []
+        self.longest = 0.0
+        self.last = 0.0
+        arguments = [kind, "--controller", controller, "--seed", "7", "--name", name, "--rate", str(RATE)]
+        self.process = subprocess.Popen(
+            [*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.errors: list[str] = []
+        self._listening = threading.Thread(target=self._listen)
+        self._listening.start()
+        self.start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors.append(line)
+
+    def run(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            words = line.split()
+            if not words:
+                continue
+            if words[0] == "read":
+                self.read.append((words[1], int(words[2])))
+            elif words[0] == "sent":
+                continue
+            else:
+                self.fates[int(words[1])] = words[0], int(words[2])
+            if words[0] in ("read", "acked", "committed", "aborted"):
+                now = time.monotonic()
+                self.longest = max(self.longest, now - self.last if self.last else 0.0)
+                self.last = now
+
+    def finish(self) -> None:
+        """Let it end what it has begun."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def ended(self) -> int:
+        code = self.process.wait(PATIENCE)
+        self.join()
+        self._listening.join()
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.join()
+        self._listening.join()
+
+    def numbers(self, *fates: str) -> set[int]:
+        return {one for first, (fate, end) in self.fates.items() if fate in fates for one in range(first, end)}
+
+
+def stored(controller: ControllerClient, segments: int) -> Counter[tuple[str, int]]:
+    """How often each event is there."""
+    found: Counter[tuple[str, int]] = Counter()
+    for number in range(segments):
+        told = controller.getURI(streamInfo=stream("torture", "events"), segmentId=number)
+        data = whole(f"{told.endpoint}:{told.port}", str(SegmentName("torture", "events", number, 0)))
+        at = 0
+        while at < len(data):
+            kind, size = struct.unpack_from(">ii", data, at)
+            assert kind == 0
+            name, place, _ = data[at + 8 : at + 8 + size].split(b":", 2)
+            found[name.decode(), int(place)] += 1
+            at += 8 + size
+    return found
+
+
+def check(loads: Sequence[Load], readers: Sequence[Load], found: Counter[tuple[str, int]]) -> None:
+    """Nothing that was acknowledged is lost, nothing is there twice, and of a transaction all or nothing."""
+    assert max(found.values()) == 1
+    for load in loads:
+        there = {number for name, number in found if name == load.name}
+        promised = load.numbers("acked", "committed")
+        assert promised, load.name
+        assert promised <= there, sorted(promised - there)[:10]
+        assert not there & load.numbers("aborted", "open")
+        for first, (fate, end) in load.fates.items():
+            if fate == "asked":
+                assert len(there & set(range(first, end))) in (0, end - first)
+    for reader in readers:
+        assert len(reader.read) == len(set(reader.read)), "nothing is read twice"
+        assert set(reader.read) <= set(found)
+        wanted = {(load.name, number) for load in loads for number in load.numbers("acked", "committed")}
+        assert wanted <= set(reader.read)
+
+
+def moving(loads: Sequence[Load], seconds: float = 2.0) -> None:
+    """Return when all have been told something new for so long."""
+    for load in loads:
+        at = load.last
+        until(lambda load=load, at=at: load.last > at + seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("client", ["wheel", pytest.param("java", marks=pytest.mark.java)])
+def test_clients_go_on_when_owners_end(
+    nodes: list[NodeProcess], controllers: list[ControllerClient], client: str
+) -> None:
+    command = (
+        WHEEL if client == "wheel" else drivers.java("pravega-java", POM, "anabranch.tests.PravegaTorture").command()
+    )
+    # The wheel knows one controller; Java's client all of them.
+    places = [node.addresses["pravega"] for node in nodes]
+    told = places[0] if client == "wheel" else ",".join(places)
+    calls = controllers[0]
+    calls.createScope(scope="torture")
+    policy = {"minNumSegments": SEGMENTS}
+    calls.createStream(streamInfo=stream("torture", "events"), scalingPolicy=policy)
+    loads = [Load(command, kind, told, f"{client}-{kind}") for kind in ("write", "transact")]
+    reader = Load(command, "read", told, f"{client}-read")
+    every = [*loads, reader]
+    try:
+        moving(every)
+        for end in ("kill -9", "stopped"):
+            for load in every:
+                load.longest = 0.0
+            nodes[1].kill() if end == "kill -9" else nodes[1].stop()
+            moving(every)
+            for load in every:
+                print(f"{load.name}: {end}: the longest time without anything new {load.longest:.1f} s")
+            nodes[1].start()
+            until(lambda: is_shared(nodes))
+        for load in every:
+            load.longest = 0.0
+        nodes[2].stop()
+        nodes[2].start()
+        until(lambda: is_shared(nodes))
+        moving(every)
+        for load in loads:
+            load.finish()
+            assert load.ended() == 0, "".join(load.errors)[-2000:]
+        wanted = {(load.name, number) for load in loads for number in load.numbers("acked", "committed")}
+        until(lambda: wanted <= set(reader.read))
+    finally:
+        for load in every:
+            load.kill()
+    check(loads, [reader], stored(calls, SEGMENTS))
+    assert not [one for load in loads for one in load.fates.values() if one[0] == "failed"]
+    calls.sealStream(scope="torture", stream="events")
+    calls.deleteStream(scope="torture", stream="events")
