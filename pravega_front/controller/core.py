@@ -104,5 +104,5 @@ class Controller:
         owners = self.segments.owners
         if not owners.shared:
             return own
-        owner = await owners.settled(self.segments.slot_of_name(segment))
+        owner = await owners.reached(self.segments.slot_of_name(segment))
         return own if owner is None else owners.address(owner, store) or own

@@ -13,27 +13,45 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bridges.catalog.topic import Beside
 from bridges.cluster.ownership import SERVING
-from bridges.errors import NotOwner
+from bridges.errors import LogError, NotOwner
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
+    from bridges.cluster.peers import Peers
 
 _NAMED = "pravega segment"
 PATIENCE_S = 10.0
 """So long it is waited for somebody to own something. Java's client comes again after 1, 10, 100, 1000 and 10,000 ms,
 so it is worth more to wait for the owner than to be quick."""
 _LOOK_S = 0.05
+_ANSWER_S = 1.0
+_ALIVE = "pravega are you there"
+LISTENER = "cluster"
+"""What nodes ask each other by (:mod:`bridges.cluster.peers`, which only members of a cluster import)."""
+
+
+class _Alive(Struct):
+    """A question and its answer."""
+
+
+async def _alive(question: _Alive) -> _Alive:
+    return question
 
 
 class Owners:
     """The owners of a cluster; of a node by itself (None) it is that one."""
 
-    def __init__(self, owners: Ownership | None, node_id: int) -> None:
+    def __init__(self, owners: Ownership | None, node_id: int, peers: Peers | None = None) -> None:
         self._owners = owners
         self._node_id = node_id
+        self._peers = peers
+        if peers is not None:
+            peers.serve(_ALIVE, _Alive, _alive)
 
     @property
     def shared(self) -> bool:
@@ -71,8 +89,8 @@ class Owners:
         """Who acts for a slot; None: this node by itself, or nobody for long. While nobody seems to, or it was not
         heard of a moment ago, it is waited for."""
         owners = self._owners
-        if owners is None:
-            return None
+        if owners is None or slot < 0:
+            return None  # of a topic that is gone there is nothing to wait for
         until = time.monotonic() + PATIENCE_S
         while True:
             owner = owners.owner(slot)
@@ -81,6 +99,25 @@ class Owners:
             if time.monotonic() > until:
                 return owner
             await asyncio.sleep(_LOOK_S)
+
+    async def reached(self, slot: int) -> Member | None:
+        """As :meth:`settled`, of an owner that has just answered. Rust's clients ask once where a segment is and go
+        there for as long as it takes, so they are not to be told of one that has just ended."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            owner = await self.settled(slot)
+            if owner is None or self.is_this(owner) or await self._answers(owner) or time.monotonic() > until:
+                return owner
+            await asyncio.sleep(_LOOK_S)
+
+    async def _answers(self, member: Member) -> bool:
+        if self._peers is None or LISTENER not in member.addresses:
+            return True  # nothing is known of it but its heartbeats
+        try:
+            await self._peers.ask(member, _ALIVE, _Alive(), _Alive, _ANSWER_S)
+        except LogError:
+            return False
+        return True
 
     def _acts(self, owners: Ownership, owner: Member, slot: int) -> bool:
         if owner.node_id == self._node_id:

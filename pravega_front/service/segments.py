@@ -63,7 +63,7 @@ class Segments:
         self.state = SegmentState(node.db, settings.attributes_per_segment)
         self.transactions = transactions
         self.merges = merges
-        self.owners = Owners(node.owners, node.node_id)
+        self.owners = Owners(node.owners, node.node_id, node.peers)
         self._node = node
         self._max_events = settings.append_events
         self._max_loose = settings.segments

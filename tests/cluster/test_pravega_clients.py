@@ -389,9 +389,13 @@ def check(loads: Sequence[Load], readers: Sequence[Load], found: Counter[tuple[s
 
 def moving(loads: Sequence[Load], seconds: float = 2.0) -> None:
     """Return when all have been told something new for so long."""
-    for load in loads:
-        at = load.last
-        until(lambda load=load, at=at: load.last > at + seconds)
+    before = {load: load.last for load in loads}
+    began = time.monotonic()
+    while late := [load for load, at in before.items() if load.last <= at + seconds]:
+        assert time.monotonic() - began < PATIENCE, "".join(
+            f"{one.name}: {''.join(one.errors)[-3000:]}" for one in late
+        )
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
