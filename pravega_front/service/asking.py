@@ -127,6 +127,8 @@ class SegmentsAnywhere:
 
     async def _owner(self, name: str) -> Member | None:
         slot = self._segments.slot_of_name(name)
+        if slot < 0:
+            return None  # there is none of that name, as this node can say as well
         owner = await self._owners.settled(slot)
         if owner is None:
             raise NotOwner(name, -1)

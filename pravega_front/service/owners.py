@@ -2,8 +2,8 @@
 
 A partition of a stream is its owner's. What is written beside it, for a transaction, as a large event or as watermarks,
 has the same owner always (:class:`bridges.catalog.topic.Beside`), as clients take it to be where its parent is. Tables
-lie in the database, so any node answers for them; that clients are led to one node, by the table's name, only keeps two
-nodes from changing one table at the same time, of which one has to do it again.
+lie in the database, so any node answers for them, and clients find them where they have found the controller: Rust's
+ask only once where a table is, for as long as they live.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -29,6 +30,7 @@ PATIENCE_S = 10.0
 """So long it is waited for somebody to own something. Java's client comes again after 1, 10, 100, 1000 and 10,000 ms,
 so it is worth more to wait for the owner than to be quick."""
 _LOOK_S = 0.05
+_TRIES = 1000
 _ANSWER_S = 1.0
 _ALIVE = "pravega are you there"
 LISTENER = "cluster"
@@ -67,9 +69,13 @@ class Owners:
         """The slot of a partition."""
         return -1 if self._owners is None else self._owners.slot_of(topic, partition)
 
-    def slot_of_name(self, name: str) -> int:
-        """The slot of what is no partition of a topic: tables, and what is to be :func:`beside_name`."""
-        return -1 if self._owners is None else self._owners.slot_of_key(_NAMED, name)
+    def beside_own(self) -> Beside | None:
+        """Where a topic lies that is to be this node's; None if this node has no say in that, or owns nothing."""
+        for _ in range(_TRIES if self._owners is not None else 0):
+            key = uuid.uuid4().hex
+            if self._owners is not None and self._owners.is_mine(self._owners.slot_of_key(_NAMED, key)):
+                return Beside(f"{_NAMED}\0{key}".encode(), (0,))  # which gives the same slot
+        return None
 
     def is_this(self, member: Member) -> bool:
         """Whether it is this node."""
@@ -133,8 +139,3 @@ class Owners:
         """As :meth:`address`, by the node's id."""
         found = next((one for one in self.nodes if one.node_id == node_id), None)
         return None if found is None else self.address(found, listener)
-
-
-def beside_name(name: str) -> Beside:
-    """Where a topic lies that holds a segment of no stream: where :meth:`Owners.slot_of_name` says."""
-    return Beside(f"{_NAMED}\0{name}".encode(), (0,))

@@ -23,7 +23,7 @@ from pravega_front.names import (
     partition_at,
     segment_of,
 )
-from pravega_front.service.owners import Owners, beside_name
+from pravega_front.service.owners import Owners
 from pravega_front.service.segment import Cursors, Segment
 from pravega_front.service.state import Loose, SegmentState, add_loose, read_loose
 from pravega_front.service.table_life import table_count
@@ -171,12 +171,12 @@ class Segments:
         return self.owners.slot_of(segment.topic, segment.partition)
 
     def slot_of_name(self, name: str) -> int:
-        """The slot of whatever is called ``name``."""
+        """The slot of the segment called ``name``; -1 of tables, and what there is not: any node answers for them."""
         segment = self.find(name)
         if segment is not None:
             return self.slot_of(segment)
         stream = self.marked(name)
-        return self.owners.slot_of_name(name) if stream is None else self.owners.slot_of(stream.name, 0)
+        return -1 if stream is None else self.owners.slot_of(stream.name, 0)
 
     def _find_loose(self, name: str) -> Segment | None:
         topic = self._loose.get(name)
@@ -276,7 +276,7 @@ class Segments:
         return None if place is None else Beside(place[0], (place[1],))
 
     async def create(self, name: str, kind: TopicKind = TopicKind.TRANSIENT, beside: Beside | None = None) -> Segment:
-        """Make a loose segment, ``beside`` others, or where its name says. Raises SegmentExists, NotPossible (too many,
+        """Make a loose segment, ``beside`` others, or at this node. Raises SegmentExists, NotPossible (too many,
         or too long a name), LogError."""
         if len(name) > LONGEST_NAME:
             raise NotPossible(f"a name of {len(name)} characters, of {LONGEST_NAME} at most")
@@ -301,7 +301,7 @@ class Segments:
                 kind=kind,
                 also=also,
                 then=lambda: self._know(topic, Loose(name, False)),
-                beside=beside or beside_name(name),
+                beside=beside or self.owners.beside_own(),
             )
         except TopicExists as error:
             raise SegmentExists(str(error)) from error
