@@ -298,6 +298,7 @@ class Load(threading.Thread):
         self.fates: dict[int, tuple[str, int]] = {}
         """By their first event, what is known of a transaction, or of events, and where they end."""
         self.read: list[tuple[str, int]] = []
+        self.failed: list[str] = []
         self.longest = 0.0
         self.last = 0.0
         arguments = [kind, "--controller", controller, "--seed", "7", "--name", name, "--rate", str(RATE)]
@@ -326,6 +327,8 @@ class Load(threading.Thread):
                 continue
             else:
                 self.fates[int(words[1])] = words[0], int(words[2])
+                if words[0] == "failed":
+                    self.failed.append(line)
             if words[0] in ("read", "acked", "committed", "aborted"):
                 now = time.monotonic()
                 self.longest = max(self.longest, now - self.last if self.last else 0.0)
@@ -426,6 +429,7 @@ def test_clients_go_on_when_owners_end(
             moving(every)
             for load in every:
                 print(f"{load.name}: {end}: the longest time without anything new {load.longest:.1f} s")
+                print(*load.failed)
             nodes[1].start()
             until(lambda: is_shared(nodes))
         for load in every:
@@ -443,6 +447,6 @@ def test_clients_go_on_when_owners_end(
         for load in every:
             load.kill()
     check(loads, [reader], stored(calls, SEGMENTS))
-    assert not [one for load in loads for one in load.fates.values() if one[0] == "failed"]
+    assert not [line for load in loads for line in load.failed]
     calls.sealStream(scope="torture", stream="events")
     calls.deleteStream(scope="torture", stream="events")
