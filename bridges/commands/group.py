@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +11,8 @@ from urllib.parse import quote
 import click
 
 from bridges.catalog.group_view import CONSUMERS
-from bridges.commands.common import NOTHING, NodeClient, json_option, node_option, print_json, print_table, shown
+from bridges.commands.cli import EXIT_USAGE
+from bridges.commands.common import NOTHING, NodeClient, fail, json_option, node_option, print_json, print_table, shown
 
 
 class _Groups(click.Group):
@@ -53,7 +55,7 @@ class _Groups(click.Group):
 def command() -> None:
     """List consumer groups, or show the members of one and its lag.
 
-    A group that is itself called "list" or "describe" is shown with "describe".
+    A group that is itself called "list", "describe" or "reset" is shown with "describe".
     """
 
 
@@ -111,6 +113,61 @@ def describe(group: str, space: str, node: str, as_json: bool) -> None:
     if members:
         click.echo()
         _print_members(members)
+
+
+@command.command("reset")
+@click.argument("group")
+@click.option("--topic", required=True, help="In which topic.")
+@click.option("--partition", "partitions", multiple=True, type=click.IntRange(0), help="Only this one, or these.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="PLACE",
+    help="'earliest', 'latest', an offset, or a time as 2026-01-31T12:00:00Z (UTC where no zone is given).",
+)
+@click.option("--space", default=CONSUMERS, show_default=True, help="As of describe.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be.")
+@node_option
+@json_option
+def reset(
+    group: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    to: str,
+    space: str,
+    dry_run: bool,
+    node: str,
+    as_json: bool,
+) -> None:
+    """Set the positions of a group that has no members now."""
+    body: dict[str, object] = {"topic": topic, "space": space, "dry_run": dry_run}
+    if partitions:
+        body["partitions"] = list(partitions)
+    if to in ("earliest", "latest"):
+        body["to"] = to
+    elif to.isascii() and to.isdigit():
+        body |= {"to": "offset", "offset": int(to)}
+    else:
+        try:
+            moment = datetime.fromisoformat(to)
+        except ValueError:
+            fail(f"--to {to!r} is neither 'earliest' nor 'latest', an offset or a time", EXIT_USAGE, as_json=as_json)
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        body |= {"to": "time", "time_ms": int(moment.timestamp() * 1000)}
+    found = NodeClient(node, as_json=as_json).call("POST", f"/api/groups/{quote(group, safe='')}/reset", body)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [
+            one["partition"],
+            *(NOTHING if one[key] is None else one[key] for key in ("before", "offset", "change", "lag")),
+        ]
+        for one in found["positions"]
+    ]
+    print_table(["PARTITION", "BEFORE", "THEN" if dry_run else "NOW", "CHANGE", "LAG"], rows)
+    if dry_run:
+        click.echo("nothing was changed (--dry-run)")
 
 
 def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:

@@ -23,6 +23,10 @@ from bridges.commands.common import NodeClient, fail, json_option, node_option, 
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on with records as they arrive.")
 @click.option("--limit", "-n", type=click.IntRange(0), help="Stop after so many records.")
+@click.option("--text", help="Only records with this in key, value or a header.")
+@click.option("--key", help="Only records with this key.")
+@click.option("--header", metavar="NAME[=TEXT]", help="Only records with this header, and this in it.")
+@click.option("--look", type=click.IntRange(1), help="Look at so many records at most (default: 100000).")
 @click.option("--keys", is_flag=True, help="Print partition, offset and key before the value.")
 @node_option
 @json_option
@@ -32,6 +36,10 @@ def command(
     start: str | None,
     follow: bool,
     limit: int | None,
+    text: str | None,
+    key: str | None,
+    header: str | None,
+    look: int | None,
     keys: bool,
     node: str,
     as_json: bool,
@@ -41,13 +49,25 @@ def command(
     if offset not in ("earliest", "latest") and not offset.isdigit():
         fail(f"--from {offset!r} is neither 'earliest' nor 'latest' nor an offset", EXIT_USAGE, as_json=as_json)
     path = topic_path(
-        topic, "records", partition=partition, offset=offset, limit=limit, follow="true" if follow else None
+        topic,
+        "records",
+        partition=partition,
+        offset=offset,
+        limit=limit,
+        follow="true" if follow else None,
+        text=text,
+        key=key,
+        header=header,
+        look=look,
     )
     out = sys.stdout.buffer
     client = NodeClient(node, as_json=as_json)
     try:
         for line in client.lines(path):
             record = json.loads(line)
+            if "looked" in record:
+                click.echo(f"looked at {record['looked']} records", err=True)
+                continue
             if "error" in record and "offset" not in record:
                 fail(str(record["error"]), EXIT_FAILED, as_json=as_json)
             if "error" in record and not as_json:

@@ -17,6 +17,7 @@ from bridges.console.host import Host
 from bridges.console.jobs import JobHandlers
 from bridges.console.memory import Counted
 from bridges.console.node_facts import NodeFactHandlers
+from bridges.console.openapi import OpenApiHandlers
 from bridges.console.pictures import PictureHandlers
 from bridges.console.quotas import QuotaHandlers
 from bridges.console.records import FRONT, RecordHandlers
@@ -25,6 +26,7 @@ from bridges.console.sides import SideHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
 from bridges.console.transactions import TransactionHandlers
+from bridges.version import VERSION
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -59,6 +61,7 @@ class Console:
         ResetHandlers(self._node).add_to(app)
         SideHandlers(self._node).add_to(app)
         NodeFactHandlers(self._node).add_to(app)
+        OpenApiHandlers(VERSION).add_to(app)
         AccessRuleHandlers(self._node).add_to(app)
         QuotaHandlers(self._node).add_to(app)
         ClusterHandlers(self._node).add_to(app)

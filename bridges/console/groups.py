@@ -192,8 +192,13 @@ class GroupHandlers:
         }
         if page is None:
             return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.told)
-        told = [row async for row in in_turns(positions()) if row is not None]
-        wanted = [row for row in told if page.finds(row["topic"])]
+        some: list[dict[str, Any]] = []
+        matching = 0
+        async for row in in_turns(positions()):  # all of them, for the sum
+            if row is not None and page.finds(row["topic"]):
+                if page.skip <= matching < page.skip + page.limit:
+                    some.append(row)
+                matching += 1
         members = cast("list[dict[str, object]]", head["members"])
         trend = node.recorder.trend(name)
         head |= {
@@ -202,9 +207,8 @@ class GroupHandlers:
             "trend": None if trend is None else round(trend, 3),
             **total.told,
         }
-        some = wanted[page.skip : page.skip + page.limit]
         return await paging.answer(
-            "positions", some, lambda one: iter([self._aged(one)]), page, len(wanted), head, _POSITIONS_BYTES
+            "positions", some, lambda one: iter([self._aged(one)]), page, matching, head, _POSITIONS_BYTES
         )
 
     def _aged(self, row: dict[str, Any]) -> dict[str, Any]:
