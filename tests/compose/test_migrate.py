@@ -56,9 +56,9 @@ class Migrate(Services):
         consumer.close()
         return found
 
-    def cut_over(self, service: str) -> Any:
-        """What the command found."""
-        ran = self.compose("run", "--rm", "-T", service, "cutover", seconds=600)
+    def found(self, service: str, command: str) -> Any:
+        """What a command of a migration found."""
+        ran = self.compose("run", "--rm", "--no-deps", "-T", service, command, seconds=600)
         return json.loads(ran[ran.rindex("\n{") if "\n{" in ran else 0 :])
 
 
@@ -89,11 +89,12 @@ def test_kafka_and_pravega_are_followed_and_cut_over(migrate: Migrate) -> None:
     until(lambda: sum(map(float, migrate.jobs().values())) >= 2, "both migrations run", 180)
     before = len(migrate.records("KAFKA", "orders"))
     until(lambda: len(migrate.records("KAFKA", "orders")) > before, "what is new comes", 60)
+    print("kafka-migration", migrate.found("kafka-migration", "verify"))
     migrate.compose("stop", "load", "events", "kafka-migration", "pravega-migration")
     told = migrate.engine.docker("logs", "--tail", "1", migrate.container("events"))
     events = json.loads(told)["acknowledged"]
     for service in ("kafka-migration", "pravega-migration"):
-        print(service, migrate.cut_over(service))
+        print(service, migrate.found(service, "cutover"))
     orders = migrate.records("OLD_KAFKA", "orders")
     assert len(orders) > 1000
     assert migrate.records("KAFKA", "orders") == orders
