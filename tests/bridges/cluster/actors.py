@@ -35,6 +35,10 @@ class Rules:
     give: Callable[..., list[int]] = tables.give
     raise_epoch: Callable[..., int | None] = tables.raise_epoch
     beat: Callable[..., bool] = tables.beat
+    workers: bool = False
+    """Nodes are processes of one machine with logs that nobody else can take over: whoever comes back serves what its
+    former self has written, of which nothing is under way any more."""
+    succeed: Callable[..., int] = tables.succeed
     adopt_first: bool = True
     """The log of one who has ended is taken over before its slots are."""
     close_first: bool = True
@@ -116,6 +120,7 @@ class Cluster:
         tables.make(self.connection, slots)
         self.slots = slots
         self.nodes = [Node(self, number) for number in range(1, nodes + 1)]
+        self._numbers: dict[int, int] = {}
         # By slot and epoch: whose it is, as the database had it or a node acted by.
         self._owners: dict[tuple[int, int], int] = {}
         self.moves = 0
@@ -154,7 +159,15 @@ class Cluster:
             raise Broken(f"slot {slot} has two owners in epoch {epoch}: {before} and {start}")
 
     def alive(self) -> set[int]:
-        return {node.start for node in self.nodes if node.alive and not node.paused}
+        """Starts whose log can be asked."""
+        if not self.rules.workers:
+            return {node.start for node in self.nodes if node.alive and not node.paused}
+        answering = {node.number for node in self.nodes if node.alive and node.keeper and not node.paused}
+        return {start for start, number in self._numbers.items() if number in answering}
+
+    def began(self, start: int, number: int) -> None:
+        """A node has come as ``start``."""
+        self._numbers[start] = number
 
 
 def migrated(connection: sqlite3.Connection) -> None:
@@ -219,7 +232,10 @@ class Node:
 
     def stop(self) -> None:
         """In order."""
-        if self.keeper is not None and not self._stopping:
+        if self.cluster.rules.workers:
+            self.world.tell(f"n{self.number} stops")
+            self.kill()  # nothing is handed over: it comes back
+        elif self.keeper is not None and not self._stopping:
             self._stopping = True
             self.world.tell(f"n{self.number} leaves")
             self._ask(partial(tables.leave, start=self.start), lambda answered, result: None)
@@ -239,7 +255,15 @@ class Node:
         return guarded
 
     def _ask(self, work: Callable[[sqlite3.Connection], Any], done: Callable[[bool, Any], None]) -> None:
-        self.cluster.database.ask(lambda: self.cluster.transaction(work), self.mine(done))
+        life = self.life
+
+        def transaction() -> Any:
+            # What a process of this machine has not begun when it is killed never happens.
+            if life != self.life and self.cluster.rules.workers:
+                return None
+            return self.cluster.transaction(work)
+
+        self.cluster.database.ask(transaction, self.mine(done))
 
     def _after(self, seconds: float, step: Callable[[], None]) -> None:
         self.world.after(seconds, self.mine(step))
@@ -247,7 +271,12 @@ class Node:
     # --- coming -------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        self._ask(partial(tables.enter, node_id=self.number), self._entered)
+        if self.cluster.rules.workers:
+            workers = [node.number for node in self.cluster.nodes]
+            work = partial(self.cluster.rules.succeed, node_id=self.number, workers=workers)
+            self._ask(work, self._entered)
+        else:
+            self._ask(partial(tables.enter, node_id=self.number), self._entered)
 
     def _entered(self, answered: bool, told: Any) -> None:
         if not answered:
@@ -255,6 +284,7 @@ class Node:
             return
         if not isinstance(told, Member):
             self.start = told
+            self.cluster.began(told, self.number)
             self._serve()
             return
         # A former self, or another process with this node's id: the latter raises the counter.
@@ -354,7 +384,7 @@ class Node:
                 return
             self.world.tell(f"n{self.number} takes over {start}")
             finish = partial(self._ask, partial(rules.finish, start=start, by=by), over)
-            if rules.adopt_first:
+            if rules.adopt_first and not rules.workers:
                 self._adopt(start, finish)
             else:
                 finish()

@@ -2,6 +2,7 @@
 
 python -m tests.bridges.cluster.simulate 1000        # the first thousand seeds
 python -m tests.bridges.cluster.simulate --seed 17   # one, told line by line
+python -m tests.bridges.cluster.simulate --workers 1000     # nodes are workers of one machine
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class Schedule:
         for node in cluster.nodes:
             if node.paused:
                 node.resume()
-        # Some never come back: others have to end them.
-        if any(node.stays for node in cluster.nodes):
+        # Some never come back: others have to end them. A worker's parent sees to it that it does.
+        if cluster.rules.workers:
+            coming = [node for node in cluster.nodes if not node.alive]
+        elif any(node.stays for node in cluster.nodes):
             coming = [node for node in cluster.nodes if not node.alive and world.random.random() < 0.5]
         else:
             coming = cluster.nodes
@@ -150,8 +153,10 @@ def first_broken(seeds: range, rules: Rules | None = None) -> tuple[int, Broken]
 
 def main(arguments: list[str]) -> int:
     """Exit code 1 when a promise was broken."""
+    rules = Rules(workers=arguments[:1] == ["--workers"])
+    arguments = arguments[rules.workers :]
     if arguments[:1] == ["--seed"]:
-        schedule = Schedule(int(arguments[1]))
+        schedule = Schedule(int(arguments[1]), rules)
         try:
             schedule.run()
         finally:
@@ -159,7 +164,7 @@ def main(arguments: list[str]) -> int:
         return 0
     count = int(arguments[0]) if arguments else 1000
     began = time.monotonic()
-    found = first_broken(range(count))
+    found = first_broken(range(count), rules)
     if found is not None:
         print(f"seed {found[0]}: {found[1]}")
         return 1

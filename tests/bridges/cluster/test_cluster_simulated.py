@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,12 @@ SCHEDULES = 150
 @pytest.mark.timeout(timeout(300))
 def test_every_promise_is_kept() -> None:
     assert first_broken(range(SCHEDULES * factor())) is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(timeout(300))
+def test_every_promise_is_kept_among_workers() -> None:
+    assert first_broken(range(SCHEDULES * factor()), Rules(workers=True)) is None
 
 
 def test_the_same_seed_tells_the_same_story_twice() -> None:
@@ -124,6 +130,40 @@ WITHOUT: dict[str, Mapping[str, Any]] = {
     "a node that was ended comes again": {"come_again": False},
     "who has counted since is not ended": {"claim": whatever_it_counts},
 }
+
+
+def in_its_former_epoch(connection: sqlite3.Connection, node_id: int, workers: Collection[int]) -> int:
+    query = (
+        "SELECT cluster_slots.epoch, slot FROM cluster_slots JOIN cluster_nodes ON owner = start WHERE node_id = ? "
+        "AND (SELECT count(*) FROM cluster_nodes) > 1"
+    )
+    epochs = connection.execute(query, (node_id,)).fetchall()
+    start = tables.succeed(connection, node_id, workers)
+    connection.executemany("UPDATE cluster_slots SET epoch = ? WHERE slot = ?", epochs)
+    return start
+
+
+def of_anybody(connection: sqlite3.Connection, node_id: int, workers: Collection[int]) -> int:
+    """Whoever comes has what all others had."""
+    start = tables.succeed(connection, node_id, workers)
+    connection.execute("UPDATE cluster_slots SET owner = ?", (start,))
+    return start
+
+
+WORKERS_WITHOUT: dict[str, Mapping[str, Any]] = {
+    "who comes back has what it had in a higher epoch": {"succeed": in_its_former_epoch},
+    "who comes back has its own slots only": {"succeed": of_anybody},
+    "what is in flight is decided before a slot is given": {"close_first": False},
+    "a worker that was ended comes again": {"come_again": False},
+    "a slot that is taken has a higher epoch": {"finish": in_the_old_epoch},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(timeout(300))
+@pytest.mark.parametrize("safeguard", WORKERS_WITHOUT)
+def test_a_safeguard_of_workers_that_is_left_out_is_noticed(safeguard: str) -> None:
+    assert first_broken(range(1_000), replace(Rules(workers=True), **WORKERS_WITHOUT[safeguard])) is not None
 
 
 @pytest.mark.slow
