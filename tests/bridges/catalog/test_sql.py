@@ -18,6 +18,7 @@ from bridges.catalog.sql import Database, DatabaseClosed, DatabaseDamaged, Datab
 from bridges.errors import StorageFull
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.sql import thread
+from sbp_back.sql.engine import SqlFailed
 from tests.databases import database
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -348,3 +349,42 @@ async def test_a_thread_that_meets_what_it_cannot_undo_answers_everybody_and_the
     db = await opened(tmp_path / "a.db")
     assert await db.run(keys) == [1]
     await db.close()
+
+
+async def test_what_is_asked_at_a_start_is_asked_again_when_it_met_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = await opened(tmp_path / "node.db")
+    execute, tries = db.engine.execute, []
+
+    def meets_others(group, refuse) -> None:
+        tries.append(len(group))
+        if len(tries) > 3:
+            execute(group, refuse)
+            return
+        for job in group:
+            job.error = SqlFailed("it has met other transactions")
+
+    monkeypatch.setattr(db.engine, "execute", meets_others)
+    with pytest.raises(DatabaseError):
+        await db.run(lambda connection: connection.execute("SELECT 1").fetchone())
+    assert await db.surely(lambda connection: connection.execute("SELECT 1").fetchone()[0]) == 1
+    assert len(tries) == 4
+    assert db.refused == 3
+    await db.close()
+
+
+async def test_what_cannot_come_good_is_not_asked_again(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "node.db")
+    asked = []
+
+    def wrong(connection: sqlite3.Connection) -> None:
+        asked.append(1)
+        raise KeyError("wrong")
+
+    with pytest.raises(KeyError, match="wrong"):
+        await db.surely(wrong)
+    await db.close()
+    with pytest.raises(DatabaseClosed):
+        await db.surely(wrong)
+    assert asked == [1]
