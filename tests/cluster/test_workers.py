@@ -13,9 +13,20 @@ from pathlib import Path
 
 import pytest
 import ydb
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from pravega_client import StreamManager
 
+from bridges.auth.passwords import Cost, PasswordHash
+from bridges.auth.users import User, change
 from bridges.node.worker import LEASE_S
 from tests.cluster.load import (
     PARTITIONS,
@@ -273,3 +284,55 @@ def test_clients_of_the_other_protocols_reach_what_any_worker_has(make: NodeFact
     status = commanded(node, "status")
     assert status.count("up ") == 2
     assert all(address in status for name, address in node.addresses.items() if name.partition("/")[0] == "kafka")
+
+
+def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory) -> None:
+    """Each knows users and rules that came to another one; what a start had told holds after a kill."""
+    node = workers(make, 2, start=False)
+    node.data.mkdir()
+    hashed = PasswordHash.of("secret", Cost(16, 1, 1))
+    change(
+        node.data / "users.json", lambda users: users.update({name: User(name, hashed, {}) for name in ("root", "eve")})
+    )
+    node.settings |= {"auth.required": "true", "auth.rules": "deny", "auth.super_users": "User:root"}
+    node.start()
+    options = {"bootstrap.servers": bootstrap(node), "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    root = options | {"sasl.username": "root", "sasl.password": "secret"}
+    eve = options | {"sasl.username": "eve", "sasl.password": "secret"}
+    admin = AdminClient(root)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+    await_leaders(admin, {0, 1})
+
+    def write(login: dict[str, str]) -> dict[int, KafkaError | None]:
+        producer = Producer(login)
+        told: dict[int, KafkaError | None] = {}
+        for partition in range(PARTITIONS):
+            producer.produce(
+                TOPIC,
+                b"x",
+                partition=partition,
+                on_delivery=lambda error, message: told.update({message.partition(): error}),
+            )
+        assert producer.flush(PATIENCE) == 0
+        return told
+
+    assert set(write(root).values()) == {None}
+    refused = write(eve)
+    assert {error.code() for error in refused.values() if error} == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        TOPIC,
+        ResourcePatternType.LITERAL,
+        "User:eve",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    )
+    admin.create_acls([rule])[rule].result(PATIENCE)
+    # The other worker is told of it at once, and a moment later than who has answered.
+    began = time.monotonic()
+    while set(write(eve).values()) != {None}:
+        assert time.monotonic() - began < PATIENCE
+    for pid in children(node):
+        os.kill(pid, signal.SIGKILL)
+    assert set(write(eve).values()) == {None}
