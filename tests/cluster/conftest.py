@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NodeFactory
-from tests.node_process import NodeProcess
+from tests.node_process import ANY, FRONTS, NodeProcess
 from tests.postgres import Postgres
 
 
@@ -24,7 +24,8 @@ def nodes(tmp_path: Path, postgres: Postgres) -> Iterator[list[NodeProcess]]:
         made = []
         for number in (1, 2, 3):
             own = {"cluster.database": url, "node.id": f"{number}", "sbp.object_log": f"{number}"}
-            made.append(factory(f"node{number}", settings=stored | own, start=False))
+            listen = dict.fromkeys((*FRONTS, "ydb"), ANY)
+            made.append(factory(f"node{number}", settings=stored | own, listen=listen, start=False))
         for node in made:
             node.launch()
         for node in made:
