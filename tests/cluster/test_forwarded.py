@@ -323,3 +323,39 @@ def test_a_reader_without_a_consumer_reads_at_any_node(nodes: list[NodeProcess])
             while found != wanted:
                 batch = reader.receive_batch(timeout=PATIENCE)
                 found |= {(message.partition_id, message.seqno) for message in batch.messages}
+
+
+def test_a_producer_goes_on_in_a_part_of_its_partition_that_another_node_has(nodes: list[NodeProcess]) -> None:
+    raws = [RawClient(node.ydb) for node in nodes]
+    automatic = {"strategy": "AUTO_PARTITIONING_STRATEGY_SCALE_UP"}
+    raws[0].result(
+        "CreateTopic",
+        path="split",
+        partitioning_settings={
+            "min_active_partitions": 1,
+            "max_active_partitions": 16,
+            "auto_partitioning_settings": automatic,
+        },
+    )
+    producers = [f"p{number}" for number in range(16)]
+    for number, producer in enumerate(producers, 1):
+        stream = raws[0].stream("StreamWrite")
+        stream.send(init_request={"path": "split", "producer_id": producer})
+        assert stream.receive().status == Status.SUCCESS
+        stream.send(write_request={"messages": [{"seq_no": number, "data": b"x"}], "codec": 1})
+        assert stream.receive().write_response.acks[0].seq_no == number
+        stream.cancel()
+    raws[0].result("AlterTopic", path="split", alter_partitioning_settings={"set_min_active_partitions": 4})
+    until = time.monotonic() + PATIENCE
+    while len(raws[1].result("DescribeTopic", path="split").partitions) < 4:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    told = raws[1].result("DescribeTopic", path="split", include_location=True).partitions
+    assert len({one.partition_location.node_id for one in told}) == 2, "each node has one of them"
+    for number, producer in enumerate(producers, 1):
+        stream = raws[number % 2].stream("StreamWrite")
+        stream.send(init_request={"path": "split", "producer_id": producer})
+        opened = stream.receive().init_response
+        assert opened.last_seq_no == number
+        assert opened.partition_id != 0
+        stream.cancel()

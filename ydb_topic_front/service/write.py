@@ -25,7 +25,7 @@ from ydb_topic_front.failures import told
 from ydb_topic_front.service.core import TICKET
 from ydb_topic_front.service.identity import Identity
 from ydb_topic_front.service.write_appends import WriteAppends
-from ydb_topic_front.service.write_start import bound_to, insisted_on, last_seq_no
+from ydb_topic_front.service.write_start import answer_others, bound_to, insisted_on, last_seq_no
 from ydb_topic_front.service.writing import Writing
 from ydb_topic_front.session.write_acks import Times, encode_at_once, encode_response
 from ydb_topic_front.session.write_batches import Batches
@@ -349,6 +349,7 @@ async def partition_for(writing: Writing, topic: Topic, init: WriteInit) -> int:
 def register(registry: Registry, service: YdbService) -> None:
     """Add this module's method."""
     writing = Writing(service)
+    answer_others(service)
     owners = service.node.owners
 
     async def stream_write(stream: GrpcStream) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from bridges.awaited import awaited
 from bridges.catalog.imports import NOT_IMPORTING
+from bridges.cluster.ownership import owner_of
+from bridges.errors import LogUnavailable, NotOwner, PeerUnreachable
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.log.interfaces import Appended, note
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
 
 _SEQ_NO = int(LedgerKind.SEQ_NO)
 _OPENED_TOGETHER = 64
+_LAST = "ydb last seq_no"
+_ATTEMPTS = 50
+_AGAIN_S = 0.1
 
 
 def insisted_on(topic: Topic, init: WriteInit) -> int | None:
@@ -63,12 +71,12 @@ async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> in
     found, latest = None, -1
     numbers = [one.index for one in topic.partitions]
     for first in range(0, len(numbers), _OPENED_TOGETHER):
-        logs = [service.log_of(topic, number) for number in numbers[first : first + _OPENED_TOGETHER]]
-        await asyncio.gather(*(log.ready() for log in logs if not log.is_open))
-        for log in logs:
-            last = log.last(_SEQ_NO, key)
-            if last is not None and last.number > latest:
-                found, latest = log.partition, last.number
+        some = numbers[first : first + _OPENED_TOGETHER]
+        for number, last in zip(
+            some, await asyncio.gather(*(decided_last(service, topic, one, key) for one in some)), strict=True
+        ):
+            if last is not None and last > latest:
+                found, latest = number, last
     return found
 
 
@@ -84,15 +92,13 @@ async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, prod
     seen = set(parents)
     while parents:
         number = parents.pop()
-        parent = service.log_of(topic, number)
-        await _decided_there(parent)
-        known = parent.last(_SEQ_NO, key)
+        known = await decided_last(service, topic, number, key)
         if known is None:
             more = [one for one in topic.partitions[number].parents if one not in seen]
             seen.update(more)
             parents += more
         else:
-            inherited = max(inherited, known.number)
+            inherited = max(inherited, known)
     if inherited:
         told = note(SeqNoStamp(producer, (inherited,)))
         stored: asyncio.Future[Appended] = awaited(lambda done: log.append(told, done))
@@ -107,3 +113,53 @@ async def _decided_there(log: PartitionLog) -> None:
         if log.next_offset == log.high_watermark:
             return
         await log.until(lambda: not log.is_open or log.next_offset == log.high_watermark)
+
+
+class LastAsked(msgspec.Struct, array_like=True, frozen=True):
+    """What a producer has written last to a partition that the asked node owns."""
+
+    topic: str
+    partition: int
+    key: bytes
+
+
+class LastTold(msgspec.Struct, array_like=True, frozen=True):
+    number: int | None
+
+
+async def decided_last(service: YdbService, topic: Topic, partition: int, key: bytes) -> int | None:
+    """A producer's last seq_no in a partition, when nothing of that is in flight any more; None if it is not known
+    there. The partition may be another node's. Raises LogError."""
+    owners, peers = service.node.owners, service.node.peers
+    if owners is None or peers is None:
+        return await _last_here(service.log_of(topic, partition), key)
+    for attempt in count():
+        owner = await owner_of(owners, service.node.node_id, lambda: owners.slot_of(topic.name, partition))
+        try:
+            if owner is None:
+                return await _last_here(service.log_of(topic, partition), key)
+            return (await peers.ask(owner, _LAST, LastAsked(topic.name, partition, key), LastTold)).number
+        except (NotOwner, PeerUnreachable):
+            if attempt == _ATTEMPTS:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+    raise AssertionError("it is tried again, or raised")
+
+
+async def _last_here(log: PartitionLog, key: bytes) -> int | None:
+    await _decided_there(log)
+    last = log.last(_SEQ_NO, key)
+    return None if last is None else last.number
+
+
+def answer_others(service: YdbService) -> None:
+    """Have other nodes told what producers have written to partitions of this one."""
+
+    async def answer(asked: LastAsked) -> LastTold:
+        log = service.logs.get(asked.topic, asked.partition)
+        if log is None:
+            raise LogUnavailable(f"{asked.topic}-{asked.partition} is not known here yet, or not any more")
+        return LastTold(await _last_here(log, asked.key))
+
+    if service.node.peers is not None:
+        service.node.peers.serve(_LAST, LastAsked, answer)
