@@ -119,6 +119,8 @@ func run(cmd *command) (any, error) {
 		return consumeGroup(ctx, cmd)
 	case "share":
 		return share(ctx, cmd)
+	case "share_group":
+		return shareGroup(ctx, cmd)
 	case "transact":
 		return nil, transact(ctx, cmd)
 	}
@@ -385,6 +387,43 @@ func share(ctx context.Context, cmd *command) (any, error) {
 		}
 	}
 	return [][]int32{one, two, second.partitions()}, nil
+}
+
+// ---- share groups
+
+type delivered struct {
+	Value string `json:"value"`
+	Times int32  `json:"times"`
+}
+
+// Accepts cmd.Total records as a member of a share group. Of each ten it releases one when it comes for the first time,
+// and rejects another.
+func shareGroup(ctx context.Context, cmd *command) (any, error) {
+	client, err := connect(cmd, kgo.ShareGroup(cmd.Group), kgo.ConsumeTopics(cmd.Topic))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	events := []delivered{}
+	for accepted := 0; accepted < cmd.Total; {
+		fetches, err := poll(ctx, client, 50)
+		if err != nil {
+			return nil, fmt.Errorf("accepted %d of %d: %w", accepted, cmd.Total, err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			events = append(events, delivered{string(r.Value), r.DeliveryCount()})
+			switch {
+			case r.Offset%10 == 3 && r.DeliveryCount() == 1:
+				r.Ack(kgo.AckRelease)
+			case r.Offset%10 == 7:
+				r.Ack(kgo.AckReject)
+			default:
+				r.Ack(kgo.AckAccept)
+				accepted++
+			}
+		})
+	}
+	return events, client.FlushAcks(ctx)
 }
 
 // ---- administration
