@@ -90,7 +90,9 @@ def _member(group: str, topic: str, protocol: str = "classic") -> Callable[[str]
 
     def around(bootstrap: str) -> Iterator[None]:
         settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": "member"}
-        consumer = Consumer({**settings, "group.protocol": protocol, "auto.offset.reset": "earliest"})
+        consumer = Consumer(
+            {**settings, "group.protocol": protocol, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        )
         consumer.subscribe([topic])
         while not consumer.consume(1, 10.0):
             pass
@@ -113,9 +115,7 @@ def _filled(bootstrap: str) -> Iterator[None]:
     """Records in partitions that no library chooses."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(28):
-        producer.produce(
-            "tools", f"value {number}", f"key {number}", partition=number % 3, timestamp=1_000_000 + number
-        )
+        producer.produce("tools", f"value {number}", f"key {number}", partition=number % 3)
     producer.flush(30)
     yield
 
