@@ -49,7 +49,7 @@ class NodeSettings(Section):
         "one for each core. As --workers.",
     )
     worker_port_step: int = setting(
-        100,
+        300,
         ge=0,
         le=10_000,
         description="By how much the ports of each worker are above those of the one before; 0: all but the first "

@@ -31,6 +31,15 @@ def check(settings: Settings, fronts: Sequence[type[Front]]) -> None:
             "which is closed (where clients must say who they are, it opens only when it is asked for, and should then "
             f"have TLS with client_ca): give listen.{backend.RANGE_SERVER} an address"
         )
+    taken: dict[int, str] = {}
+    for number in range(count):
+        for name, text in settings_of(settings, fronts, number).listen.items():
+            port = 0 if text == OFF else Address.parse(text, settings.default_host).port
+            whose = f"listener {name} of worker {number}"
+            if port and taken.setdefault(port, whose) != whose:
+                raise SettingsError(
+                    f"{taken[port]} and {whose} would both be at port {port}: choose another node.worker_port_step"
+                )
 
 
 def settings_of(

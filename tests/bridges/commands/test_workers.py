@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from bridges.commands.workers import _Child
 from bridges.net.address import Address
+from bridges.node import backend
 from bridges.node.config import load
 from bridges.node.data_dir import DataDirectory
 from bridges.node.sections import SettingsError
@@ -24,18 +25,11 @@ def test_each_worker_has_addresses_and_an_id_of_its_own_and_a_share_of_what_is_b
     check(settings, fronts)
     first, last = (settings_of(settings, fronts, number) for number in (0, 3))
     assert (first.node.id, last.node.id) == (10, 13)
-    assert (first.listen["kafka"], last.listen["kafka"]) == ("127.0.0.1:9092", "127.0.0.1:9392")
-    assert (first.advertise["kafka"], last.advertise["kafka"]) == ("host:19092", "host:19392")
+    assert (first.listen["kafka"], last.listen["kafka"]) == ("127.0.0.1:9092", "127.0.0.1:9992")
+    assert (first.advertise["kafka"], last.advertise["kafka"]) == ("host:19092", "host:19992")
     assert first.listen["ydb"] == last.listen["ydb"] == "off"
     # Their own address for one another is any free one.
     assert first.listen["cluster"] == last.listen["cluster"] == "127.0.0.1:0"
-    ports = [
-        Address.parse(text).port
-        for number in range(4)
-        for text in settings_of(settings, fronts, number).listen.values()
-        if text not in ("off", "127.0.0.1:0")
-    ]
-    assert len(set(ports)) == len(ports) > 4 * 5
     for section, name in (
         ("limits", "connections_memory_bytes"),
         ("limits", "translated_bytes"),
@@ -49,6 +43,24 @@ def test_each_worker_has_addresses_and_an_id_of_its_own_and_a_share_of_what_is_b
     assert (first.sbp.object_log, last.sbp.object_log) == ("0", "0-3")
     again = settings_of(settings, fronts, 3, {"kafka": "127.0.0.1:40000"})
     assert again.listen == {**last.listen, "kafka": "127.0.0.1:40000"}
+
+
+def test_no_two_listeners_are_at_one_port() -> None:
+    listen = {f"listen.{name}": f":{port}" for name, port in backend.DOCUMENT_LISTENERS.items()}
+    settings = load({**listen, "node.workers": "64"}, environ={}).settings
+    check(settings, settings.fronts)
+    ports = [
+        Address.parse(text).port
+        for number in range(64)
+        for text in settings_of(settings, settings.fronts, number).listen.values()
+    ]
+    given = [port for port in ports if port]
+    # Below those that Linux gives to whoever asks for any.
+    assert 64 * 10 < len(set(given)) == len(given)
+    assert max(given) < 32768
+    settings = load({"node.workers": "11", "node.worker_port_step": "100"}, environ={}).settings
+    with pytest.raises(SettingsError, match="pipeline of worker 10 would both be at port 9090: choose another"):
+        check(settings, settings.fronts)
 
 
 def test_no_bound_stays_none_and_shares_are_never_too_small() -> None:
