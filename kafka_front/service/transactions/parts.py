@@ -152,7 +152,7 @@ class Parts:
             await to.ready()
             epoch = to.epoch
             await require()
-            if not part.outdated and to.is_open and to.epoch == epoch:
+            if not part.outdated and _is_same(to, epoch):
                 return epoch
         raise LogUnavailable("the partition's transaction was being ended")
 
@@ -187,12 +187,9 @@ class Parts:
         try:
             await to.ready()
             opened = to.epoch
-            for part in producer.parts.values():
-                part.open_in = -1
-                part.outdated = True
-            while producer.in_flight:
-                await producer.quiet.wait()
-            if not still() or not to.is_open or to.epoch != opened:
+            self._close(producer)
+            await self._arrived(producer)
+            if not still() or not _is_same(to, opened):
                 raise LogUnavailable(f"{to.topic}-{to.partition} was another node's meanwhile")
             if producer_id in to.state.transactions.open:
                 marked: asyncio.Future[Appended] = awaited(
@@ -206,10 +203,19 @@ class Parts:
         """Partitions whose streams these are are other nodes', or deleted: nothing is taken for granted there."""
         for key, producer in list(self._producers.items()):
             if streams(key[0]):
-                for part in producer.parts.values():
-                    part.open_in = -1
-                    part.outdated = True
+                self._close(producer)
                 self._tidy(key, producer)
+
+    def _close(self, producer: _Producer) -> None:
+        """Nothing is taken for granted any more."""
+        for part in producer.parts.values():
+            part.open_in = -1
+            part.outdated = True
+
+    async def _arrived(self, producer: _Producer) -> None:
+        """Return when nothing is on its way."""
+        while producer.in_flight:
+            await producer.quiet.wait()
 
     def _tidy(self, key: Key, producer: _Producer) -> None:
         for epoch in [epoch for epoch, part in producer.parts.items() if part.is_idle]:
@@ -221,3 +227,8 @@ class Parts:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _is_same(to: PartitionLog, epoch: int) -> bool:
+    """Whether a log is still what it was in an epoch of it: no other node has had the partition since."""
+    return to.is_open and to.epoch == epoch
