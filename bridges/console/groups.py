@@ -26,7 +26,7 @@ from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.console.paging import Page, page_of
 from bridges.errors import LogError
-from bridges.turns import in_turns, sorting
+from bridges.turns import in_turns, let_go, sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
@@ -69,13 +69,9 @@ class GroupHandlers:
         found, total = await paging.chosen(
             self._sorted_by(request, page, live, names), page, descending=page.sort == "name" and page.descending
         )
-        return await paging.answer(
-            "groups",
-            found,
-            lambda one: self._row(request, (one[2], one[1]), live.get((one[2], one[1]), {})),
-            page,
-            total,
-        )
+        shown = {(one[2], one[1]): live.get((one[2], one[1]), {}) for one in found}
+        await let_go(names, live)
+        return await paging.answer("groups", shown, lambda name: self._row(request, name, shown[name]), page, total)
 
     def _sorted_by(
         self,

@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from bridges.console.errors import RequestError
-from bridges.turns import S, in_turns, sorting
+from bridges.turns import S, Turns, in_turns, let_go, sorting
 
 MOST_BYTES = 240 * 1024
 """Of rows; with what stands around them an answer stays below 256 KiB."""
@@ -87,7 +87,9 @@ async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = Fa
             if len(rows) == page.limit:
                 break
         place += 1
-    return rows, len(found)
+    total = len(found)
+    await let_go(found)
+    return rows, total
 
 
 async def answer(
@@ -104,9 +106,13 @@ async def answer(
     pieces: list[str] = []
     size = 0
     taken = 0
+    turns = Turns()
     for item in items:
-        made = [one async for one in in_turns(row(item)) if one is not None]
-        told = [json.dumps(one) for one in made]
+        told: list[str] = []
+        for one in row(item):
+            await turns.rest()
+            if one is not None:
+                told.append(json.dumps(one))
         more = sum(map(len, told)) + 2 * len(told)
         if pieces and size + more > (MOST_BYTES if room is None else room):
             break

@@ -15,6 +15,7 @@ from bridges.console.errors import RequestError
 from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
+from bridges.turns import in_turns
 
 _PLACES = 12
 """Partitions of a group in one picture: those that are furthest behind."""
@@ -69,7 +70,7 @@ class PictureHandlers:
         self._access.require_group(request, Operation.DESCRIBE, name[1])
         span, recorder = _span(request), self._node.recorder
         told: list[tuple[float, str, int, Points, Points | None]] = []
-        for topic, partition in [*self._node.progress.of_group(name)]:
+        async for topic, partition in in_turns([*self._node.progress.of_group(name)]):
             if len(told) >= 10 * _PLACES or not self._access.topic(request, Operation.DESCRIBE, topic):
                 continue
             records = self._points(PLACES, (*name, RECORDS, topic, partition), span)

@@ -13,7 +13,8 @@ from bridges.catalog.group_view import GroupName, live_groups
 from bridges.console.access import Access, principal_of
 from bridges.console.host import Host
 from bridges.metric_text import rendered
-from bridges.turns import in_turns
+from bridges.metrics import FrontMetrics
+from bridges.turns import in_turns, let_go, portions
 
 _UNTOLD = "the reason is in the log, and told to who may look at the node"
 
@@ -83,6 +84,9 @@ class StatusHandlers:
         async for name, _, _ in in_turns(live_groups(self._node.group_directories)):
             if not node.progress.has_positions(name):
                 elsewhere.add(name)
+        others = len(elsewhere)
+        await let_go(elsewhere)
+        fronts = [await _told(front) for front in [*node.metrics.fronts.values()]]
         return web.json_response(
             {
                 **node.describe(),
@@ -90,17 +94,23 @@ class StatusHandlers:
                 "failure": node.failure,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
-                "groups": len(node.progress.names()) + len(elsewhere),
-                "fronts": [
-                    {
-                        "name": front.name,
-                        "connections": front.connections,
-                        "requests": sum(kind.count for kind in front.kinds.values()),
-                        "errors": sum(sum(kind.errors.values()) for kind in front.kinds.values()),
-                        "records_in": sum(topic.records_in for topic in front.topics.values()),
-                        "records_out": sum(topic.records_out for topic in front.topics.values()),
-                    }
-                    for front in node.metrics.fronts.values()
-                ],
+                "groups": len(node.progress.names()) + others,
+                "fronts": fronts,
             }
         )
+
+
+async def _told(front: FrontMetrics) -> dict[str, object]:
+    came = went = 0
+    async for some in portions([*front.topics.values()]):
+        for topic in some:
+            came += topic.records_in
+            went += topic.records_out
+    return {
+        "name": front.name,
+        "connections": front.connections,
+        "requests": sum(kind.count for kind in front.kinds.values()),
+        "errors": sum(sum(kind.errors.values()) for kind in front.kinds.values()),
+        "records_in": came,
+        "records_out": went,
+    }

@@ -9,7 +9,7 @@ export function access({ element, refresh }) {
   const users = h("div", {}), rules = h("div", {}), quotas = h("div", {});
   element.append(h("h1", {}, "Access"), h("div", { class: "grid" }, card("Users", users), card("Quotas", h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => setQuota(refresh) }, "Set a quota…")), quotas)),
     card("Rules", h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => addRule(refresh) }, "Add a rule…")), rules));
-  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, failed(error)); } };
+  const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, error.status === 409 ? h("p", { class: "empty" }, error.message) : failed(error)); } };
   async function look() {
     await Promise.all([
       own(users, "/api/users?limit=200", (told) => fill(users, table([

@@ -71,7 +71,7 @@ export class Chart {
     this.plot = new uPlot({
       width: this.width(), height: this.height,
       scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
-      axes: [{ ...axis, size: 34, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 66, values: (_, splits) => splits.map(text) }],
+      axes: [{ ...axis, size: 34, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 84, values: (_, splits) => splits.map(text) }],
       cursor: { y: false },
       series: [
         { value: (_, at) => (at === null ? "–" : new Date(at * 1000).toTimeString().slice(0, 8)), label: "time" },

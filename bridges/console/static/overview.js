@@ -33,6 +33,7 @@ export function overview({ element, refresh }) {
     card("What this node does not promise, as it is set up", promises));
   const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, failed(error)); } };
   let round = 0;
+  const lately = {}; // what the node remembers, until there is something to compare
 
   async function look() {
     const slow = round++ % 5 === 0; // what changes every 20 seconds at most
@@ -40,8 +41,8 @@ export function overview({ element, refresh }) {
       own(fronts, "/api/status", (status) => {
         rates.begin();
         const rows = status.fronts.map((one) => ({ ...one, requestRate: rates.of(one.name + "/r", one.requests), inRate: rates.of(one.name + "/i", one.records_in), outRate: rates.of(one.name + "/o", one.records_out) }));
-        const sum = (key) => (rows.some((one) => one[key] !== null) ? short(rows.reduce((all, one) => all + (one[key] || 0), 0)) + "/s" : "…");
-        fill(facts, fact("records in", sum("inRate")), fact("records out", sum("outRate")), fact(status.topics === 1 ? "topic" : "topics", whole(status.topics)), fact("partitions", whole(status.partitions)),
+        const sum = (key, way) => (rows.some((one) => one[key] !== null) ? short(rows.reduce((all, one) => all + (one[key] || 0), 0)) + "/s" : lately[way] === undefined ? "…" : short(lately[way]) + "/s");
+        fill(facts, fact("records in", sum("inRate", "records_in")), fact("records out", sum("outRate", "records_out")), fact(status.topics === 1 ? "topic" : "topics", whole(status.topics)), fact("partitions", whole(status.partitions)),
           fact(status.groups === 1 ? "group" : "groups", whole(status.groups)), fact("connections", whole(rows.reduce((all, one) => all + one.connections, 0))),
           fact(status.phase + " for", duration(status.uptime_ms / 1000)), fact(`durability, version ${status.version}`, status.durability));
         const rate = (value) => (value === null ? nothing() : short(value) + "/s");
@@ -73,6 +74,7 @@ export function overview({ element, refresh }) {
 
   function draw(history) {
     const lines = (way) => Object.entries(history.fronts).map(([name, one]) => ({ label: name, points: one[way], colour: name === "kafka" || name === "pravega" || name === "ydb" || name === "http" || name === "pipeline" ? name : "other" }));
+    for (const way of ["records_in", "records_out"]) lately[way] = Object.values(history.fronts).reduce((all, one) => all + (one[way]?.at(-1) || 0), 0);
     incoming.draw(history, lines("records_in"));
     outgoing.draw(history, lines("records_out"));
     processor.draw(history, [{ label: "processor", points: history.cpu, colour: "kafka" }, { label: "beats late", points: history.late, colour: "bad" }]);

@@ -36,8 +36,8 @@ export function records({ element, path, name, query }) {
       { title: "Place", cell: (one) => (one.error ? id(one) : h("button", { type: "button", class: "link", "data-key": id(one), onclick: () => sides(path, name, one) }, id(one))) },
       { title: "Time (UTC)", cell: (one) => when(one.timestamp ?? -1) },
       { title: "Key", kind: "mono", cell: (one) => brief(one.key ?? one.key_base64, 80) },
-      { title: "Value", kind: "mono", cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : brief(one.value ?? one.value_base64, 240)) },
-      { title: "Headers", kind: "mono", cell: (one) => (one.headers ? one.headers.map(([head, value]) => `${head}: ${brief(typeof value === "object" && value ? value.base64 : value, 60)}`).join(", ") : nothing()) },
+      { title: "Value", kind: "mono long", cell: (one) => (one.error ? h("span", { class: "bad" }, one.error) : brief(one.value ?? one.value_base64, 240)) },
+      { title: "Headers", kind: "mono long", cell: (one) => (one.headers ? one.headers.map(([head, value]) => `${head}: ${brief(typeof value === "object" && value ? value.base64 : value, 60)}`).join(", ") : nothing()) },
     ], rows, { empty: "No records here.", caption: "Records" }));
   }
 

@@ -110,6 +110,13 @@ async def test_nothing_waits_for_a_list_of_many_groups_topics_or_partitions(node
     expected = {
         "/api/groups": ("groups", 2 * GROUPS + 1),
         "/api/groups/all": ("positions", 5_000),
+        "/api/groups?limit=50": ("groups", 50),
+        "/api/groups?limit=50&sort=lag&descending=true": ("groups", 50),
+        "/api/groups?limit=50&search=9&skip=1000": ("groups", 50),
+        "/api/groups/all?limit=50&skip=4000": ("positions", 50),
+        "/api/topics/wide?limit=500": ("partitions", 500),
+        "/api/transactions?limit=50": ("transactions", 50),
+        "/api/groups/all/history": ("places", 0),
         "/api/topics": ("topics", 1),
         "/api/topics/wide": ("partitions", 5_000),
         "/api/transactions": ("transactions", GROUPS),
