@@ -218,3 +218,22 @@ async def test_it_comes_back_to_this_node_in_order() -> None:
         await asyncio.gather(*results)
         assert [int(bytes(one.payload)) for one in one.taken] == [*range(21)]
         assert two.taken == []
+
+
+async def test_nothing_overtakes_what_was_refused_though_the_partition_comes_back_at_once() -> None:
+    async with ends(2) as made:
+        one, two = made
+        own(made, 2)
+        refused: list[bytes] = []
+
+        def once(given: Batch) -> LogError | None:
+            payload = bytes(given.payload)
+            if payload == b"3" and payload not in refused:
+                refused.append(payload)
+                return NotOwner("t-0", 1)
+            return None
+
+        two.refusing = once
+        await asyncio.gather(*(asyncio.create_task(appended(one, batch(number))) for number in range(20)))
+        assert refused == [b"3"]
+        assert [int(bytes(found.payload)) for found in two.taken] == [*range(20)]
