@@ -6,15 +6,20 @@ does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 
 import pytest
+from kafka.record import MemoryRecords
 
+from sbp_back import DocumentClient, RecordBatch
 from tests.matrix import table
 from tests.matrix.conftest import Clients, Written, differences
 from tests.matrix.expected import Protocol
-from tests.matrix.kinds import KINDS, Told
+from tests.matrix.kinds import KINDS, Told, Where
+from tests.matrix.writers import stream_id
+from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -77,6 +82,65 @@ def cell(clients: Clients, written: Callable[[str], Written]) -> Cell:
 @pytest.mark.parametrize(("writer", "reader"), CELLS)
 def test_cell(writer: str, reader: str, cell: Cell) -> None:
     cell(writer, reader)
+
+
+STORED = {Protocol.PRAVEGA: 2, Protocol.YDB: 3, Protocol.SBP: -1}
+"""The formats' numbers, as docs/translation.md has them; SBP's own batches are not wrapped. Of others: Kafka's."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in WRITERS])
+def test_sbp_s_reader_gets_what_is_stored(
+    name: str, node: NodeProcess, clients: Clients, written: Callable[[str], Written]
+) -> None:
+    """Every batch as its writer sent it, one behind the other without a gap."""
+    source, writer = written(name), clients.writer(name)
+    kinds = source.kinds[Where.MAIN]
+    batches = stored_batches(node, source.topics[Where.MAIN])
+    ends = [0, *(batch.end_offset for batch in batches)]
+    assert [batch.base_offset for batch in batches] == ends[:-1]
+    number = STORED.get(writer.protocol, 1)
+    assert {batch.wrapped for batch in batches} == {number}
+    if number != 1:
+        bodies = b"".join(bytes(record.body) for batch in batches for record in batch.records)
+        at = 0
+        for kind in kinds:
+            sent = kind.value or b""
+            if kind.codec == "none":
+                at = bodies.find(sent, at)
+                assert at >= 0, kind.name
+                at += len(sent)
+        return
+    records = [
+        record
+        for batch in batches
+        for one in MemoryRecords(b"".join(bytes(record.body) for record in batch.records))
+        if not one.is_control_batch
+        for record in one
+    ]
+    found = [(one.offset, one.key, one.value, tuple(one.headers), one.timestamp) for one in records]
+    offsets = writer.offsets(kinds)
+    assert found == [
+        (at, kind.key, kind.value, kind.headers, kind.created) for at, kind in zip(offsets, kinds, strict=True)
+    ]
+
+
+def stored_batches(node: NodeProcess, topic: str) -> list[RecordBatch]:
+    """All batches of partition 0, through SBP's dialect v0.1."""
+
+    async def fetch() -> list[RecordBatch]:
+        host, _, port = node.addresses["sbp-v0.1"].rpartition(":")
+        client = DocumentClient.connect(host, int(port))
+        found: list[RecordBatch] = []
+        try:
+            while True:
+                fetched = await client.fetch(stream_id(node, topic), found[-1].end_offset if found else 0)
+                if not fetched.batches:
+                    return found
+                found += fetched.batches
+        finally:
+            await client.close()
+
+    return asyncio.run(fetch())
 
 
 WRITES = {
