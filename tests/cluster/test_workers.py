@@ -158,7 +158,7 @@ def test_a_worker_that_does_not_get_on_is_killed(make: NodeFactory) -> None:
 
 def test_workers_end_with_their_parent_and_nothing_is_lost(make: NodeFactory) -> None:
     node = workers(make, 2)
-    made(node)
+    await_leaders(made(node), {0, 1})
     writer = Writer(bootstrap(node))
     writer.write(3)
     writer.close()
@@ -171,19 +171,25 @@ def test_workers_end_with_their_parent_and_nothing_is_lost(make: NodeFactory) ->
     assert writer.failed == []
 
 
-def test_other_numbers_of_workers_have_what_those_before_have_written(make: NodeFactory) -> None:
-    """From a node by itself to three workers, to two, and back to a node by itself."""
-    node = make()
+@pytest.mark.parametrize(("durability", "counts"), [("fsync", [1, 3, 2, 1, 2]), ("object", [2, 1, 3])])
+def test_other_numbers_of_workers_have_what_those_before_have_written(
+    make: NodeFactory, tmp_path: Path, durability: str, counts: list[int]
+) -> None:
+    """More, fewer, and a node by itself in between."""
+    (tmp_path / "bucket").mkdir()
+    node = workers(make, counts[0], start=False)
+    node.settings |= {"sbp.durability": durability, "sbp.objects": f"file://{tmp_path}/bucket"}
+    node.start()
     admin = made(node)
     known: dict[tuple[int, int], bytes] = {}
-    counts = [1, 3, 2, 1, 2]
     for number, count in enumerate(counts):
         if number:
             node.terminate()
             node.settings |= {"node.workers": f"{count}", "node.worker_port_step": "0"}
             node.start()
             admin = AdminClient({"bootstrap.servers": bootstrap(node)})
-            await_leaders(admin, set(range(count)))
+        await_leaders(admin, set(range(count)))
+        if number:
             assert read_all(bootstrap(node)) == known
         writer = Writer(bootstrap(node))
         writer.write(1)
