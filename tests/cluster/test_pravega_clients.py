@@ -328,7 +328,8 @@ class Load(threading.Thread):
             else:
                 self.fates[int(words[1])] = words[0], int(words[2])
                 if words[0] == "failed":
-                    self.failed.append(line)
+                    before = max((one for one in self.fates if one < int(words[1])), default=0)
+                    self.failed.append(f"behind one that was {self.fates[before][0]}: {line}")
             if words[0] in ("read", "acked", "committed", "aborted"):
                 now = time.monotonic()
                 self.longest = max(self.longest, now - self.last if self.last else 0.0)
