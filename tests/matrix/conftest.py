@@ -143,6 +143,8 @@ class Clients:
                 return readers.Tail(self._node)
             case "spark":
                 return readers.Spark(self._request.getfixturevalue("spark"), self._node, PREFIX)
+            case "spark-stream":
+                return readers.SparkStream(self._request.getfixturevalue("spark"), self._node, PREFIX)
         return readers.KafkaReader(self._kafka(name))
 
 

@@ -279,9 +279,13 @@ class Spark(Reader):
 
     def read(self, topic: str, count: int) -> list[Told]:
         if topic not in self._rows:
-            self._rows = told_rows(self._load(self.spark.read).collect())
+            self._rows = told_rows(self.collected())
         assert len(self._rows[topic]) == count
         return self._rows[topic]
+
+    def collected(self) -> Sequence[Any]:
+        """The rows of all topics."""
+        return self._load(self.spark.read).collect()
 
     def _load(self, reader: Any) -> DataFrame:
         named = reader.format("anabranch").option("endpoint", f"anabranch://{self.node.addresses['pipeline']}")
@@ -291,6 +295,19 @@ class Spark(Reader):
         return loaded.withColumns(
             {"timestamp": loaded["timestamp"].cast("double"), "written": loaded["written"].cast("double")}
         )
+
+
+@dataclass(slots=True)
+class SparkStream(Spark):
+    """The same as a stream, up to what there is."""
+
+    name: str = "spark-stream"
+
+    def collected(self) -> Sequence[Any]:
+        query = self._load(self.spark.readStream).writeStream.format("memory").queryName("matrix")
+        started = query.trigger(availableNow=True).start()
+        assert started.awaitTermination(300)
+        return self.spark.table("matrix").collect()
 
 
 def told_rows(rows: Sequence[Any]) -> dict[str, list[Told]]:

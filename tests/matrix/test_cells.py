@@ -29,7 +29,10 @@ MARKERS = {
     "ydb-go": "go",
     "ydb-java": "java",
     "spark": "spark",
+    "spark-stream": "spark",
 }
+LONG = ("spark-stream",)
+"""Clients whose cells `make matrix` alone reads: they take a minute."""
 WRITERS = (
     *("confluent-kafka", "kafka-python", "java-new"),
     *("pravega-wheel", "pravega-java"),
@@ -40,22 +43,23 @@ READERS = (
     *("confluent-kafka", "kafka-python", "java-new"),
     *("pravega-wheel", "pravega-java"),
     *("ydb-grpc", "ydb-python", "ydb-go", "ydb-java"),
-    *("tail", "spark"),
+    *("tail", "spark", "spark-stream"),
 )
 
 
 def marks(*names: str) -> list[pytest.MarkDecorator]:
-    """The toolchains that these clients need."""
-    return [getattr(pytest.mark, MARKERS[name]) for name in names if name in MARKERS]
+    """The toolchains that these clients need, and how long they take."""
+    found = [getattr(pytest.mark, MARKERS[name]) for name in names if name in MARKERS]
+    return [*found, pytest.mark.matrix] if any(name in LONG for name in names) else found
 
 
-# Spark reads all topics with one query, when everything is written.
+# Spark reads all topics with one query, when everything is written; as a stream last of all.
 CELLS = [
     pytest.param(writer, reader, marks=marks(writer, reader))
     for last in (False, True)
     for writer in WRITERS
     for reader in READERS
-    if (reader == "spark") is last
+    if reader.startswith("spark") is last
 ]
 
 
