@@ -34,7 +34,6 @@ TOOLS = {
     "producer-perf-test": f"{T}ProducerPerformance",
     "reassign-partitions": f"{T}reassign.ReassignPartitionsCommand",
     "replica-verification": f"{T}ReplicaVerificationTool",
-    "share-consumer-perf-test": f"{T}ShareConsumerPerformance",
     "share-groups": f"{T}consumer.group.ShareGroupCommand",
     "streams-application-reset": f"{T}StreamsResetter",
     "streams-groups": f"{T}streams.StreamsGroupCommand",
