@@ -92,8 +92,8 @@ class Clients:
                 assert client.trouble is None, f"{client.name} ended early: {client.trouble!r}"
             time.sleep(0.1)
 
-    def end(self) -> list[str]:
-        """Let everybody finish, read all, and judge: what is wrong, in words."""
+    def end(self, allowed: Sequence[str] = ()) -> list[str]:
+        """Let everybody finish, read all, and judge: what is wrong, in words, but for kinds that are ``allowed``."""
         self.finish.set()
         for client in self.all:
             client.join(180)
@@ -114,7 +114,7 @@ class Clients:
             f"without an acknowledgement of a partition {self.longest:.1f} s"
         )
         assert len(sends) > 1000, "hardly anything was acknowledged: nothing was tested"
-        found = judge(arrange(events, wholly=places))
+        found = judge(arrange(events, wholly=places), allowed)
         return told(found).splitlines() if found else []
 
     def unanswered(self) -> list[Send]:
