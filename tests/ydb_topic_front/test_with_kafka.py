@@ -178,7 +178,8 @@ def test_every_field_of_a_record_on_its_way_to_ydb(
         **{"compression.type": compression},
     )
     (body, batch), (empty, _), (tombstone, _), (plain, _) = read(raw, path, 4)
-    assert (body.data, items(body), body.seq_no) == (b"body", [("__key", b"key"), ("h", b"1"), ("h", b"")], 1)
+    told = [("__key", b"key"), ("h", b"1"), ("h", b""), ("anabranch.null", b"1")]
+    assert (body.data, items(body), body.seq_no) == (b"body", told, 1)
     assert (body.created_at.seconds, body.created_at.nanos) == (1_700_000_000, 123_000_000)
     assert (empty.data, items(empty), empty.uncompressed_size) == (b"", [("__key", b"")], 0)
     assert (tombstone.data, items(tombstone)) == (b"", [("__key", b"gone"), ("anabranch.tombstone", b"")])

@@ -206,7 +206,7 @@ def test_every_way_of_reading_finds_what_protobuf_finds(
     numbers = [one.seq_no for one in expected]
     in_order = numbers[0] > 0 and all(one < other for one, other in pairwise(numbers))
     stamps = [one.created_at for one in expected if one.HasField("created_at")]
-    latest = max((created_ms(stamp.seconds, stamp.nanos) for stamp in stamps), default=-1)
+    latest = max(-1, *(created_ms(stamp.seconds, stamp.nanos) for stamp in stamps), -1)
 
     # What the columns say of the first messages, as many as are alike.
     run = alike.find(request, 0, len(request), NEVER, 1)
