@@ -22,6 +22,7 @@ from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
+    from bridges.catalog.following import Changes
     from bridges.metrics import FrontMetrics
 
 Handler = Callable[[Any, GrpcCall], Awaitable[Any]]
@@ -33,15 +34,40 @@ FOR_EVERYBODY = frozenset({"Login"})
 """Methods of clients that have not said yet who they are."""
 
 
+_OF_NAMES = frozenset(
+    {
+        "CreateTopic",
+        "AlterTopic",
+        "DropTopic",
+        "DescribeTopic",
+        "DescribePartition",
+        "DescribeConsumer",
+        "DescribePath",
+        "ListDirectory",
+        "MakeDirectory",
+        "RemoveDirectory",
+        "StreamWrite",
+        "StreamRead",
+    }
+)
+"""Methods that begin with a name. SDKs ask the nodes in turn, so whoever calls may have made it at another just now."""
+
+
 class Registry:
     """Handlers by the names of their methods (:data:`ydb_topic_front.wire.methods.METHODS`).
 
-    ``admit`` is asked before every call and stream, and raises GrpcRefusal.
+    ``admit`` is asked before every call and stream, and raises GrpcRefusal. ``changes`` are those of other nodes.
     """
 
     def __init__(
-        self, barrier: Barrier, metrics: FrontMetrics, call_bytes: int, admit: Callable[[GrpcCall], object]
+        self,
+        barrier: Barrier,
+        metrics: FrontMetrics,
+        call_bytes: int,
+        admit: Callable[[GrpcCall], object],
+        changes: Changes,
     ) -> None:
+        self._changes = changes
         self._barrier = barrier
         self._metrics = metrics
         self._call_bytes = call_bytes
@@ -68,11 +94,13 @@ class Registry:
             answer = self._unary(method, handler)
             server.add_call(method.service, name, self._led[name](answer) if name in self._led else answer)
         for name, stream in self._streams.items():
-            server.add_stream(METHODS[name].service, name, self._admitted(stream))
+            server.add_stream(METHODS[name].service, name, self._admitted(name, stream))
 
-    def _admitted(self, handler: StreamHandler) -> StreamHandler:
+    def _admitted(self, name: str, handler: StreamHandler) -> StreamHandler:
         async def serve(stream: GrpcStream) -> None:
             self._admit(stream)
+            if name in _OF_NAMES:
+                await self._changes.latest()
             await handler(stream)
 
         return serve
@@ -92,6 +120,8 @@ class Registry:
                     request = request_class.FromString(raw)
                 except DecodeError:
                     raise bad_request(f"this is no {method.request}") from None
+                if method.name in _OF_NAMES:
+                    await self._changes.latest()
                 return operation.answer(method, await handler(request, call))
             except GrpcRefusal:
                 raise

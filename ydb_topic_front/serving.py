@@ -50,7 +50,7 @@ class YdbServer:
             idle_seconds=settings.connections_max_idle_ms / 1000,
             connections=settings.max_connections,
         )
-        registry = Registry(node.barrier, node.metrics, settings.max_call_bytes, service.principal)
+        registry = Registry(node.barrier, node.metrics, settings.max_call_bytes, service.principal, node.db.changes)
         for module in SERVICES:
             module.register(registry, service)
         server = self._server = GrpcServer(limits, _Observer(node.metrics), node.budget, node.barrier)

@@ -182,6 +182,13 @@ class Changes:
             with suppress(asyncio.CancelledError):
                 await task
 
+    async def latest(self) -> None:
+        """The same where there may be other nodes, for whoever is asked by a client that may have changed something at
+        one of them; while the database is away what is known has to do."""
+        if self.shared:
+            with suppress(LogError):
+                await self.catch_up()
+
     async def catch_up(self) -> None:
         """When this returns, memory has what others had committed when it was called. Raises an error of the database,
         or what a mirror could not take."""

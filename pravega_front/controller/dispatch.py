@@ -7,7 +7,6 @@ Clients take UNKNOWN and INTERNAL for reasons to repeat a call for minutes, so e
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -121,9 +120,8 @@ class Registry:
             except DecodeError:
                 raise GrpcRefusal(Code.INVALID_ARGUMENT, f"this is no {METHODS[name][0]}") from None
             caller = await self._access.caller(call)
-            if self._changes.shared and name not in _EVERY_TIME:
-                with suppress(LogError):  # while the database is away what is known has to do
-                    await self._changes.catch_up()  # whoever asks may have changed something at another node
+            if name not in _EVERY_TIME:
+                await self._changes.latest()
             self._allow(name, request, caller)
             try:
                 found = await handler(request, caller, call)

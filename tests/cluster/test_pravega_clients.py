@@ -187,6 +187,9 @@ def test_the_wheel_works_through_a_node_that_owns_nothing(
     for key in range(17):
         assert [one for one in found if one % 17 == key] == list(range(key, 600, 17)), "in the order of their key"
     reader.reader_offline()
+    nodes[1].stop()
+    nodes[1].start()
+    until(lambda: is_shared(nodes))
 
 
 def event(data: bytes) -> bytes:

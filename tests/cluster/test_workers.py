@@ -228,8 +228,10 @@ def test_what_workers_cannot_be_is_told(make: NodeFactory) -> None:
 def test_histories_of_clients_are_clean_when_workers_and_their_parent_are_killed(
     make: NodeFactory, tmp_path: Path
 ) -> None:
-    node = workers(make, 2)
-    clients = Clients(bootstrap(node), tmp_path / "histories", "judged")
+    node = workers(make, 2, start=False)
+    node.listen["ydb"] = ANY
+    node.start()
+    clients = Clients(bootstrap(node), node.ydb, tmp_path / "histories", "judged")
     clients.begin()
     try:
         for number in range(6):
