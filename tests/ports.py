@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -32,18 +32,32 @@ class Ports:
         for _ in range(self._size):
             port = self._first + self._next
             self._next = (self._next + 1) % self._size
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    continue
+            if _is_free(port):
                 return port
         raise OSError("no port is free")
+
+    def free_step(self, ports: Collection[int]) -> int:
+        """How much further than each of ``ports`` there is one that is free as well. Raises OSError without."""
+        for step in range(1, self._size):
+            further = {port + step for port in ports}
+            if not further & set(ports) and all(map(_is_free, further)):
+                return step
+        raise OSError("no ports are free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 _PORTS = Ports(os.environ.get("PYTEST_XDIST_WORKER", ""))
 free_port = _PORTS.free
+free_step = _PORTS.free_step
 
 
 class UsualPortOpened(AssertionError):

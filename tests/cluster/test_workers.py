@@ -43,6 +43,7 @@ from tests.cluster.test_pravega_clients import read
 from tests.compose.clients import Clients
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeFailed, NodeProcess
+from tests.ports import free_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -230,6 +231,11 @@ def test_histories_of_clients_are_clean_when_workers_and_their_parent_are_killed
 ) -> None:
     node = workers(make, 2, start=False)
     node.listen["ydb"] = ANY
+    # As in production a worker is where it was, also after a start of all: where librdkafka has a coordinator it
+    # stays while that has the same id.
+    node.command()
+    bases = [int(address.rpartition(":")[2]) for address in node.addresses.values()]
+    node.settings["node.worker_port_step"] = f"{free_step(bases)}"
     node.start()
     clients = Clients(bootstrap(node), node.ydb, tmp_path / "histories", "judged")
     clients.begin()
