@@ -120,6 +120,9 @@ def test_a_new_topic_that_matches_and_new_partitions_are_read(quick_node: NodePr
     until(lambda: len(one.consumer.assignment()) == len(two.consumer.assignment()) == PARTITIONS // 2 + 3, one, two)
 
 
+@pytest.mark.xfail(
+    raises=AssertionError, strict=False, reason="on a quiet machine a member that joins reads again what was committed"
+)
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_changes_its_kind_while_members_run(quick_node: NodeProcess, stack: ExitStack, strategy: str) -> None:
     topic, group = make_topic(quick_node), unique("group")
