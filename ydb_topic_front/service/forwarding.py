@@ -19,6 +19,7 @@ from bridges.net.grpc_server import GrpcRefusal, Unary
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
+    from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peer_stream import PeerStream
     from bridges.cluster.peers import Peers
@@ -103,17 +104,8 @@ class Forwarding:
     async def ask(self, slot: Callable[[], int], opening: Opening, raw: bytes) -> bytes | None:
         """What the owner of a slot answers; None: it is this node, or nobody. Raises GrpcRefusal."""
         until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            try:
-                owner = await owner_of(self._owners, self._node.node_id, slot, _SLICE_S)
-                if owner is None:
-                    return None
-                peer = await self._peers.stream(owner, KIND, opening)
-            except NotOwner:
-                continue
-            except PeerUnreachable:
-                await asyncio.sleep(_AGAIN_S)
-                continue
+        while found := await self._at_owner(slot, opening, lambda: time.monotonic() < until):
+            owner, peer = found
             try:
                 await peer.write(raw)
                 answer = await read_answer(peer)
@@ -123,6 +115,20 @@ class Forwarding:
                 await asyncio.sleep(_AGAIN_S)
             finally:
                 self._peers.left_stream(owner, peer)
+        return None
+
+    async def _at_owner(
+        self, slot: Callable[[], int], opening: Opening, goes_on: Callable[[], bool]
+    ) -> tuple[Member, PeerStream] | None:
+        """A stream to the owner of a slot; None: it is this node, or nobody, or there was none while ``goes_on``."""
+        while goes_on():
+            try:
+                owner = await owner_of(self._owners, self._node.node_id, slot, _SLICE_S)
+                return None if owner is None else (owner, await self._peers.stream(owner, KIND, opening))
+            except NotOwner:
+                continue
+            except PeerUnreachable:
+                await asyncio.sleep(_AGAIN_S)
         return None
 
     async def _led(
@@ -136,24 +142,18 @@ class Forwarding:
         if slot is None:
             return False
         until = time.monotonic() + PATIENCE_S
-        while not stream.draining and time.monotonic() < until:
-            try:
-                owner = await owner_of(self._owners, self._node.node_id, slot, _SLICE_S)
-                if owner is None:
-                    return False
-                peer = await self._peers.stream(owner, KIND, opening_of(stream, method))
-            except NotOwner:
-                continue
-            except PeerUnreachable:
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            try:
-                self._node.metrics.kind(f"{method} at its owner").done(0.0)
-                await self._pass(stream, peer, raw, lost)
-            finally:
-                self._peers.left_stream(owner, peer)
-            return True
-        return False
+        found = await self._at_owner(
+            slot, opening_of(stream, method), lambda: not stream.draining and time.monotonic() < until
+        )
+        if found is None:
+            return False
+        owner, peer = found
+        try:
+            self._node.metrics.kind(f"{method} at its owner").done(0.0)
+            await self._pass(stream, peer, raw, lost)
+        finally:
+            self._peers.left_stream(owner, peer)
+        return True
 
     async def _pass(self, stream: GrpcStream, peer: PeerStream, raw: bytes, lost: Callable[[YdbError], bytes]) -> None:
         try:
