@@ -462,7 +462,12 @@ class ConsumerCoordinator:
             one.fail(codes.REBALANCE_IN_PROGRESS)
         generation, names = group.epoch, self.names(group)
         self._read(group, {})
-        self._classic.take(now_ms, downgraded(group, now_ms, generation, names), then)
+
+        def stored(error: int) -> None:
+            then(error)
+            self._answers.deliver()  # who leaves waits for it, and nobody may come to this coordinator again
+
+        self._classic.take(now_ms, downgraded(group, now_ms, generation, names), stored)
 
     def _remove(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
         """Take a member out; what it had goes to others when they ask next."""

@@ -392,6 +392,20 @@ def test_a_classic_group_is_upgraded_and_goes_back(lab: ConsumerLab, owned: bool
     assert set(lab.directory.classic[GROUP].members) == {old.member_id}
 
 
+def test_the_last_of_the_new_protocol_is_answered_when_the_classic_group_is_stored(lab: ConsumerLab) -> None:
+    mixed = Mixed(lab, owned=False)
+    old = mixed.join()
+    mixed.sync(old, {})
+    new = Reader(lab, "new", frozenset({"t"}))
+    new.beat()
+    lab.journal.held = True
+    leaving = lab.send(HeartbeatRequest(GROUP, "new", -1))
+    assert set(lab.directory.classic) == {GROUP}
+    assert not leaving.done
+    lab.journal.complete()
+    assert leaving.answer.error == codes.NONE
+
+
 def test_a_classic_member_that_does_not_come_back_is_out(lab: ConsumerLab) -> None:
     mixed = Mixed(lab, owned=False)
     old = mixed.join()
