@@ -79,6 +79,7 @@ TOPICS = {"idempotent": 4, "plain": 3, "python": 2, "asyncio": 2}
 YDB_TOPICS = {"ydb": 3}
 OF_OTHERS = ("ydb", "pravega", "pravega-segmentstore", "pipeline")
 """Listeners that clients of other protocols than Kafka's need."""
+_GIVE_UP_S = 20.0
 YDB_GROUP, BOTH = "torture-ydb", "torture-both"
 """A consumer of YDB's, and one that is a group of Kafka's in turn."""
 PLANS = (
@@ -286,6 +287,14 @@ class Torture:
         self.check_positions(self.promised_positions())
         self.compare([producer.promises for producer in self.producers])
 
+    def give_up(self) -> None:
+        """Let clients end whose run has failed. What they say while the interpreter goes away under them would come
+        behind what has failed, and hide it."""
+        self.finish.set()
+        deadline = time.monotonic() + _GIVE_UP_S
+        for worker in self.workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+
     def await_readers(self) -> None:
         """With the server up, everybody who reads gets something, and may commit it; whoever writes, Pravega's clients,
         which come back late, and others on a busy machine, gets an answer. Of two with one name one may be left out."""
@@ -413,10 +422,14 @@ def main() -> int:
         server.start()
         java_too = args.java if args.java is not None else bool(shutil.which("java") and shutil.which("mvn"))
         torture = Torture(server, seed, report, java_too)
-        torture.begin()
-        for _ in range(args.cycles):
-            torture.cycle(tuple(args.life))
-        torture.end()
+        try:
+            torture.begin()
+            for _ in range(args.cycles):
+                torture.cycle(tuple(args.life))
+            torture.end()
+        except BaseException:
+            torture.give_up()
+            raise
         server.stop()
         if type(server) is NodeProcess:
             flip_bit(server, seed, report)
