@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.node.front import Front, Listener, NodeFacts, NodeServices
+from kafka_front.service import own_configs
 from kafka_front.service.share import tables as share
 from kafka_front.service.transactions import tables as transactions
 from kafka_front.settings import KafkaSettings
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class KafkaFront(Front):
-    """What the Kafka front brings; its format lies in ``bridges.formats``, and its tables are of transactions
-    and share groups."""
+    """What the Kafka front brings; its format lies in ``bridges.formats``, and its tables are of transactions,
+    share groups and configurations."""
 
     name = "kafka"
     listeners = (Listener("kafka", 9092, tls=True, authentication=("certificate", "password", "scram")),)
     settings = KafkaSettings
     connection_bounds = ("max_connections",)
-    migrations = (*transactions.MIGRATIONS, *share.MIGRATIONS)
+    migrations = (*transactions.MIGRATIONS, *share.MIGRATIONS, *own_configs.MIGRATIONS)
     erasers = (*transactions.ERASERS, *share.ERASERS)
 
     @classmethod

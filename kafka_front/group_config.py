@@ -1,19 +1,66 @@
 """Configuration of groups and of client metrics as Kafka's admin tools see it.
 
-Names, types and defaults are those of Kafka 4.2. What a share group may have of its own can be set for it. Those of
-consumer groups follow the node's settings (``kafka.group``) and are the same for all groups; the others are for kinds
-of groups and for metrics that Anabranch does not offer. So they are told and cannot be changed.
+Names, types, defaults and bounds are those of Kafka 4.2 (KIP-848, 932 and 714). Those of streams groups are told and
+cannot be changed: there are no such groups here. Subscriptions to client metrics are kept and told, and no client is
+asked for any, as at a broker without a plug-in that takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
 
-from bridges.catalog.config_types import INT_MAX, ConfigDef, ConfigType, between, one_of, table
+import re2
+
+from bridges.catalog.config_types import ConfigDef, ConfigType, InvalidConfig, between, one_of, table
+
+MILLISECONDS = ConfigType.INT
+_DURATION = re.compile(r"P(?=.)(?:(\d{1,6})D)?(?:T(?=.)(?:(\d{1,8})H)?(?:(\d{1,9})M)?(?:(\d{1,12}(?:\.\d{1,9})?)S)?)?")
+_BY_DURATION = "by_duration:"
+_MATCHED = (
+    "client_id",
+    "client_instance_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
 
 
-def _fixed(name: str, kind: ConfigType, default: str, doc: str) -> ConfigDef:
-    return ConfigDef(name, kind, default, doc, dynamic=False, honoured=False)
+def looks_back_ms(reset: str) -> int | None:
+    """How long before now a share group of this ``share.auto.offset.reset`` begins; None: at an end. Raises
+    ValueError."""
+    if not reset.startswith(_BY_DURATION):
+        one_of("latest", "earliest")(reset)
+        return None
+    found = _DURATION.fullmatch(reset.removeprefix(_BY_DURATION).upper())
+    if found is None:
+        raise ValueError("must be latest, earliest or by_duration: and an ISO 8601 duration such as PT1H")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return int(timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) / timedelta(milliseconds=1))
+
+
+def _matches(rules: list[str]) -> None:
+    for rule in rules:
+        name, separator, pattern = rule.partition("=")
+        if not separator or name.strip() not in _MATCHED:
+            raise ValueError(f"{rule!r} is not one of {', '.join(_MATCHED)}, '=' and a regular expression")
+        try:
+            re2.compile(pattern.strip())
+        except re2.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression") from error
+
+
+def _once(names: list[str]) -> None:
+    if len(set(names)) != len(names):
+        raise ValueError("names a metric twice")
+
+
+def _definition(name: str, default: str, doc: str, check: Any, kind: ConfigType = MILLISECONDS) -> ConfigDef:
+    served = not name.startswith("streams.")
+    return ConfigDef(name, kind, default, doc, check, dynamic=served, honoured=served)
 
 
 GROUP_CONFIGS: Mapping[str, ConfigDef] = table(
@@ -21,49 +68,71 @@ GROUP_CONFIGS: Mapping[str, ConfigDef] = table(
         definition
         for kind in ("consumer", "share", "streams")
         for definition in (
-            _fixed(
-                f"{kind}.heartbeat.interval.ms", ConfigType.INT, "5000", "Milliseconds between heartbeats of a member."
+            _definition(
+                f"{kind}.heartbeat.interval.ms", "5000", "Milliseconds between heartbeats of a member.", between(1)
             ),
-            _fixed(
+            _definition(
                 f"{kind}.session.timeout.ms",
-                ConfigType.INT,
                 "45000",
                 "Milliseconds without a heartbeat after which a member is taken for dead.",
+                between(1),
             ),
         )
     ),
-    ConfigDef(
-        "share.auto.offset.reset",
-        ConfigType.STRING,
-        "latest",
-        "Where a new share group begins to read.",
-        one_of("latest", "earliest"),
+    _definition(
+        "share.auto.offset.reset", "latest", "Where a new share group begins to read.", looks_back_ms, ConfigType.STRING
     ),
-    ConfigDef(
+    _definition(
         "share.isolation.level",
-        ConfigType.STRING,
         "read_uncommitted",
         "Which records a share group sees.",
         one_of("read_uncommitted", "read_committed"),
+        ConfigType.STRING,
     ),
-    ConfigDef(
+    _definition(
         "share.record.lock.duration.ms",
-        ConfigType.INT,
         "30000",
         "Milliseconds for which a member of a share group has a record for itself.",
-        between(1, INT_MAX),
+        between(1_000),
     ),
-    _fixed(
+    _definition(
         "streams.initial.rebalance.delay.ms",
-        ConfigType.INT,
         "3000",
         "Milliseconds the first rebalance of a streams group waits for more members.",
+        between(0),
     ),
-    _fixed("streams.num.standby.replicas", ConfigType.INT, "0", "Standby copies of a streams group's state."),
+    _definition("streams.num.standby.replicas", "0", "Standby copies of a streams group's state.", between(0)),
 )
 
 CLIENT_METRICS_CONFIGS: Mapping[str, ConfigDef] = table(
-    _fixed("interval.ms", ConfigType.INT, "300000", "Milliseconds between two reports of a client."),
-    _fixed("match", ConfigType.LIST, "", "Which clients report."),
-    _fixed("metrics", ConfigType.LIST, "", "Which metrics they report."),
+    _definition("interval.ms", "300000", "Milliseconds between two reports of a client.", between(100, 3_600_000)),
+    _definition("match", "", "Which clients report.", _matches, ConfigType.LIST),
+    _definition("metrics", "", "Which metrics they report.", _once, ConfigType.LIST),
 )
+
+
+def usual(static: Mapping[str, str]) -> dict[str, str]:
+    """What counts for a group that does not say otherwise; ``static`` are the node's own values, by node-level keys."""
+    return {name: static.get(f"group.{name}", one.default or "") for name, one in GROUP_CONFIGS.items()}
+
+
+def bounded(static: Mapping[str, str]) -> Callable[[Mapping[str, str]], None]:
+    """Raises InvalidConfig for what a group is to have of its own, if it is beyond the node's bounds for that."""
+    otherwise = usual(static)
+
+    def check(own: Mapping[str, str]) -> None:
+        for key, value in own.items():
+            kind, _, what = key.partition(".")
+            if not GROUP_CONFIGS[key].dynamic:
+                raise InvalidConfig(f"{key}: streams groups (KIP-1071) are not served")
+            for end, sign, word in (("min", -1, "greater"), ("max", 1, "less")):
+                bound = f"group.{kind}.{end}.{what}"
+                if bound in static and (int(value) - int(static[bound])) * sign > 0:
+                    raise InvalidConfig(f"{key} must be {word} than or equal to {bound}, which is {static[bound]}")
+        for kind in ("consumer", "share"):
+            timeout, beat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            whole = {**otherwise, **own}
+            if (timeout in own or beat in own) and int(whole[timeout]) <= int(whole[beat]):
+                raise InvalidConfig(f"{timeout} must be greater than {beat}")
+
+    return check

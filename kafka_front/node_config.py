@@ -46,8 +46,25 @@ THROTTLES = frozenset(
 )
 """What tools that move replicas set, and take away wherever they look whether these have moved; nothing moves here."""
 
+_GROUP_BOUNDS = {
+    f"group.{kind}.{end}.{what}.ms": default
+    for kind in ("consumer", "share")
+    for what, bounds in (
+        ("heartbeat.interval", (5_000, 15_000)),
+        ("session.timeout", (45_000, 60_000)),
+        ("record.lock.duration", (15_000, 60_000)),
+    )
+    for end, default in zip(("min", "max"), bounds, strict=True)
+    if (kind, what) != ("consumer", "record.lock.duration")
+}
+"""Of what groups may be configured with (KIP-848, KIP-932)."""
+
 NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     *TOPIC_DEFAULTS.values(),
+    *(
+        _fixed(name, ConfigType.INT, str(default), "A bound of what a group may be configured with, in ms.", between(1))
+        for name, default in _GROUP_BOUNDS.items()
+    ),
     _fixed("advertised.listeners", ConfigType.LIST, None, "Addresses told to clients."),
     _fixed("authorizer.class.name", ConfigType.STRING, "", "Who decides what a client may do; empty: everybody may."),
     _fixed(
@@ -314,6 +331,8 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
         "offsets.topic.replication.factor": 1,
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512" + (",OAUTHBEARER" if facts.takes_oauth else ""),
     }
+    for key in _GROUP_BOUNDS:
+        values[key] = getattr(group, key.removeprefix("group.").replace(".", "_"))
     if node.rack:
         values["broker.rack"] = node.rack
     for key, addresses in (("listeners", facts.listening), ("advertised.listeners", facts.advertised)):

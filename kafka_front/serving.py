@@ -92,12 +92,14 @@ class KafkaServer:
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node = self._node
         service = KafkaService(node)
-        joined = self._groups = groups.groups_of(node, service.settings, service.access)
+        for named in (service.group_configs, service.client_metrics):
+            await named.load()
+        joined = self._groups = groups.groups_of(node, service.settings, service.access, service.group_configs)
         await joined.start()
-        share = ShareService(node, service.settings, joined)
+        share = ShareService(node, service.settings, joined, service.group_configs)
         await share.load()
         node.every(service.settings.group.share_heartbeat_interval_ms, share.expire, "members of share groups")
-        self._share = service.share = share
+        self._share = share
         joined.unstable = node.progress.is_pending
         transactions = self._transactions = service.transactions
         await transactions.load()

@@ -37,6 +37,18 @@ class KafkaGroupSettings(Section):
     consumer_session_timeout_ms: Duration = setting(
         45_000, ge=1, description="Time without a report after which a member of a group of the new protocol is out."
     )
+    consumer_min_heartbeat_interval_ms: Duration = setting(
+        5_000, ge=1, description="Shortest heartbeat interval that a consumer group may be configured with."
+    )
+    consumer_max_heartbeat_interval_ms: Duration = setting(
+        15_000, ge=1, description="Longest heartbeat interval that a consumer group may be configured with."
+    )
+    consumer_min_session_timeout_ms: Duration = setting(
+        45_000, ge=1, description="Shortest session timeout that a consumer group may be configured with."
+    )
+    consumer_max_session_timeout_ms: Duration = setting(
+        60_000, ge=1, description="Longest session timeout that a consumer group may be configured with."
+    )
     max_consumer_partitions: int = setting(
         1_000_000,
         ge=1,
@@ -49,9 +61,27 @@ class KafkaGroupSettings(Section):
     share_session_timeout_ms: Duration = setting(
         45_000, ge=1, description="Time without a report after which a member of a share group is out."
     )
+    share_min_heartbeat_interval_ms: Duration = setting(
+        5_000, ge=1, description="Shortest heartbeat interval that a share group may be configured with."
+    )
+    share_max_heartbeat_interval_ms: Duration = setting(
+        15_000, ge=1, description="Longest heartbeat interval that a share group may be configured with."
+    )
+    share_min_session_timeout_ms: Duration = setting(
+        45_000, ge=1, description="Shortest session timeout that a share group may be configured with."
+    )
+    share_max_session_timeout_ms: Duration = setting(
+        60_000, ge=1, description="Longest session timeout that a share group may be configured with."
+    )
     share_max_size: int = setting(200, ge=1, description="Most members of a share group.")
     share_record_lock_duration_ms: Duration = setting(
         30_000, ge=1, description="How long a member of a share group has a record, where the group does not say."
+    )
+    share_min_record_lock_duration_ms: Duration = setting(
+        15_000, ge=1, description="Shortest lock of a record that a share group may be configured with."
+    )
+    share_max_record_lock_duration_ms: Duration = setting(
+        60_000, ge=1, description="Longest lock of a record that a share group may be configured with."
     )
     share_delivery_count_limit: int = setting(
         5, ge=1, le=32_767, description="How often a record is delivered to a share group at most."

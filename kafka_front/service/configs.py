@@ -10,15 +10,17 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from bridges.auth import Operation
-from bridges.catalog import topic_config, topic_defaults
+from bridges.catalog import topic_config
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.catalog.names import check_topic_name
+from bridges.catalog.topic_defaults import TOPIC_DEFAULTS, validate_changes
 from bridges.errors import LogError
 from bridges.turns import by_name, in_turns, portions
-from kafka_front import group_config, node_config
+from kafka_front import node_config
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated
 from kafka_front.service.once import Once
+from kafka_front.service.own_configs import OwnConfigs
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -81,6 +83,10 @@ class Configs:
         self._service = service
         self._catalog = service.catalog
         self._access = service.access
+        self._named: Mapping[int, OwnConfigs] = {
+            Resource.GROUP: service.group_configs,
+            Resource.CLIENT_METRICS: service.client_metrics,
+        }
 
     # --- describing -------------------------------------------------------------------------------------------------
 
@@ -132,16 +138,8 @@ class Configs:
                 )
                 for key, value in sorted({**topic_config.cluster_defaults(node, static), **node}.items())
             ]
-        if kind == Resource.GROUP:
-            # A name need not be one of a group, as at a broker: what it is set to counts for the group to come.
-            return [_of_group(one, self._group_configs(name), static) for one in group_config.GROUP_CONFIGS.values()]
-        if kind == Resource.CLIENT_METRICS:
-            if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription to client metrics needs a name")
-            return [
-                ConfigValue(one, one.default, ConfigSource.DEFAULT, [])
-                for one in group_config.CLIENT_METRICS_CONFIGS.values()
-            ]
+        if kind in self._named:
+            return self._named[kind].values(name)
         self._check_broker(kind, name)
         if kind == Resource.BROKER_LOGGER:
             return []  # log levels belong to the node's own settings
@@ -164,8 +162,7 @@ class Configs:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {self._service.node_id}, not {name!r}")
 
     async def resources(self, ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-        """ListConfigResources: what has a configuration to describe: of groups those that have some of their own, and
-        no client metrics.
+        """ListConfigResources: what has a configuration to describe: of groups those that have some of their own.
 
         Version 0 asks for client metrics alone (KIP-1142).
         """
@@ -177,10 +174,9 @@ class Configs:
         row = ListConfigResourcesResponse.ConfigResource
         node_id = str(self._service.node_id)
         found = [row(node_id, kind) for kind in (Resource.BROKER_LOGGER, Resource.BROKER) if kind in kinds]
-        share = self._service.share
-        if Resource.GROUP in kinds and share is not None:
-            async for name in in_turns(list(share.configs)):
-                found.append(row(name, Resource.GROUP))
+        for kind in kinds & self._named.keys():
+            async for name in in_turns(list(self._named[kind])):
+                found.append(row(name, kind))
         if Resource.TOPIC in kinds:
             async for name in in_turns(list(self._catalog.topics)):
                 found.append(row(name, Resource.TOPIC))
@@ -255,7 +251,7 @@ class Configs:
 
     def _edited(self, kind: int, resource: str, name: str, operation: int, value: str) -> str:
         """A list with elements added or taken away; what is not set for the resource starts from its default."""
-        definition = _definition(kind, name)
+        definition = self._definition(kind, name)
         if definition.type is not ConfigType.LIST:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list")
         current = next(
@@ -276,10 +272,8 @@ class Configs:
             return list(self._catalog.topic(name).config)
         if kind == Resource.BROKER_LOGGER:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "log levels are set in the node's settings")
-        if kind == Resource.GROUP:
-            return list(self._group_configs(name))
-        if kind == Resource.CLIENT_METRICS:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "this node takes no metrics of clients")
+        if kind in self._named:
+            return list(self._named[kind].of(name))
         if kind != Resource.BROKER or name != "":
             self._check_broker(kind, name)
         return list(self._catalog.node_config)
@@ -291,52 +285,33 @@ class Configs:
             if not validate_only and changes:
                 await catalog.set_config(name, changes)
             return
-        if kind == Resource.GROUP:
-            await self._apply_group(name, changes, validate_only)
+        if kind in self._named:
+            named = self._named[kind]
+            stored = named.checked(name, changes)
+            if not validate_only and stored:
+                await named.change(name, stored)
             return
         told, throttles = changes, node_config.THROTTLES
         changes = {key: value for key, value in told.items() if value is not None or key not in throttles}
         for key in changes:
             if key in throttles:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key}: nothing is copied here that it could slow down")
-            definition = node_config.NODE_CONFIGS.get(key)
-            if definition is not None and not definition.dynamic:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} cannot be changed while the node runs")
-        topic_defaults.validate_changes(changes)
+            if key not in TOPIC_DEFAULTS:
+                text = "nodes are configured in their settings, which they read as they start"
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"{key}: {text}; only defaults of topics change while they run"
+                )
+        validate_changes(changes)
         if not validate_only and changes:
             await catalog.set_node_config(changes)
 
-    def _group_configs(self, name: str) -> Mapping[str, str]:
-        """What a group is configured with. Raises KafkaError for a name that is none."""
-        if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a group needs a name")
-        share = self._service.share
-        return {} if share is None else share.configs.get(name, {})
-
-    async def _apply_group(self, name: str, changes: Changes, validate_only: bool) -> None:
-        told: Changes = {}
-        for key, value in changes.items():
-            definition = _definition(Resource.GROUP, key)
-            if not definition.dynamic:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key} is the same for all groups of this node")
-            told[key] = None if value is None else definition.canonical(value)
-        share = self._service.share
-        if share is not None and told and not validate_only:
-            await share.configure(name, told)
-
-
-_TABLES: Mapping[int, Mapping[str, ConfigDef]] = {
-    Resource.TOPIC: topic_config.TOPIC_CONFIGS,
-    Resource.GROUP: group_config.GROUP_CONFIGS,
-}
-
-
-def _definition(kind: int, name: str) -> ConfigDef:
-    table = _TABLES.get(kind, node_config.NODE_CONFIGS)
-    definition = table.get(name)
-    if definition is None:
-        raise InvalidConfig(f"{name!r} is not a configuration of this resource")
-    return definition
+    def _definition(self, kind: int, name: str) -> ConfigDef:
+        named = self._named.get(kind)
+        table = topic_config.TOPIC_CONFIGS if kind == Resource.TOPIC else node_config.NODE_CONFIGS
+        definition = (table if named is None else named.definitions).get(name)
+        if definition is None:
+            raise InvalidConfig(f"{name!r} is not a configuration of this resource")
+        return definition
 
 
 def _check_length(
@@ -348,18 +323,6 @@ def _check_length(
     if sum(len(one.name) + len(one.value or "") for one in configs) > _MOST_CHARACTERS:
         text = f"the configurations of a resource are longer than {_MOST_CHARACTERS} characters"
         raise KafkaError(ErrorCode.INVALID_REQUEST, text)
-
-
-def _of_group(definition: ConfigDef, own: Mapping[str, str], static: Mapping[str, str]) -> ConfigValue:
-    """The value that counts for a group: its own, or that of the node's settings for all groups."""
-    name = definition.name
-    value = static.get(f"group.{name}", definition.default)
-    synonyms: list[tuple[str, str | None, ConfigSource]] = [(name, value, ConfigSource.DEFAULT)]
-    source = ConfigSource.DEFAULT
-    if name in own:
-        value, source = own[name], ConfigSource.GROUP
-        synonyms.insert(0, (name, value, source))
-    return ConfigValue(definition, value, source, synonyms)
 
 
 def _required(name: str, value: str | None) -> str:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.catalog.config_types import ConfigSource
+from kafka_front import group_config
+from kafka_front.service import own_configs
 from kafka_front.service.access import Access
 from kafka_front.service.brokers import Brokers
 from kafka_front.service.fetch_sessions import FetchSessions
+from kafka_front.service.own_configs import OwnConfigs
 from kafka_front.service.transactions.producer_ids import ProducerIds
 from kafka_front.service.transactions.service import Transactions
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
-    from kafka_front.service.share.service import ShareService
 
 
 class KafkaService:
@@ -44,8 +47,26 @@ class KafkaService:
         )
         self.producer_ids = ProducerIds(node.catalog)
         self.transactions = Transactions(node, kafka, self.producer_ids.take)
-        self.share: ShareService | None = None
-        """The share groups, once they are known."""
+        static, most = node.catalog.options.static, kafka.group.max_groups
+        self.group_configs = OwnConfigs(
+            node.db,
+            own_configs.GROUPS,
+            "group",
+            ConfigSource.GROUP,
+            group_config.GROUP_CONFIGS,
+            most,
+            group_config.usual(static),
+            group_config.bounded(static),
+        )
+        self.client_metrics = OwnConfigs(
+            node.db,
+            own_configs.CLIENT_METRICS,
+            "subscription to client metrics",
+            ConfigSource.CLIENT_METRICS,
+            group_config.CLIENT_METRICS_CONFIGS,
+            most,
+            {},
+        )
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics

@@ -11,13 +11,15 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 import ydb
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -115,6 +117,32 @@ def test_configuration_partitions_and_deletion_are_the_same_everywhere(admins: l
     until(lambda: "same" in topics(one), False)
     one.create_topics([NewTopic("same", 2)])["same"].result(PATIENCE)
     until(lambda: len(other.list_topics("same", timeout=PATIENCE).topics["same"].partitions), 2)
+
+
+def test_what_groups_are_configured_with_is_the_same_everywhere(admins: list[AdminClient]) -> None:
+    one, other = admins
+    asked = ConfigResource(ResourceType.GROUP, "configured")
+
+    def told(admin: AdminClient) -> dict[str, str]:
+        found = admin.describe_configs([asked])[asked].result(PATIENCE)
+        return {key: found[key].value for key in ("consumer.session.timeout.ms", "share.isolation.level")}
+
+    def changed(admin: AdminClient, operation: AlterConfigOpType, key: str, value: str | None) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.GROUP, "configured", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE)
+
+    changed(one, AlterConfigOpType.SET, "consumer.session.timeout.ms", "50000")
+    changed(other, AlterConfigOpType.SET, "share.isolation.level", "read_committed")
+    for admin in admins:
+        until(
+            lambda admin=admin: told(admin),
+            {"consumer.session.timeout.ms": "50000", "share.isolation.level": "read_committed"},
+        )
+    changed(other, AlterConfigOpType.DELETE, "consumer.session.timeout.ms", None)
+    until(lambda: told(one)["consumer.session.timeout.ms"], "45000")
+    with pytest.raises(KafkaException, match=r"group\.consumer\.max\.session\.timeout\.ms"):
+        changed(one, AlterConfigOpType.SET, "consumer.session.timeout.ms", "60001")
 
 
 def test_many_topics_made_at_once_at_all_nodes_exist_once(admins: list[AdminClient]) -> None:

@@ -6,7 +6,6 @@ The few places where a node without replicas must differ are marked by ``place.o
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from typing import Any
 
@@ -656,7 +655,7 @@ async def test_init_producer_id_refusals(place: Place) -> None:
 
 # --- what Kafka's own command-line tools ask --------------------------------------------------------------------------
 
-METRICS, GROUP = 16, 32
+METRICS, GROUP, GROUP_SOURCE = 16, 32, 8
 METADATA = "__cluster_metadata"
 
 
@@ -720,46 +719,71 @@ async def test_groups_and_client_metrics_have_the_configuration_that_all_have(pl
         assert (result.error_code, result.configs) == (E.INVALID_REQUEST, [])
 
 
-async def test_configurations_of_what_is_not_offered_cannot_be_changed(place: Place) -> None:
-    if not place.ours:
-        pytest.skip("Apache Kafka offers it")
-    request, resource = m.IncrementalAlterConfigsRequest, m.IncrementalAlterConfigsRequest.AlterConfigsResource
-    change = request.AlterableConfig("interval.ms", SET, "1000")
-    beat = request.AlterableConfig("consumer.heartbeat.interval.ms", SET, "7000")
-    response = await place.call(
-        1,
-        request([resource(METRICS, "m", [change]), resource(GROUP, "g", [change]), resource(GROUP, "h", [beat])]),
-    )
-    assert [r.error_code for r in response.responses] == [E.INVALID_REQUEST, E.INVALID_CONFIG, E.INVALID_CONFIG]
+async def test_what_a_group_is_configured_with_stays_within_bounds(place: Place) -> None:
+    name = fresh()
+    session, beat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    lock, reset = "share.record.lock.duration.ms", "share.auto.offset.reset"
+    for key, value in (
+        (session, "44999"),
+        (session, "60001"),
+        (session, "often"),
+        (beat, "4999"),
+        (beat, "15001"),
+        ("share.session.timeout.ms", "44999"),
+        ("share.heartbeat.interval.ms", "15001"),
+        (lock, "14999"),
+        (lock, "60001"),
+        (reset, "never"),
+        (reset, "by_duration:1h"),
+        ("no.such.thing", "1"),
+    ):
+        assert await change(place, GROUP, name, (key, SET, value)) == E.INVALID_CONFIG, (key, value)
+    assert await change(place, GROUP, name, (session, SET, "60000"), validate_only=True) == E.NONE
+    assert await change(place, GROUP, name, (session, SET, "60000"), (beat, SET, "15000")) == E.NONE
+    await becomes(place, GROUP, name, session, "60000", GROUP_SOURCE)
+    await becomes(place, GROUP, name, beat, "15000", GROUP_SOURCE)
+    rows = await place.configs(GROUP, name)
+    assert [(s.name, s.value, s.source) for s in rows[beat].synonyms] == [(beat, "15000", 8)]
+    assert await change(place, GROUP, name, (beat, SET, "4999")) == E.INVALID_CONFIG
+    assert await change(place, GROUP, name, (session, DELETE, None), (reset, SET, "by_duration:PT1H")) == E.NONE
+    await becomes(place, GROUP, name, session, "45000", 5)
+    await becomes(place, GROUP, name, reset, "by_duration:PT1H", GROUP_SOURCE)
+    assert await alter(place, GROUP, name, {beat: "6000"}) == E.NONE
+    await becomes(place, GROUP, name, reset, "latest", 5)
+    if place.ours:  # a broker takes it, and has such groups
+        assert await change(place, GROUP, name, ("streams.session.timeout.ms", SET, "50000")) == E.INVALID_CONFIG
 
 
-async def test_a_share_group_has_configurations_of_its_own(place: Place) -> None:
-    request, resource = m.IncrementalAlterConfigsRequest, m.IncrementalAlterConfigsRequest.AlterConfigsResource
-    key = "share.record.lock.duration.ms"
-
-    async def alter(operation: int, value: str | None) -> int:
-        change = request.AlterableConfig(key, operation, value)
-        (result,) = (await place.call(1, request([resource(GROUP, "sharing", [change])]))).responses
-        return int(result.error_code)
-
-    async def told() -> tuple[str | None, int]:
-        asked = m.DescribeConfigsRequest.DescribeConfigsResource(GROUP, "sharing", [key])
-        ((row,),) = [one.configs for one in (await place.call(4, m.DescribeConfigsRequest([asked]))).results]
-        return row.value, row.config_source
-
-    async def comes_to(value: str, source: int) -> None:
-        """A broker that is Kafka's tells of a change a moment after it has answered it."""
-        deadline = time.monotonic() + 30
-        while await told() != (value, source):
-            assert time.monotonic() < deadline, await told()
-
-    assert await alter(SET, "15000") == E.NONE
-    await comes_to("15000", 8)
-    listed = await place.call(1, m.ListConfigResourcesRequest([GROUP]))
-    assert "sharing" in [one.resource_name for one in listed.config_resources]
-    assert await alter(SET, "often") == E.INVALID_CONFIG
-    assert await alter(DELETE, None) == E.NONE
-    await comes_to("30000", 5)
+async def test_subscriptions_to_client_metrics_are_kept(place: Place) -> None:
+    name = fresh()
+    wrong = E.INVALID_CONFIG if place.ours else E.INVALID_REQUEST
+    for key, value, code in (
+        ("interval.ms", "99", wrong),
+        ("interval.ms", "3600001", wrong),
+        ("interval.ms", "often", E.INVALID_CONFIG),
+        ("match", "client_id", E.INVALID_CONFIG),
+        ("match", "planet=earth", E.INVALID_CONFIG),
+        ("match", "client_id=(", E.INVALID_CONFIG),
+        ("no.such.thing", "1", wrong),
+    ):
+        assert await change(place, METRICS, name, (key, SET, value)) == code, (key, value)
+    wanted = ("match", SET, "client_id=a.*"), ("metrics", SET, "org.apache.kafka."), ("interval.ms", SET, "60000")
+    assert await change(place, METRICS, name, *wanted) == E.NONE
+    await becomes(place, METRICS, name, "interval.ms", "60000", 7)
+    if place.ours:  # a broker does not take it for a list
+        assert await change(place, METRICS, name, ("match", APPEND, "client_software_name=rdkafka")) == E.NONE
+        await becomes(place, METRICS, name, "match", "client_id=a.*,client_software_name=rdkafka", 7)
+    rows = await place.configs(METRICS, name)
+    assert [(one.name, one.value, one.source) for one in rows["metrics"].synonyms] == [
+        ("metrics", "org.apache.kafka.", 7)
+    ]
+    listed = await place.call(0, m.ListConfigResourcesRequest())
+    assert name in [one.resource_name for one in listed.config_resources]
+    for key in ("match", "metrics", "interval.ms"):
+        assert await change(place, METRICS, name, (key, DELETE, None)) == E.NONE
+    await becomes(place, METRICS, name, "interval.ms", "300000", 5)
+    listed = await place.call(0, m.ListConfigResourcesRequest())
+    assert name not in [one.resource_name for one in listed.config_resources]
 
 
 async def test_list_config_resources(place: Place) -> None:
@@ -776,8 +800,11 @@ async def test_list_config_resources(place: Place) -> None:
     assert {kind for kind, _ in everything} - {GROUP} == {TOPIC, BROKER, LOGGER}
     assert await listed(1, BROKER) == [(BROKER, node)]
     assert {kind for kind, _ in await listed(1, TOPIC)} == {TOPIC}
-    assert {name for _, name in await listed(1, GROUP, METRICS)} <= {"sharing"}, "which another test has made"
-    assert await listed(0) == []
+    own = fresh()
+    assert await change(place, GROUP, own, ("share.isolation.level", SET, "read_committed")) == E.NONE
+    await becomes(place, GROUP, own, "share.isolation.level", "read_committed", GROUP_SOURCE)
+    assert (GROUP, own) in await listed(1, GROUP, METRICS)
+    assert (GROUP, own) not in await listed(0)
     response = await place.call(1, m.ListConfigResourcesRequest([BROKER, 99]))
     assert (response.error_code, response.config_resources) == (E.UNSUPPORTED_VERSION, [])
 

@@ -15,6 +15,7 @@ from tests.node_process import NodeProcess
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
 CONFIGS = "kafka.admin.ConfigCommand"
+METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -84,6 +85,29 @@ def test_the_configuration_of_all_groups_is_told_for_one(run: Run) -> None:
     lines = run(CONFIGS, "--entity-type", "groups", "--entity-name", "g", "--describe", "--all")
     assert lines[0] == "All configs for group g are:"
     assert len(lines) == 12
+
+
+def test_groups_and_subscriptions_to_client_metrics_are_configured(run: Run) -> None:
+    group = ("--entity-type", "groups", "--entity-name", "configured")
+    added = "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=6000"
+    assert run(CONFIGS, *group, "--alter", "--add-config", added) == ["Completed updating config for group configured."]
+    beat = "consumer.heartbeat.interval.ms"
+    assert run(CONFIGS, *group, "--describe")[:2] == [
+        "Dynamic configs for group configured are:",
+        f"  {beat}=6000 sensitive=false synonyms={{DYNAMIC_GROUP_CONFIG:{beat}=6000}}",
+    ]
+    run(CONFIGS, *group, "--alter", "--delete-config", "consumer.session.timeout.ms,consumer.heartbeat.interval.ms")
+    assert run(METRICS, "--list") == [""]
+    run(METRICS, "--alter", "--name", "subscribed", "--metrics", "org.apache.kafka.", "--interval", "30000")
+    assert run(METRICS, "--list") == ["subscribed"]
+    assert run(METRICS, "--describe", "--name", "subscribed") == [
+        "Client metrics configs for subscribed are:",
+        "  interval.ms=30000",
+        "  match=",
+        "  metrics=org.apache.kafka.",
+    ]
+    run(METRICS, "--delete", "--name", "subscribed")
+    assert run(METRICS, "--list") == [""]
 
 
 def test_the_quorum_is_described(run: Run) -> None:

@@ -69,7 +69,7 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     service, registry = KafkaService(node.services(KafkaFront)), Registry()
     for module in SERVICES:
         module.register(registry, service)
-    joined = groups.groups_of(service.node, service.settings, service.access)
+    joined = groups.groups_of(service.node, service.settings, service.access, service.group_configs)
     groups.register(registry, joined, service.brokers)
     yield Lab(node, registry, service, joined)
     await joined.stop()

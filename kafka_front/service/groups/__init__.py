@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from kafka_front.service.access import Access
     from kafka_front.service.brokers import Brokers
+    from kafka_front.service.own_configs import OwnConfigs
     from kafka_front.settings import KafkaSettings
 
 __all__ = ["GroupService", "GroupSettings", "group_settings", "groups_of", "register"]
@@ -42,8 +43,8 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
     )
 
 
-def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access) -> GroupService:
-    """The groups of a node's clients, not started."""
+def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs: OwnConfigs) -> GroupService:
+    """The groups of a node's clients, not started; ``configs`` are what some of them are configured with."""
     service = GroupService(
         node.progress,
         node.catalog,
@@ -52,6 +53,7 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access) -> Group
         barrier=node.barrier,
         access=access,
         works=node.works,
+        configured=configs.number,
     )
     if node.owners is not None:
         service.owned = OwnedGroups(node.owners, node.progress, service.runtime)

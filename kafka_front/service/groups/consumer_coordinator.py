@@ -37,7 +37,7 @@ from .coordinator import Coordinator
 from .directory import Directory
 from .migration import downgraded, upgraded
 from .requests import JoinRequest
-from .settings import GroupSettings
+from .settings import Configured, GroupSettings, nothing_configured
 from .timers import GroupTimers
 
 A = TypeVar("A")
@@ -80,8 +80,10 @@ class ConsumerCoordinator:
         compute: Compute,
         classic: Coordinator,
         barrier: Barrier | None = None,
+        configured: Configured = nothing_configured,
     ) -> None:
         """``classic`` is the coordinator of the same directory's groups of the other kind."""
+        self._configured = configured
         self._classic = classic
         self._settings = settings
         self._directory = directory
@@ -241,7 +243,8 @@ class ConsumerCoordinator:
         answer = HeartbeatReply(
             member_id=member.member_id,
             epoch=member.epoch,
-            interval_ms=self._settings.consumer_heartbeat_interval_ms,
+            interval_ms=self._configured(group.group_id, "consumer.heartbeat.interval.ms")
+            or self._settings.consumer_heartbeat_interval_ms,
             assignment=member.assigned if tell else None,
         )
         self.answer_saved(group, reply, answer, HeartbeatReply)
@@ -692,9 +695,11 @@ class ConsumerCoordinator:
 
     def renew_session(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
         """The member was heard."""
-        timeout = self._settings.consumer_session_timeout_ms
         if member.classic is not None:
             timeout = member.classic.session_timeout_ms
+        else:
+            own = self._configured(group.group_id, "consumer.session.timeout.ms")
+            timeout = own or self._settings.consumer_session_timeout_ms
         self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, timeout)
 
     def _set_rebalance_timer(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:

@@ -25,7 +25,7 @@ from .group import Group, GroupState
 from .journal import GroupStore
 from .owned import OwnedGroups
 from .runtime import GroupRuntime
-from .settings import GroupSettings
+from .settings import Configured, GroupSettings, nothing_configured
 from .topic_index import Topics
 from .view import LiveGroups, is_empty, summary_of
 
@@ -84,6 +84,7 @@ class GroupService:
         barrier: Barrier | None = None,
         access: Access | None = None,
         works: SlicedWorks | None = None,
+        configured: Configured = nothing_configured,
     ) -> None:
         self.progress = progress
         self.catalog = catalog
@@ -91,7 +92,7 @@ class GroupService:
         self.node_id = node_id
         self.access = access or Access(Everybody())
         self._barrier = barrier or Barrier()
-        self.runtime = GroupRuntime(progress, self.settings, catalog, self._barrier, works)
+        self.runtime = GroupRuntime(progress, self.settings, catalog, self._barrier, works, configured)
         self.directory = self.runtime.directory
         self.coordinator = self.runtime.coordinator
         self.consumers = self.runtime.consumers

@@ -23,7 +23,7 @@ from .consumer_snapshot import decode_group
 from .coordinator import Coordinator
 from .directory import Directory
 from .journal import GroupJournal, GroupStore
-from .settings import GroupSettings
+from .settings import Configured, GroupSettings, nothing_configured
 from .snapshot import SnapshotError, decode_snapshot
 from .topic_index import TopicIndex, Topics
 
@@ -50,6 +50,7 @@ class GroupRuntime:
         catalog: Topics,
         barrier: Barrier | None = None,
         works: SlicedWorks | None = None,
+        configured: Configured = nothing_configured,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
@@ -63,7 +64,7 @@ class GroupRuntime:
         self.coordinator = Coordinator(settings, self.journal, new_member_id, barrier, self.directory)
         self.topics = TopicIndex(catalog, self._patterns, works, barrier)
         self.consumers = ConsumerCoordinator(
-            settings, self.directory, self.journal, self.topics, self._compute, self.coordinator, barrier
+            settings, self.directory, self.journal, self.topics, self._compute, self.coordinator, barrier, configured
         )
         self.classic_members = ClassicMembers(self.consumers, settings, new_member_id)
 

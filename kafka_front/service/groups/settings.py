@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
+
+Configured = Callable[[str, str], int | None]
+"""The number that a group has of its own, by its name and the key's; None: the settings' counts (KIP-848)."""
 
 _MINUTE_MS = 60_000
 
@@ -32,3 +37,8 @@ class GroupSettings(Struct, frozen=True):
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
     offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS  # offsets.retention.minutes
     offsets_retention_check_ms: int = 10 * _MINUTE_MS  # offsets.retention.check.interval.ms
+
+
+def nothing_configured(group_id: str, key: str) -> int | None:
+    """A :data:`Configured` for groups that have nothing of their own."""
+    return None

@@ -57,7 +57,7 @@ class ShareMembership:
         return ShareGroupHeartbeatResponse(
             member_id=reply.member_id,
             member_epoch=reply.epoch,
-            heartbeat_interval_ms=self._share.settings.share_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._share.heartbeat_ms(request.group_id),
             assignment=None
             if assignment is None
             else ShareGroupHeartbeatResponse.Assignment(

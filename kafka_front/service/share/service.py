@@ -12,9 +12,10 @@ import structlog
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.turns import in_turns
-from kafka_front.group_config import GROUP_CONFIGS
+from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer_group import Partitions
+from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.share import group as rules
 from kafka_front.service.share import tables
@@ -24,16 +25,14 @@ from kafka_front.service.share.sessions import ShareSession, ShareSessions
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Change
     from bridges.log.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from kafka_front.service.groups import GroupService
+    from kafka_front.service.own_configs import OwnConfigs
     from kafka_front.settings import KafkaSettings
 
 _log = structlog.get_logger("anabranch.kafka.share")
-
-_FOLLOWED = "kafka group configuration"
 
 Key = tuple[str, bytes, int]
 """Group, topic id, partition."""
@@ -105,7 +104,7 @@ class LivePartition:
 class ShareService:
     """The share groups of a node's clients; call :meth:`load` first and :meth:`close` at the end."""
 
-    def __init__(self, node: NodeServices, settings: KafkaSettings, groups: GroupService) -> None:
+    def __init__(self, node: NodeServices, settings: KafkaSettings, groups: GroupService, configs: OwnConfigs) -> None:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._groups = groups.directory.share
@@ -113,7 +112,7 @@ class ShareService:
         self._taken = groups.find
         self._topics = groups.runtime.topics
         self.settings = settings.group
-        self.configs: dict[str, dict[str, str]] = {}
+        self._configs = configs
         self._live: dict[Key, LivePartition] = {}
         self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
         self.sessions = ShareSessions(settings.group.share_sessions, self._left)
@@ -126,8 +125,6 @@ class ShareService:
 
     async def load(self) -> None:
         """Know the groups of the last run."""
-        self._node.db.changes.mirror(_FOLLOWED, tables.read_configs, self._follow)
-        self.configs = await self._node.db.run(tables.read_configs)
         await self._read()
         if self._owners is not None:
             self._owners.on_gained.append(self._gained)
@@ -235,7 +232,7 @@ class ShareService:
             group,
             now_ms,
             request,
-            session_ms=self.settings.share_session_timeout_ms,
+            session_ms=int(self._configs.value(group.group_id, "share.session.timeout.ms")),
             max_size=self.settings.share_max_size,
         )
         if member is None:
@@ -293,51 +290,17 @@ class ShareService:
             if (name := self._topics.name_of(topic_id)) is not None
         ]
 
-    def config(self, group_id: str, name: str) -> str:
-        """What a group is configured with."""
-        own = self.configs.get(group_id, {}).get(name)
-        if own is not None:
-            return own
-        if name == "share.record.lock.duration.ms":
-            return str(self.settings.share_record_lock_duration_ms)
-        return GROUP_CONFIGS[name].default or ""
-
-    async def configure(self, group_id: str, changes: dict[str, str | None]) -> None:
-        """Change what a group is configured with. Raises KafkaError, LogError."""
-        if group_id not in self.configs and len(self.configs) >= self.settings.max_groups:
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, "as many groups are configured as there may be")
-
-        def stored(_: None) -> None:
-            own = self.configs.setdefault(group_id, {})
-            for name, value in changes.items():
-                if value is None:
-                    own.pop(name, None)
-                else:
-                    own[name] = value
-            if not own:
-                del self.configs[group_id]
-
-        note = self._node.db.changes.note(_FOLLOWED, [group_id])
-
-        def write(connection: Connection) -> None:
-            note(connection)
-            tables.configure(connection, group_id, changes)
-
-        await self._node.db.run(write, then=stored)
-
-    def _follow(self, found: tables.Configs, groups: Collection[str] | None) -> None:
-        """Another node has changed what ``groups`` (None: any) are configured with."""
-        for name in list(self.configs) if groups is None else groups:
-            self.configs.pop(name, None)
-        self.configs.update(found)
-
     def lock_ms(self, group_id: str) -> int:
         """How long a member has a record."""
-        return int(self.config(group_id, "share.record.lock.duration.ms"))
+        return int(self._configs.value(group_id, "share.record.lock.duration.ms"))
 
     def reads_committed(self, group_id: str) -> bool:
         """Whether a group sees what is committed alone."""
-        return self.config(group_id, "share.isolation.level") == "read_committed"
+        return self._configs.value(group_id, "share.isolation.level") == "read_committed"
+
+    def heartbeat_ms(self, group_id: str) -> int:
+        """How often a member is told to report."""
+        return int(self._configs.value(group_id, "share.heartbeat.interval.ms"))
 
     # --- partitions -------------------------------------------------------------------------------------------------
 
@@ -362,8 +325,7 @@ class ShareService:
         if log is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {number}")
         await log.ready()
-        earliest = self.config(group_id, "share.auto.offset.reset") == "earliest"
-        start = log.log_start_offset if earliest else log.high_watermark
+        start = await self._first(log, self._configs.value(group_id, "share.auto.offset.reset"))
         begin = partial(tables.begin, group=group_id, place=(topic_id, number), topic=topic.name, start=start)
         try:
             epoch, start, spans = await self._node.db.run(begin)
@@ -374,6 +336,14 @@ class ShareService:
         state = SharePartition(start, self.settings.share_delivery_count_limit, spans)
         live = self._live[key] = LivePartition(self, key, log, epoch, state)
         return live
+
+    async def _first(self, log: PartitionLog, reset: str) -> int:
+        """Where a group begins that has read nothing yet."""
+        back_ms = looks_back_ms(reset)
+        if back_ms is None:
+            return log.log_start_offset if reset == "earliest" else log.high_watermark
+        found = await log.find_timestamp(max(0, unix_ms() - back_ms))
+        return log.high_watermark if found is None else found[0]
 
     async def write(self, live: LivePartition) -> None:
         """Store a share partition. Raises LogError, Fenced."""

@@ -8,11 +8,10 @@ is one owner of a share partition at a time, whoever believes to be it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bridges.catalog.following import rows_named
 from bridges.catalog.sql import Connection, upsert
 from kafka_front.service.share.partition import StoredSpan
 
@@ -22,7 +21,6 @@ _decoder = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]])
 _KEY = "grp = ? AND topic_id = ? AND partition = ?"
 _ADD_GROUP = upsert("front_kafka_share_groups", "grp")
 _STORE = upsert("front_kafka_share_partitions", "grp topic_id partition", "topic epoch start state")
-_CONFIGURE = upsert("front_kafka_group_configs", "grp name", "value")
 
 Place = tuple[bytes, int]
 """Topic id and partition."""
@@ -52,28 +50,6 @@ def erase_topic(connection: Connection, topic: str) -> None:
 def read_groups(connection: Connection) -> list[str]:
     """Names of all share groups."""
     return [str(row[0]) for row in connection.execute("SELECT grp FROM front_kafka_share_groups")]
-
-
-Configs = dict[str, dict[str, str]]
-"""What groups are configured with, by group and name."""
-
-
-def read_configs(connection: Connection, groups: Collection[str] | None = None) -> Configs:
-    """What groups are configured with: these, or all that are."""
-    rows = rows_named(connection, "SELECT grp, name, value FROM front_kafka_group_configs", "grp", groups)
-    configs: Configs = {}
-    for group, name, value in rows:
-        configs.setdefault(str(group), {})[str(name)] = str(value)
-    return configs
-
-
-def configure(connection: Connection, group: str, changes: dict[str, str | None]) -> None:
-    """Set values of a group, or take them away."""
-    for name, value in changes.items():
-        if value is None:
-            connection.execute("DELETE FROM front_kafka_group_configs WHERE grp = ? AND name = ?", (group, name))
-        else:
-            connection.execute(_CONFIGURE, (group, name, value))
 
 
 def add_group(connection: Connection, group: str) -> None:

@@ -57,6 +57,7 @@ KAFKA_SETTINGS = {
     "num.partitions": "4",
     "group.min.session.timeout.ms": "1000",
     "group.consumer.min.session.timeout.ms": "1000",
+    "group.share.min.record.lock.duration.ms": "1000",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
     "transaction.max.timeout.ms": "900000",
@@ -65,6 +66,7 @@ NODE_SETTINGS = {
     "kafka.num_partitions": "4",
     "kafka.group.initial_rebalance_delay_ms": "0",
     "kafka.group.min_session_timeout_ms": "1000",
+    "kafka.group.share_min_record_lock_duration_ms": "1000",
     "auth.rules": "allow",
 }
 SECURED = "sasl_ssl"

@@ -427,14 +427,11 @@ def steps(directory: Path) -> list[Step]:
         "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000",
         "--describe --entity-type groups --entity-name g",
         "--alter --entity-type groups --entity-name g --delete-config consumer.session.timeout.ms",
-        reason="all consumer groups of a node have the same times",
     )
-    silent = "nodes take no metrics of clients"
     add(
         "configs",
         "--alter --entity-type client-metrics --entity-name m --add-config metrics=[],interval.ms=60000",
         "--describe --entity-type client-metrics --entity-name m",
-        reason=silent,
     )
     add(
         "client-metrics",
@@ -443,7 +440,6 @@ def steps(directory: Path) -> list[Step]:
         "--describe --name n",
         "--describe",
         "--delete --name n",
-        reason=silent,
     )
     add("client-metrics", "--describe --name none")
     add("log-dirs", "--describe --topic-list tools", "--describe --broker-list 0 --topic-list none", numbers=False)

@@ -98,6 +98,8 @@ class ConsumerLab:
         self.journal = ConsumerJournal(lambda: self.now)
         self.slow: list[Callable[[], None]] | None = None
         """Computations that wait, if the test lets them."""
+        self.configured: dict[tuple[str, str], int] = {}
+        """What groups have of their own, by name and key."""
         self.start()
 
     def start(self) -> None:
@@ -108,7 +110,13 @@ class ConsumerLab:
         self.directory = Directory()
         self.classic = Coordinator(self.settings, self.journal, self._new_id, None, self.directory)
         self.coordinator = ConsumerCoordinator(
-            self.settings, self.directory, self.journal, self.topics, self._compute, self.classic
+            self.settings,
+            self.directory,
+            self.journal,
+            self.topics,
+            self._compute,
+            self.classic,
+            configured=lambda group_id, key: self.configured.get((group_id, key)),
         )
         self.classic_members = ClassicMembers(self.coordinator, self.settings, self._new_id)
         for group_id, blob in self.journal.stored.items():

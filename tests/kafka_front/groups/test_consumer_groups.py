@@ -166,6 +166,29 @@ def test_a_session_ends_and_others_take_over(lab: ConsumerLab) -> None:
     assert count_of(lab.beat("b", lab.group.members["b"].epoch).assignment or {}) == 4
 
 
+def test_a_group_has_the_times_it_is_configured_with(lab: ConsumerLab) -> None:
+    assert lab.join("a", "t").interval_ms == SETTINGS.consumer_heartbeat_interval_ms
+    lab.configured = {
+        (GROUP, "consumer.heartbeat.interval.ms"): 7_000,
+        (GROUP, "consumer.session.timeout.ms"): SESSION_MS * 2,
+        ("another", "consumer.session.timeout.ms"): 1,
+    }
+    # Its session is as long as it was told until it reports; then both count.
+    assert lab.beat("a", 1).interval_ms == 7_000
+    lab.pass_time(SESSION_MS * 2 - 1)
+    assert set(lab.group.members) == {"a"}
+    lab.pass_time(1)
+    assert not lab.group.members
+    lab.join("b", "t")
+    lab.start()  # restored members, too
+    lab.pass_time(SESSION_MS * 2 - 1)
+    assert set(lab.group.members) == {"b"}
+    lab.configured.clear()
+    assert lab.beat("b", lab.group.members["b"].epoch).interval_ms == SETTINGS.consumer_heartbeat_interval_ms
+    lab.pass_time(SESSION_MS)
+    assert not lab.group.members
+
+
 def test_who_does_not_give_back_in_time_is_out(lab: ConsumerLab) -> None:
     share(lab, "a")
     lab.join("b", "t")

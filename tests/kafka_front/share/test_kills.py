@@ -39,7 +39,7 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
             await write(node, [b"%d" % number for number in range(RECORDS)])
             (front,) = node.fronts
             share: Any = front._server._share  # type: ignore[attr-defined]
-            await share.configure("shared", {"share.auto.offset.reset": "earliest"})
+            await share._configs.change("shared", {"share.auto.offset.reset": "earliest"})
         steps = Steps(kill_at)
         db: Any = node.db
         db._execute = steps.around(db._execute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -386,7 +387,7 @@ async def test_a_group_that_reads_committed_data_gets_nothing_of_aborted_transac
         await ended(log, 2, commit=True)  # 4
         await write(made.node, [b"p"])  # 5
         await written_in(log, 3, b"open")  # 6
-        await share_of(made).configure(
+        await share_of(made)._configs.change(
             GROUP, {"share.isolation.level": "read_committed", "share.auto.offset.reset": "earliest"}
         )
         member = await made.member()
@@ -397,9 +398,27 @@ async def test_a_group_that_reads_committed_data_gets_nothing_of_aborted_transac
             assert await member.acknowledge(offset, offset, ACCEPT if offset in (2, 5) else GAP) == 0
         await ended(log, 3, commit=True)
         assert (await member.acquire())[0] == (6, 6, 1)
-        await share_of(made).configure("other", {"share.auto.offset.reset": "earliest"})
+        await share_of(made)._configs.change("other", {"share.auto.offset.reset": "earliest"})
         everything = await made.member("other")
         assert (await everything.acquire())[0] == (0, 1, 1)
+
+
+async def test_a_group_begins_at_a_time_and_has_times_of_its_own(tmp_path: Path) -> None:
+    async with lab(tmp_path, records=0) as made:
+        log = log_of(made.node, "t")
+        await log.ready()
+        now_ms = time.time_ns() // 1_000_000
+        for age_ms in (7_200_000, 3_000_000, 0):
+            payload = encode([Record(None, b"v", timestamp=now_ms - age_ms)])
+            await append(log, Batch(payload, 1, int(FormatId.KAFKA), now_ms - age_ms))
+        await share_of(made)._configs.change(
+            GROUP, {"share.auto.offset.reset": "by_duration:PT1H", "share.heartbeat.interval.ms": "7000"}
+        )
+        member = await made.member()
+        assert (await member.beat()).heartbeat_interval_ms == 7_000
+        assert (await member.acquire())[0][0] == 1
+        await share_of(made)._configs.change("later", {"share.auto.offset.reset": "by_duration:PT0.001S"})
+        assert await (await made.member("later")).acquire() == []
 
 
 async def written_in(log: PartitionLog, producer: int, *values: bytes) -> None:
