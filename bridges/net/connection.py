@@ -17,7 +17,8 @@ import structlog
 
 from bridges.auth import ANONYMOUS, Principal
 from bridges.net.budget import Kind
-from bridges.net.framing import FrameError, Framer, Framing
+from bridges.net.framing import FrameError, Framing
+from bridges.net.line_framing import LineFraming
 from bridges.net.outbox import CHUNK, Buffer, Outbox
 from bridges.net.quotas import Limiter, Throttle
 from bridges.net.tls import certified
@@ -74,7 +75,9 @@ class Connection(asyncio.BufferedProtocol):
     at the end of ``_slots`` and is answered through :meth:`_fill`.
     """
 
-    def __init__(self, server: Server, listener: str, advertised: tuple[str, int] | None, framing: Framing) -> None:
+    def __init__(
+        self, server: Server, listener: str, advertised: tuple[str, int] | None, framing: Framing | LineFraming
+    ) -> None:
         self.server = server
         self.listener = listener
         self.id = 0
@@ -96,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: Any = None
         self._outbox: Outbox | None = None
-        self._framer = Framer(server.receive_buffer, framing, self._reserve)
+        self._framer = framing.framer(server.receive_buffer, self._reserve)
         self._stashed = 0
         self._tls_bytes = 0
         self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
@@ -205,8 +208,10 @@ class Connection(asyncio.BufferedProtocol):
         if framer.reserved and not framer.receiving:
             size -= framer.reserved  # what was reserved for it is the frame's from now on
             framer.reserved = 0
-        if size:
+        if size >= 0:
             self.account.take(Kind.REQUESTS, size)
+        else:
+            self.account.give(Kind.REQUESTS, -size)  # a line is seldom as long as it might have become
         self._work()
         if framer.blocked and not self._closing:
             framer.retry()

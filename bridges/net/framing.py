@@ -40,6 +40,10 @@ class Framing(Struct, frozen=True):
     head: int = 0
     mutable: tuple[bytes, ...] = ()
 
+    def framer(self, shared: ReceiveBuffer, reserve: Callable[[int], bool] = lambda size: True) -> Framer:
+        """What tells the frames of one connection apart."""
+        return Framer(shared, self, reserve)
+
 
 class FrameError(Exception):
     """The length in front of a frame is not acceptable; the stream cannot be read any further."""

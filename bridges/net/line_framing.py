@@ -1,0 +1,141 @@
+"""Splits a byte stream into lines, for protocols of text, as :mod:`bridges.net.framing` does by lengths.
+
+A line that is not complete is kept as it is while it is short. A longer one needs a reservation of what it may become
+at most, and is received into a buffer of its own: so a client that sends a long line byte by byte has nothing copied
+again and again, and half-received lines are bounded like half-received frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from bridges.net.framing import LARGE_FRAME, FrameError, ReceiveBuffer
+from sbp_back.buffers import fresh
+
+_AT_ONCE = 16 * 1024
+"""Bytes that are received in one go: each may be a line of its own."""
+
+
+class LineFraming(Struct, frozen=True):
+    """Lines end with ``end``, which is no part of them as they are handed out; ``most`` bounds their bytes."""
+
+    most: int
+    end: bytes = b"\n"
+
+    def framer(self, shared: ReceiveBuffer, reserve: Callable[[int], bool] = lambda size: True) -> LineFramer:
+        """What tells the lines of one connection apart."""
+        return LineFramer(shared, self, reserve)
+
+
+class LineFramer:
+    """One connection's reader, used like :class:`bridges.net.framing.Framer`."""
+
+    __slots__ = ("_end", "_filled", "_line", "_most", "_reserve", "_shared", "_stash", "blocked", "reserved")
+
+    def __init__(self, shared: ReceiveBuffer, framing: LineFraming, reserve: Callable[[int], bool]) -> None:
+        self._shared = shared
+        self._end = framing.end
+        self._most = framing.most
+        self._reserve = reserve
+        self._stash = b""
+        self._line: bytearray | None = None
+        self._filled = 0
+        self.blocked = False
+        #: Bytes reserved for the line under way.
+        self.reserved = 0
+
+    def allow(self, most: int) -> None:
+        """Bound the lines that end from now on, or begin to be long."""
+        self._most = most
+
+    @property
+    def receiving(self) -> bool:
+        """A long line with a reservation is under way: it must be received to its end."""
+        return self._line is not None
+
+    @property
+    def stashed(self) -> int:
+        """Bytes held of a line that is not complete and has no reservation."""
+        return len(self._stash)
+
+    @property
+    def blocked_by(self) -> int:
+        """Bytes whose reservation was refused; 0 if none was."""
+        return self._room if self.blocked else 0
+
+    @property
+    def partial(self) -> int:
+        """Bytes held of a line that is not complete yet."""
+        return self._filled if self._line is not None else len(self._stash)
+
+    @property
+    def _room(self) -> int:
+        return self._most + len(self._end)
+
+    def retry(self) -> None:
+        """Ask again for the memory that was refused."""
+        if self.blocked and self._reserve(self._room):
+            self.blocked = False
+            self._start_long(self._stash)
+            self._stash = b""
+
+    def close(self) -> None:
+        """The connection is gone: what there is of a line goes, and nobody is asked any more."""
+        self._stash = b""
+        self._line = None
+        self.blocked = False
+        self.reserved = 0
+        self._reserve = lambda size: False
+
+    def space(self) -> memoryview:
+        """Where the next bytes must be received; never empty."""
+        if self._line is not None:
+            return memoryview(self._line)[self._filled : self._filled + _AT_ONCE]
+        stash, view = self._stash, self._shared.view
+        view[: len(stash)] = stash
+        return view[len(stash) : len(stash) + _AT_ONCE]
+
+    def received(self, count: int) -> list[bytes | bytearray]:
+        """Lines completed by ``count`` bytes in the space given last. Raises FrameError."""
+        held = self.partial
+        data = self._shared.data if self._line is None else self._line
+        end, mark = held + count, self._end
+        # What was there before had no end in it, but for one that was cut in two.
+        found = data.find(mark, max(0, held - len(mark) + 1), end)
+        lines: list[bytes | bytearray] = []
+        at = 0
+        while found >= 0:
+            if found - at > self._most:
+                raise self._too_long
+            lines.append(bytes(memoryview(data)[at:found]))
+            at = found + len(mark)
+            found = data.find(mark, at, end)
+        rest = end - at
+        if rest >= self._room:
+            raise self._too_long
+        if self._line is not None and not lines:
+            self._filled = end
+            return lines
+        self._line = None
+        tail = bytes(memoryview(data)[at:end])
+        self._filled = 0
+        self._stash = tail
+        if rest > LARGE_FRAME:
+            if not lines and self._reserve(self._room):
+                self._start_long(tail)
+                self._stash = b""
+            else:
+                self.blocked = True
+        return lines
+
+    @property
+    def _too_long(self) -> FrameError:
+        return FrameError(f"a line of more than {self._most} bytes")
+
+    def _start_long(self, first: bytes) -> None:
+        self._line = fresh(self._room)
+        self._line[: len(first)] = first
+        self._filled = len(first)
+        self.reserved = self._room
