@@ -24,6 +24,7 @@ from bridges.formats.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.ledger_note import LedgerNoteFormat
+from bridges.formats.plain import PlainBuilder, PlainSource
 from bridges.formats.pravega import PravegaFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
@@ -187,6 +188,17 @@ class Translator:
 
 def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat, limit: int) -> Sliced[Buffer]:
     builder = target.builder(batch.base_offset, batch.end_offset)
+    if isinstance(source, PlainSource) and isinstance(builder, PlainBuilder) and not batch.flags & APPEND_TIME:
+        start = batch.base_offset
+        for some in source.plain(batch, limit):
+            if some is not None:
+                builder.add_plain(some)
+                start = some.end
+            if start < batch.end_offset:
+                yield None
+        if start == batch.end_offset:
+            return (yield from builder.finish_in_slices())
+        builder = target.builder(batch.base_offset, batch.end_offset)
     for record in records_of(source, batch, limit):
         if record is None:
             yield None

@@ -1,0 +1,62 @@
+"""Messages of YDB's writers, many in one call of protobuf's own parser: only of those that are nothing but a number, a
+time and data. Everything else about them is read by :mod:`bridges.formats.ydb`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+_LATEST_S = 1 << 43
+"""Times further from 1970 are taken for mistakes, which the long way finds."""
+
+
+@cache
+def _request() -> Any:
+    """A class for fields of a WriteRequest, of which what is not looked at is left out."""
+    file = FileDescriptorProto(name="anabranch/messages.proto", package="anabranch", syntax="proto3")
+    tables = {
+        "Time": [(1, "seconds", Field.TYPE_INT64, ""), (2, "nanos", Field.TYPE_INT64, "")],
+        "Message": [
+            (1, "seq_no", Field.TYPE_INT64, ""),
+            (2, "created_at", Field.TYPE_MESSAGE, "Time"),
+            (3, "data", Field.TYPE_BYTES, ""),
+            (7, "items", Field.TYPE_BYTES, "*"),
+        ],
+        "Request": [(1, "messages", Field.TYPE_MESSAGE, "*Message")],
+    }
+    for name, fields in tables.items():
+        message = file.message_type.add(name=name)
+        for number, field, kind, of in fields:
+            label = Field.LABEL_REPEATED if of.startswith("*") else Field.LABEL_OPTIONAL
+            one = message.field.add(name=field, number=number, type=kind, label=label)
+            if kind == Field.TYPE_MESSAGE:
+                one.type_name = f".anabranch.{of.lstrip('*')}"
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName("anabranch.Request"))
+
+
+def read_messages(data: bytes) -> tuple[list[int], list[int], list[bytes]] | None:
+    """The seq_nos, times (ms, -1 without) and data of encoded messages; None if one of them has something else, or is
+    not as it should be."""
+    try:
+        messages = _request().FromString(data).messages
+    except DecodeError:
+        return None
+    times: list[int] = []
+    for one in messages:
+        created = one.created_at
+        seconds, nanos = created.seconds, created.nanos
+        if one.items or not (-_LATEST_S < seconds < _LATEST_S and 0 <= nanos < 1_000_000_000):
+            return None
+        if seconds or nanos or one.HasField("created_at"):
+            times.append(seconds * 1000 + nanos // 1_000_000)
+        else:
+            times.append(-1)
+    return [one.seq_no for one in messages], times, [one.data for one in messages]

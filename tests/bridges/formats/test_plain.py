@@ -1,0 +1,207 @@
+"""The short way between formats gives what the long way gives, whatever there is to be translated."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridges.errors import BatchInvalid
+from bridges.formats import FORMATS, _translation
+from bridges.formats.base import FormatId, StoredFormat
+from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.kafka import LOG_APPEND_TIME, encode
+from bridges.formats.plain import PlainBuilder, PlainSource
+from bridges.formats.pravega import Shape, gathered
+from bridges.formats.pravega import encode as encode_pravega
+from bridges.formats.records import Buffer, Record, StoredBatch
+from bridges.formats.ydb import Head, encode_batch
+from bridges.sliced import at_once
+
+TARGETS = (FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB)
+
+
+class Long:
+    """A format without its short way."""
+
+    def __init__(self, plug: StoredFormat) -> None:
+        self.id, self.name, self.describe = plug.id, plug.name, plug.describe
+        self.records = plug.records
+
+
+def translated(batch: StoredBatch, target: int, *, short: bool) -> tuple[object, object]:
+    """The records of a translation, and its bytes where both ways have the same."""
+    source = FORMATS[batch.flags]
+    try:
+        made: Buffer = at_once(
+            _translation(source if short else Long(source), batch, FORMATS[target], DEFAULT_LIMIT)  # type: ignore[arg-type]
+        )
+    except BatchInvalid:
+        return "invalid", None
+    again = StoredBatch(batch.base_offset, batch.end_offset, target, made, 99)
+    records = [one for one in FORMATS[target].records(again) if one is not None]
+    return records, None if target == FormatId.YDB else bytes(made)
+
+
+def check(batch: StoredBatch) -> None:
+    for target in TARGETS:
+        if target != batch.flags:
+            assert translated(batch, target, short=True) == translated(batch, target, short=False), target.name
+
+
+TIMES = st.sampled_from([-1, 0, 5, 1_700_000_000_123, -1_000, 300_000_000_000_000, 1_700_000_000_124])
+RECORDS = st.builds(
+    Record,
+    st.none() | st.binary(max_size=200),
+    st.none() | st.binary(max_size=300) | st.integers(60_000, 200_000).map(bytes),
+    st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=1) | st.just([]),
+    TIMES,
+)
+
+
+@pytest.mark.parametrize("codec", [0, 1, 4])
+@given(
+    records=st.lists(RECORDS, max_size=12),
+    base=st.sampled_from([0, 5, 1 << 40]),
+    append_time=st.booleans(),
+    producer=st.sampled_from([(-1, -1), (7, 0), (7, (1 << 31) - 5)]),
+    gap=st.integers(0, 2),
+)
+def test_batches_of_kafka(
+    codec: int, records: list[Record], base: int, append_time: bool, producer: tuple[int, int], gap: int
+) -> None:
+    for number, record in enumerate(records):
+        record.offset = base + number + (gap if number > 4 else 0)
+    span = len(records) + gap
+    stamp = {"producer_id": producer[0], "producer_epoch": 0, "base_sequence": producer[1]}
+    payload = encode(records, base, codec=codec, attributes=LOG_APPEND_TIME * append_time, count=span, **stamp)
+    check(StoredBatch(base, base + max(1, span), FormatId.KAFKA, payload, 77))
+
+
+@pytest.mark.parametrize("size", [0, 1, 90, 63, 64, 1000, 8200])
+def test_many_records_of_one_size(size: int) -> None:
+    records = [Record(None, bytes(size), [], 1_700_000_000_000 + number // 7, number) for number in range(1200)]
+    batch = StoredBatch(0, 1200, FormatId.KAFKA, encode(records), 77)
+    check(batch)
+    for target in (FormatId.PRAVEGA, FormatId.YDB):
+        made = at_once(_translation(FORMATS[FormatId.KAFKA], batch, FORMATS[target], DEFAULT_LIMIT))
+        check(StoredBatch(0, 1200, target, made, 77))
+
+
+@given(
+    seed=st.integers(0, 1 << 30),
+    flips=st.integers(1, 4),
+    records=st.lists(
+        st.builds(Record, st.none() | st.binary(max_size=9), st.binary(max_size=150)), min_size=1, max_size=8
+    ),
+)
+def test_damaged_batches_of_kafka(seed: int, flips: int, records: list[Record]) -> None:
+    for number, record in enumerate(records):
+        record.offset = number
+    payload = encode(records)
+    draw = random.Random(seed)
+    for _ in range(flips):
+        payload[draw.randrange(61, len(payload))] = draw.randrange(256)
+    check(StoredBatch(0, len(records), FormatId.KAFKA, payload, 77))
+    check(StoredBatch(0, len(records) + 1, FormatId.KAFKA, payload, 77))
+    check(StoredBatch(0, len(records), FormatId.KAFKA, payload[: draw.randrange(61, len(payload) + 1)], 77))
+
+
+EVENTS = st.lists(st.binary(max_size=300) | st.integers(60_000, 200_000).map(bytes), min_size=1, max_size=6)
+
+
+@given(
+    appends=st.lists(EVENTS, min_size=1, max_size=4),
+    wrong=st.integers(0, 5),
+    numbered=st.booleans(),
+    scattered=st.booleans(),
+)
+def test_appends_of_pravega(appends: list[list[bytes]], wrong: int, numbered: bool, scattered: bool) -> None:
+    laid = [[struct.pack(">iI", 0, len(event)) + event for event in events] for events in appends]
+    claims = [(len(events) + (wrong == 1) - (wrong == 2), sum(map(len, events))) for events in laid]
+    shape, records, front = gathered(claims, 100)
+    parts: list[Buffer] = [front, *(event for events in laid for event in events)]
+    size = sum(size for _, size in claims)
+    count = sum(map(len, appends))
+    end = records
+    if scattered:
+        shape, records, end = Shape.SCATTERED, count, 3 * count
+        parts[0] = struct.pack(f">{count}I", *(3 * number for number in range(count)))
+    writer = {"writer_id": bytes(range(16)), "last_number": 500, "events": count} if numbered else {}
+    payload = encode_pravega(parts, size, shape, records, time_ms=1_700_000_000_000, **writer)  # type: ignore[arg-type]
+    check(StoredBatch(50, 50 + end, FormatId.PRAVEGA, payload, 77))
+
+
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"seq_no": st.integers(-5, 1 << 50), "data": st.binary(max_size=300) | st.integers(60_000, 200_000).map(bytes)},
+        optional={
+            "created": st.tuples(
+                st.sampled_from([0, 5, -1, -62_135_596_801, 1 << 44]), st.sampled_from([0, 7, 999_999_999, -1])
+            ),
+            "item": st.tuples(st.sampled_from(["__key", "other"]), st.binary(max_size=3)),
+            "odd": st.just(True),
+        },
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes((value,))
+
+
+def message(one: dict[str, object]) -> Iterator[bytes]:
+    yield b"\x08" + varint(one["seq_no"])  # type: ignore[arg-type]
+    if "created" in one:
+        seconds, nanos = one["created"]  # type: ignore[misc]
+        time = b"\x08" + varint(seconds) + b"\x10" + varint(nanos)
+        yield b"\x12" + varint(len(time)) + time
+    data: bytes = one["data"]  # type: ignore[assignment]
+    yield b"\x1a" + varint(len(data)) + data
+    if "item" in one:
+        key, value = one["item"]  # type: ignore[misc]
+        item = b"\x0a" + varint(len(key)) + key.encode() + b"\x12" + varint(len(value)) + value
+        yield b"\x3a" + varint(len(item)) + item
+    if "odd" in one:
+        yield b"\xf2\x01\x02hi"  # a field that nobody knows
+        yield b"\x1a\x00" if one["seq_no"] == 0 else b""
+
+
+@given(
+    messages=MESSAGES,
+    behind=st.sampled_from([b"", b"\x10\x01", b"\x0a\x00", b"\x0a\x05"]),
+    codec=st.sampled_from([1, 2]),
+)
+def test_messages_of_ydb(messages: list[dict[str, object]], behind: bytes, codec: int) -> None:
+    whole = [b"".join(message(one)) for one in messages]
+    body = b"".join(b"\x0a" + varint(len(one)) + one for one in whole) + behind
+    head = Head(False, codec, len(messages), 1, 9, 5, b"me", b"")
+    check(StoredBatch(50, 50 + len(messages), FormatId.YDB, encode_batch(head, body), 77))
+
+
+@given(seed=st.integers(0, 1 << 30), flips=st.integers(1, 4))
+def test_messages_of_ydb_that_are_damaged(seed: int, flips: int) -> None:
+    draw = random.Random(seed)
+    whole = [b"".join(message({"seq_no": 5, "data": b"abcdef", "created": (5, 7)})) for _ in range(4)]
+    body = bytearray(b"".join(b"\x0a" + varint(len(one)) + one for one in whole))
+    for _ in range(flips):
+        body[draw.randrange(len(body))] = draw.randrange(256)
+    head = Head(False, 1, 4, 1, 9, 5, b"me", b"")
+    check(StoredBatch(0, 4, FormatId.YDB, encode_batch(head, body), 77))
+
+
+def test_ours_have_a_short_way() -> None:
+    for target in TARGETS:
+        assert isinstance(FORMATS[target], PlainSource)
+        assert isinstance(FORMATS[target].builder(0, 1), PlainBuilder)
