@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock matrix demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-spark bench-cluster compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
+.PHONY: serve test lint types unit thorough lock matrix demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -61,6 +61,10 @@ hostile: $(VENV)/.dev  ## everything a client should not do, on every listener, 
 
 bench: $(VENV)/.dev  ## measure the node, and Apache Kafka on the same machine
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(MAKE) bench-across ARGS=$(filter --quick,$(ARGS))
+
+bench-across: $(VENV)/.dev  ## measure protocols reading what others wrote, and what slow readers cost writers
+	$(BIN)/python -m benchmarks.across $(ARGS)
 
 bench-sbp: $(VENV)/.dev  ## measure the SBP backend beside the raw disk
 	$(BIN)/python -m benchmarks.sbp $(ARGS)

@@ -32,9 +32,9 @@ _METADATA = (("x-ydb-database", DATABASE),)
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-def requests_of(batch: int, number: int) -> list[bytes]:
-    """``number`` WriteRequests of ``batch`` messages, as the SDK for Python sends them."""
-    data = os.urandom(MESSAGE_BYTES)
+def requests_of(batch: int, number: int, size: int = MESSAGE_BYTES) -> list[bytes]:
+    """``number`` WriteRequests of ``batch`` messages of ``size`` bytes, as the SDK for Python sends them."""
+    data = os.urandom(size)
     numbers = itertools.count(1)
     made = []
     for _ in range(number):
@@ -42,7 +42,7 @@ def requests_of(batch: int, number: int) -> list[bytes]:
         message.write_request.codec = 1
         now = time.time_ns()
         for index in range(batch):
-            one = message.write_request.messages.add(seq_no=next(numbers), data=data, uncompressed_size=MESSAGE_BYTES)
+            one = message.write_request.messages.add(seq_no=next(numbers), data=data, uncompressed_size=size)
             one.created_at.seconds, one.created_at.nanos = (now + index) // 10**9, (now + index) % 10**9
         made.append(message.SerializeToString())
     return made
@@ -95,15 +95,17 @@ class Raw:
         await call.done_writing()
         call.cancel()
 
-    async def read(self, path: str, partition: int, consumer: str, number: int) -> None:
-        """Take ``number`` messages of a partition, giving back the credit of every response."""
+    async def read(
+        self, path: str, partition: int, consumer: str, number: int, credit: int = CREDIT, rest: float = 0.0
+    ) -> None:
+        """Take ``number`` messages of a partition, giving back the credit of every response, after so many seconds."""
         call = self._channel.stream_stream(METHODS["StreamRead"].path)(metadata=_METADATA)
         init = StreamReadFromClient()
         init.init_request.consumer = consumer
         init.init_request.topics_read_settings.add(path=path, partition_ids=[partition])
         await call.write(init.SerializeToString())
         first = StreamReadFromClient()
-        first.read_request.bytes_size = CREDIT
+        first.read_request.bytes_size = credit
         await call.write(first.SerializeToString())
         found = 0
         while found < number:
@@ -117,6 +119,8 @@ class Raw:
             elif message.HasField("read_response"):
                 response = message.read_response
                 found += sum(len(batch.message_data) for data in response.partition_data for batch in data.batches)
+                if rest:
+                    await asyncio.sleep(rest)
                 again = StreamReadFromClient()
                 again.read_request.bytes_size = response.bytes_size
                 await call.write(again.SerializeToString())
