@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.java_server import JavaServer, ServerFailed
-from tests.ecosystem import connect, copies, debezium, faust, streams
+from tests.ecosystem import connect, copies, debezium, faust, registry, streams
 from tests.ecosystem.brokers import KINDS, serving
 from tests.ecosystem.tools import run as tools
 from tests.node_process import NodeProcess
@@ -30,6 +30,7 @@ APPLICATIONS: dict[str, Run] = {
     "debezium": debezium.run,
     "flink": partial(copies.run, "flink"),
     "pekko": partial(copies.run, "pekko"),
+    "registry": registry.run,
 }
 UNSTEADY: dict[str, Run] = {"faust": faust.run}
 """What runs when it is asked for only: Faust does not go on after every kill."""
