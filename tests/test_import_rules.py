@@ -29,6 +29,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "__main__": 9,
         "commands": 8,
         "checkup": 7,
+        "front_kit": 7,
         "node": 6,
         "console": 5,
         "log": 4,

@@ -7,6 +7,7 @@ the database, with ``/`` for ``.``. A name that the other protocol's rules do no
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
 from bridges.errors import LogError
 
@@ -17,6 +18,18 @@ _PRAVEGA_PART = re.compile(r"[A-Za-z0-9.-]{1,250}")
 
 class InvalidTopicName(LogError):
     """The name breaks the rules for topic names."""
+
+
+class Names(Protocol):
+    """What a protocol calls topics, of a front that brings rules of its own for that (docs/fronts.md)."""
+
+    def derived(self, name: str) -> str | None:
+        """What the topic with the canonical name ``name`` is called there; None: it has no name there, and is not
+        offered. What it is once it must always be."""
+
+    def canonical(self, own: str) -> str:
+        """The canonical name of a topic that is made under the name ``own``, which has to lead back to it, or be given
+        to the catalog as well. Raises InvalidTopicName."""
 
 
 def check_topic_name(name: str) -> None:

@@ -28,7 +28,7 @@ from bridges.catalog.config_types import ConfigSource, ConfigValue, InvalidConfi
 from bridges.catalog.counters import Counters, identify
 from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
-from bridges.catalog.names import check_topic_name, derived_names
+from bridges.catalog.names import Names, check_topic_name, derived_names
 from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import (
@@ -74,7 +74,8 @@ _log = structlog.get_logger("anabranch.catalog")
 class CatalogOptions(Struct):
     """``owns_streams``: the placement driver is inside the node and knows which streams the node has made, so those of
     an unfinished creation may be looked for by number. ``node``: which of those that share a database. ``static`` is
-    the node-level configuration that the node's settings give."""
+    the node-level configuration that the node's settings give; ``names`` has the rules of protocols that fronts bring
+    beside ours, by protocol."""
 
     replica: int = 1
     ack_count: int = 1
@@ -83,6 +84,7 @@ class CatalogOptions(Struct):
     max_partitions_per_topic: int = 10_000
     max_partitions: int = 100_000
     static: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, Names] = field(default_factory=dict)
 
 
 class Catalog:
@@ -265,6 +267,8 @@ class Catalog:
             for partition in topic.partitions:
                 if not partition.is_active and partition.end is None:
                     self._seals.want(topic, partition)
+        for topic in topics:  # behind all of those that are stored
+            self._name(topic)
         await self._streams.start({one.stream_id for topic in self._index.all.values() for one in topic.partitions})
 
     def start_sealing(self, seal: Sealer) -> None:
@@ -349,10 +353,28 @@ class Catalog:
         if keys and len(keys) != partitions:
             raise InvalidPartitions(f"{len(keys)} ranges of keys are given for {partitions} partitions")
         self._check_total(partitions)
-        all_names = derived_names(name) if kind is TopicKind.USER else {}
+        all_names = self._derived(name) if kind is TopicKind.USER else {}
         all_names.update(names or {})
         self._index.check_names(name, all_names)
         return topic_config.validate(config or {}), all_names
+
+    def _derived(self, name: str) -> dict[str, str]:
+        """What protocols call a user's topic that has no other names."""
+        found = derived_names(name)
+        for protocol, rule in self.options.names.items():
+            if (own := rule.derived(name)) is not None:
+                found[protocol] = own
+        return found
+
+    def _name(self, topic: Topic) -> None:
+        """Give a topic, made while a front was not installed, the name that its protocol has for it, if that is free.
+        It is not stored: whenever it is read again it is the same."""
+        if topic.kind is TopicKind.USER:
+            for protocol, rule in self.options.names.items():
+                own = rule.derived(topic.name) if protocol not in topic.names else None
+                if own is not None and (protocol, own) not in self._index.by_name:
+                    topic.names[protocol] = own
+                    self._index.by_name[protocol, own] = topic
 
     def _check_many(self, partitions: int, spent: int = 0) -> None:
         limit = self.options.max_partitions_per_topic
@@ -793,6 +815,7 @@ class Catalog:
                 known = None
             if topic is not None and known is None:
                 self._index.add(topic)
+                self._name(topic)
                 self._changed(Change(ChangeKind.CREATED, topic))
             elif topic is not None and known is not None:
                 self._renew(known, topic)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from bridges.catalog.topic import TopicNotFound
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
 from bridges.errors import (
+    BatchInvalid,
     BatchTooLarge,
     KeyMissing,
     LogDeleted,
@@ -34,7 +35,7 @@ from bridges.errors import (
     TopicInternal,
 )
 from bridges.formats import FORMAT_MASK, FormatId, format_of
-from bridges.formats.base import APPEND_TIME
+from bridges.formats.base import APPEND_TIME, FIRST_OF_FRONTS
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import CONTROL, Header, heads, parse_header, set_log_append_time, set_max_timestamp
 from bridges.formats.pieces import STEP
@@ -224,7 +225,18 @@ def look(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int = DEF
         return _look_at_kafka(batch, rules, now_ms, inflated_bytes)
     if kind == _NOTE:
         return None
+    if kind >= FIRST_OF_FRONTS:
+        _take_at_its_word(batch)
     return _look_at_other(batch, rules, now_ms, inflated_bytes)
+
+
+def _take_at_its_word(batch: Batch) -> None:
+    """What is said beside a batch of a front's own format has to be what the log finds in it whenever it is read again:
+    else repetitions would be known until the next start. Raises BatchInvalid."""
+    info = format_of(batch.flags).describe(batch.payload)
+    if (info.producer, info.transaction) != (batch.producer, batch.transaction):
+        raise BatchInvalid("the batch is of another writer or transaction than its format says")
+    batch.max_timestamp = info.max_timestamp
 
 
 def _look_at_kafka(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes: int) -> Sliced[None] | None:

@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from bridges.cluster.told_errors import Told
 from bridges.errors import BatchInvalid
-from bridges.formats.producer import EventStamp, InTransaction, LedgerKind, ProducerStamp, SeqNoStamp, Stamp
+from bridges.formats import format_of
+from bridges.formats.producer import (
+    FIRST_KIND_OF_FRONTS,
+    EventStamp,
+    InTransaction,
+    LedgerKind,
+    ProducerStamp,
+    SeqNoStamp,
+    Stamp,
+)
 from bridges.log.interfaces import Batch, Guard
 
 _HEAD = struct.Struct(">I")
@@ -66,12 +76,12 @@ _answer = msgspec.msgpack.Decoder(AppendAnswer).decode
 
 
 def encode_append(number: int, turn: int, place: tuple[str, bytes, int], batch: Batch) -> bytes:
-    """Raises BatchInvalid: writers of a front's own kind are known to its own node alone."""
+    """Of a kind of writers that a front brings the stamp is what its format tells, there as here."""
     stamp = batch.producer
-    told = None
-    if stamp is not None:
-        if stamp.kind not in _STAMPS or not isinstance(stamp, tuple):
-            raise BatchInvalid(f"batches of writers of kind {stamp.kind} are appended at the partition's node only")
+    told: tuple[Any, ...] | None = None
+    if stamp is not None and stamp.kind not in _STAMPS:
+        told = (stamp.kind,)
+    elif isinstance(stamp, tuple):
         told = (stamp.kind, *(list(value) if isinstance(value, range) else value for value in stamp))
     head = _to_bytes(
         ForwardedAppend(
@@ -98,7 +108,12 @@ def decode_append(raw: bytes, sender: int) -> tuple[ForwardedAppend, Batch]:
         (length,) = _HEAD.unpack_from(raw)
         view = memoryview(raw)[_HEAD.size :]
         head = _append(view[:length])
-        stamp = None if head.stamp is None else _STAMPS[head.stamp[0]](*head.stamp[1:])
+        stamp = None
+        if head.stamp is not None and head.stamp[0] >= FIRST_KIND_OF_FRONTS:
+            with suppress(BatchInvalid):  # what this node cannot read, admission refuses (bridges/log/admission.py)
+                stamp = format_of(head.flags).describe(view[length:]).producer
+        elif head.stamp is not None:
+            stamp = _STAMPS[head.stamp[0]](*head.stamp[1:])
     except (struct.error, msgspec.DecodeError, KeyError, TypeError) as error:
         raise BatchInvalid(f"this is no forwarded append: {error}") from None
     batch = Batch(

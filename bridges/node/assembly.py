@@ -316,6 +316,7 @@ class Node:
             static=self.static_config,
             owns_streams=settings.sbp.mode == "embedded",
             node=settings.node.id,
+            names={kind.name: kind.names for kind in self._kinds if kind.names is not None},
         )
         fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
         of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs, AbortedBlocks))

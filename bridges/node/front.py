@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules
     from bridges.catalog.client_quotas import ClientQuotas
     from bridges.catalog.job_view import JobDirectory
+    from bridges.catalog.names import Names
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic
@@ -198,6 +199,8 @@ class Front(ABC):
     erasers: ClassVar[Sequence[Callable[[Connection, str], None]]] = ()
     """What to remove of a topic, by its name: called inside the transaction that deletes it, also when the front's
     listeners are off."""
+    names: ClassVar[Names | None] = None
+    """What its protocol calls topics, where that is not what Kafka does: ``catalog.by_name(NAME, own)`` finds one."""
     group_space: ClassVar[str] = CONSUMERS
     """With whom it shares groups: those of one space and name are the same group in every protocol."""
 

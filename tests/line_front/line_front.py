@@ -1,46 +1,72 @@
 """A front for a protocol of lines of text, each of which is answered with a line: the example of docs/fronts.md.
 
-    PUT topic partition record...            OK offset-of-the-first
-    GET topic partition offset               OK next-offset offset record offset record...
-    MARK name topic partition offset         OK offset
-    FIND name topic partition                OK offset
+    HELLO name password                               OK
+    MAKE topic partitions [key=value...]              OK
+    PUT topic partition [@ms] record...               OK offset-of-the-first
+    ONCE writer number topic partition [@ms] record...  the same, also when it was sent before
+    GET topic partition offset                        OK next-offset offset record offset record...
+    MARK name topic partition offset                  OK offset
+    FIND name topic partition                         OK offset
 
-A record is ``key=value``, both percent-encoded, with ``*`` for none. Whatever goes wrong is answered ``ERR why``.
+A record is ``key=value``, both percent-encoded, with ``*`` for none; ``@ms`` says when they were created. A topic's
+name has colons where Kafka's has dots. Whatever goes wrong is answered ``ERR why``.
 """
 
 from __future__ import annotations
 
-import asyncio
+import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import ClassVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
+from bridges.auth import Operation, Resource, ResourceKind
+from bridges.auth.authenticator import AuthenticationBusy
 from bridges.awaited import awaited
+from bridges.catalog.names import InvalidTopicName, check_topic_name
 from bridges.catalog.sql import Connection, upsert
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import BatchInfo, FinishedAtOnce
 from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
+from bridges.log.ledger_rules import EventNumberRule, Rule
 from bridges.log.partition_log import PartitionLog
-from bridges.net.address import Address
 from bridges.net.budget import Kind
-from bridges.node.front import Front, Listener, NodeServices
+from bridges.net.line_framing import LineFraming
+from bridges.net.request_response import Frame, RequestConnection
+from bridges.net.server import Limits
+from bridges.node.front import Listener
+from bridges.node.request_front import RequestFront
 from bridges.node.setting import Section, Size, setting
+from bridges.sliced import Sliced
 
 LINES = 8  # the stored format's number
+WRITERS = 128  # and that of the kind of writers who count what they send
+
+_HEAD = struct.Struct(">qqIB")  # time in ms, the writer's number, records, bytes of its name; then the name
+
+
+class LineStamp(EventStamp):
+    """Who has sent a batch, and its number."""
+
+    __slots__ = ()
+    kind: ClassVar[int] = WRITERS
 
 
 class LineFormat:
-    """Eight bytes of time (ms), then a record in each line; an empty line is an offset without a record."""
+    """A head, then a record in each line; an empty line is an offset without a record."""
 
     id = LINES
     name = "lines"
 
     def describe(self, payload: Buffer) -> BatchInfo:
-        return BatchInfo(int.from_bytes(payload[:8], "big", signed=True), -1, None)
+        if len(payload) < _HEAD.size:
+            raise BatchInvalid("a batch of lines is shorter than its head")
+        timestamp, number, records, size = _HEAD.unpack_from(payload)
+        name = bytes(payload[_HEAD.size : _HEAD.size + size])
+        return BatchInfo(timestamp, -1, LineStamp(name, number, records) if name else None)
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         return None  # neither is stored in the batch
@@ -49,10 +75,16 @@ class LineFormat:
         return payload
 
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
-        timestamp = self.describe(batch.payload).max_timestamp
-        for offset, line in enumerate(bytes(batch.payload[8:]).split(b"\n"), batch.base_offset):
+        info = self.describe(batch.payload)
+        name = b"" if info.producer is None else info.producer.key
+        writer = name.decode("ascii", "replace") or None
+        lines = bytes(batch.payload[_HEAD.size + len(name) :]).split(b"\n", batch.end_offset - batch.base_offset)
+        for offset, line in enumerate(lines, batch.base_offset):
+            if offset == batch.end_offset:
+                raise BatchInvalid("a batch of lines has more of them than offsets")
             if line and offset >= start:
-                yield Record(*parse(line.decode("ascii", "replace")), timestamp=timestamp, offset=offset)
+                key, value = parse(line.decode("ascii", "replace"))
+                yield Record(key, value, [], info.max_timestamp, offset, writer, -1, batch.written_ms)
             if not offset % 100:
                 yield None
 
@@ -80,15 +112,15 @@ class LineBuilder(FinishedAtOnce):
 
     def add(self, record: Record) -> None:
         self._lines[record.offset - self._base] = f"{_quoted(record.key)}={_quoted(record.value)}"
+        self._timestamp = max(self._timestamp, record.timestamp) if self._records else record.timestamp
         self._records += 1
-        self._timestamp = max(self._timestamp, record.timestamp)
 
     def finish(self) -> Buffer:
         return payload_of(self._timestamp, self._lines)
 
 
-def payload_of(timestamp: int, lines: Sequence[str]) -> bytes:
-    return timestamp.to_bytes(8, "big", signed=True) + "\n".join(lines).encode()
+def payload_of(timestamp: int, lines: Sequence[str], writer: bytes = b"", number: int = -1) -> bytes:
+    return _HEAD.pack(timestamp, number, len(lines), len(writer)) + writer + "\n".join(lines).encode()
 
 
 def parse(line: str) -> tuple[bytes | None, bytes | None]:
@@ -105,6 +137,33 @@ def _quoted(data: bytes | None) -> str:
 
 def _plain(text: str) -> bytes | None:
     return None if text == "*" else unquote_to_bytes(text)
+
+
+def _shown(batch: StoredBatch, begin: int, room: int) -> Sliced[tuple[list[str], int]]:
+    """What a client gets of a batch, and where it goes on; in slices, since it may be as large as a client's."""
+    found: list[str] = []
+    for record in LineFormat().records(batch, start=begin):
+        if record is None:
+            yield None
+            continue
+        if found and record.size > room:
+            return found, record.offset
+        found += (str(record.offset), f"{_quoted(record.key)}={_quoted(record.value)}")
+        room -= record.size
+    return found, batch.end_offset
+
+
+class LineNames:
+    """Colons for dots."""
+
+    def derived(self, name: str) -> str | None:
+        return name.replace(".", ":")
+
+    def canonical(self, own: str) -> str:
+        if "." in own:
+            raise InvalidTopicName("a name has colons where others have dots")
+        check_topic_name(name := own.replace(":", "."))
+        return name
 
 
 class LineSettings(Section):
@@ -124,125 +183,125 @@ def _erase_marks(connection: Connection, topic: str) -> None:
     connection.execute("DELETE FROM front_line_marks WHERE topic = ?", (topic,))
 
 
-class LineFront(Front):
+class LineFront(RequestFront):
     """What an entry point of ``anabranch.fronts`` names."""
 
     name = "line"
-    listeners = (Listener("line", 7007),)
+    listeners = (Listener("line", 7007, tls=True, authentication=("password",)),)
     settings = LineSettings
     connection_bounds = ("max_connections",)
     formats = (LineFormat(),)
+    ledger_rules: ClassVar[dict[int, Rule]] = {WRITERS: EventNumberRule()}
+    names = LineNames()
     migrations = (_marks,)
     erasers = (_erase_marks,)
 
-    def __init__(self, node: NodeServices) -> None:
-        self._node = node
-        self._settings = node.section(LineSettings)
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], bool] = {}
-        self._draining = False
+    def framing(self) -> LineFraming:
+        return LineFraming(self.node.section(LineSettings).max_line_bytes)
 
-    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        (name, address), *_ = listen.items()
-        longest = self._settings.max_line_bytes
-        self._server = await asyncio.start_server(self._serve, address.host, address.port, limit=longest)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return {name: Address(host, port)}
+    def bounds(self) -> Limits:
+        return Limits(max_connections=self.node.section(LineSettings).max_connections)
 
-    async def drain(self) -> None:
-        await self._end([task for task, busy in self._connections.items() if not busy])
-
-    async def stop(self) -> None:
-        await self._end(list(self._connections))
-
-    async def _end(self, now: list[asyncio.Task[None]]) -> None:
-        self._draining = True
-        if self._server is not None:
-            self._server.close()
-        for task in now:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        # A stream reader keeps up to two lines of the longest kind, and a GET what it reads and its answer.
-        account = self._node.budget.account(lambda: None)
-        held = 2 * self._settings.max_line_bytes + 4 * self._settings.get_bytes
-        full = self._draining or len(self._connections) >= self._settings.max_connections
-        if full or not account.admit(Kind.REQUESTS, held):
-            self._node.metrics.connection_refused()
-            return writer.close()
-        self._connections[task] = False
-        self._node.metrics.connection_opened()
+    async def greet(self, client: RequestConnection, frame: Frame) -> bytes:
+        word, *words = frame.decode("ascii", "replace").split() or [""]
+        if word != "HELLO" or len(words) != 2:
+            return b"ERR say HELLO name password first\n"
+        authenticator = self.node.authenticator
         try:
-            # ValueError: a line is too long. Cancelled while nothing is under way: the front stops.
-            with suppress(ConnectionError, ValueError, asyncio.CancelledError):
-                while not self._draining and (line := await reader.readline()).endswith(b"\n"):
-                    self._connections[task] = True
-                    writer.write(await self._request(line))
-                    await writer.drain()
-                    self._connections[task] = False
-        finally:
-            del self._connections[task]
-            account.give(Kind.REQUESTS, held)
-            self._node.metrics.connection_closed()
-            writer.close()
+            principal = await authenticator.verify(words[0], words[1], client.peer[0])
+        except AuthenticationBusy:
+            return b"ERR too many are logging in, come again\n"
+        if principal is None:
+            return b"ERR name and password do not belong together\n"
+        client.log_in(principal, authenticator.sessions)
+        return b"OK\n"
 
-    async def _request(self, line: bytes) -> bytes:
+    async def answer(self, client: RequestConnection, frame: Frame) -> bytes:
         began = time.monotonic()
-        word, *words = line.decode("ascii", "replace").split() or [""]
-        handlers: dict[str, Callable[..., Awaitable[object]]]
-        handlers = {"PUT": self._put, "GET": self._get, "MARK": self._mark, "FIND": self._find}
-        counts = self._node.metrics.kind(word if word in handlers else "unknown")
+        word, *words = frame.decode("ascii", "replace").split() or [""]
+        handlers: dict[str, Callable[..., Awaitable[object]]] = {
+            "MAKE": self._make, "PUT": self._put, "ONCE": self._once,
+            "GET": self._get, "MARK": self._mark, "FIND": self._find,
+        }  # fmt: skip
+        counts = self.node.metrics.kind(word if word in handlers else "unknown")
         try:
-            answer = f"OK {await handlers[word](*words)}" if word in handlers else "ERR there is no such request"
+            answer = (
+                f"OK {await handlers[word](client, *words)}" if word in handlers else "ERR there is no such request"
+            )
         except (LogError, TypeError, ValueError, OverflowError) as error:  # words that are missing, or no numbers
             counts.failed(type(error).__name__)
             answer = f"ERR {' '.join(str(error).split())}"
-        counts.done(time.monotonic() - began, len(line), len(answer) + 1)
+        counts.done(time.monotonic() - began, len(frame), len(answer) + 1)
         return answer.encode("utf-8", "replace") + b"\n"
 
-    def _log(self, operation: Operation, topic: str, partition: str) -> PartitionLog:
-        if not self._node.authorizer.allows(ANONYMOUS, operation, Resource(ResourceKind.TOPIC, topic)):
-            raise ValueError(f"you may not {operation.value} {topic}")
-        if (log := self._node.logs.get(topic, int(partition))) is None:
+    def _log(self, client: RequestConnection, operation: Operation, name: str, partition: str) -> PartitionLog:
+        topic = self.node.catalog.by_name(self.name, name)
+        told = name if topic is None else topic.name
+        if not self.node.authorizer.allows(client.principal, operation, Resource(ResourceKind.TOPIC, told)):
+            raise ValueError(f"you may not {operation.value} {name}")
+        log = None if topic is None else self.node.logs.get(topic.name, int(partition))
+        if log is None:
             raise ValueError("there is no such partition")
         return log
 
-    async def _put(self, topic: str, partition: str, first: str, *others: str) -> int:
-        log = self._log(Operation.WRITE, topic, partition)
-        records = (first, *others)
-        for record in records:
-            parse(record)
+    async def _make(self, client: RequestConnection, name: str, partitions: str, *config: str) -> str:
+        canonical = self.names.canonical(name)
+        if not self.node.authorizer.allows(client.principal, Operation.CREATE, Resource(ResourceKind.TOPIC, canonical)):
+            raise ValueError(f"you may not create {name}")
+        settings = dict(one.split("=", 1) for one in config)
+        return (await self.node.catalog.create_topic(canonical, int(partitions), settings)).names[self.name]
+
+    async def _put(self, client: RequestConnection, topic: str, partition: str, *words: str) -> int:
+        return await self._append(self._log(client, Operation.WRITE, topic, partition), words)
+
+    async def _once(
+        self, client: RequestConnection, writer: str, number: str, topic: str, partition: str, *words: str
+    ) -> int:
+        return await self._append(self._log(client, Operation.WRITE, topic, partition), words, writer, int(number))
+
+    async def _append(self, log: PartitionLog, words: Sequence[str], writer: str = "", number: int = -1) -> int:
         now = time.time_ns() // 1_000_000
-        batch = Batch(payload_of(now, records), len(records), LINES, now)
-        stored: Appended = await awaited(lambda done: log.append(batch, done))
+        if words and words[0].startswith("@"):
+            now, words = int(words[0][1:]), words[1:]
+        for record in words:
+            parse(record)
+        if not words:
+            raise ValueError("there is no record")
+        if len(writer.encode()) > 64:
+            raise ValueError("a writer's name has 64 bytes at most")
+        stamp = LineStamp(writer.encode(), number, len(words)) if writer else None
+        payload = payload_of(now, words, writer.encode(), number)
+        stored: Appended = await awaited(lambda done: log.append(Batch(payload, len(words), LINES, now, stamp), done))
         return stored.base
 
-    async def _get(self, topic: str, partition: str, offset: str) -> str:
-        log = self._log(Operation.READ, topic, partition)
-        found: list[str] = []
+    async def _get(self, client: RequestConnection, topic: str, partition: str, offset: str) -> str:
+        log = self._log(client, Operation.READ, topic, partition)
+        most = self.node.section(LineSettings).get_bytes
         begin = end = int(offset)
-        for batch in await log.read_committed(begin, self._settings.get_bytes):
-            lines = await self._node.translator.translate(log.stream_id, batch, LINES)
-            for place, line in enumerate(bytes(lines[8:]).decode().split("\n"), batch.base_offset):
-                if line and place >= begin:
-                    found += (str(place), line)
-            end = batch.end_offset
+        found: list[str] = []
+        client.account.take(Kind.READS, 4 * most)
+        try:
+            for batch in await log.read_committed(begin, most):
+                lines = await self.node.translator.translate(log.stream_id, batch, LINES)
+                work = _shown(batch._replace(payload=lines, flags=LINES), begin, most - sum(map(len, found)))
+                more, end = await self.node.works.finish(work, batch.end_offset - batch.base_offset)
+                found += more
+                if end < batch.end_offset:
+                    break
+        finally:
+            client.account.give(Kind.READS, 4 * most)
         return " ".join((str(end), *found))
 
-    async def _mark(self, name: str, topic: str, partition: str, offset: str) -> str:
-        log = self._log(Operation.READ, topic, partition)
-        row = (name, topic, log.partition, int(offset))
-        await self._node.db.run(
-            lambda db: db.execute(upsert("front_line_marks", "name topic partition", "offset"), row)
-        )
+    async def _mark(self, client: RequestConnection, name: str, topic: str, partition: str, offset: str) -> str:
+        log = self._log(client, Operation.READ, topic, partition)
+        row = (name, log.topic, log.partition, int(offset))
+        await self.node.db.run(lambda db: db.execute(upsert("front_line_marks", "name topic partition", "offset"), row))
         return offset
 
-    async def _find(self, name: str, topic: str, partition: str) -> int:
-        place = (name, topic, self._log(Operation.READ, topic, partition).partition)
+    async def _find(self, client: RequestConnection, name: str, topic: str, partition: str) -> int:
+        log = self._log(client, Operation.READ, topic, partition)
         query = "SELECT offset FROM front_line_marks WHERE name = ? AND topic = ? AND partition = ?"
-        for (offset,) in await self._node.db.run(lambda db: db.execute(query, place).fetchall()):
+        place = (name, log.topic, log.partition)
+        for (offset,) in await self.node.db.run(lambda db: db.execute(query, place).fetchall()):
             return int(offset)
         raise ValueError("there is no such mark")

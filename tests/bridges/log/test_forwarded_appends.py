@@ -9,14 +9,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridges.barrier import Barrier
+from bridges.catalog.topic_rules import UNBOUNDED
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers
-from bridges.errors import EventNumberConflict, LogError, LogUnavailable, NotOwner, PartitionSealed
+from bridges.errors import BatchInvalid, EventNumberConflict, LogError, LogUnavailable, NotOwner, PartitionSealed
+from bridges.formats import FORMATS
 from bridges.formats.producer import EventStamp, InTransaction, ProducerStamp, SeqNoStamp, fence
+from bridges.log.admission import look
 from bridges.log.forwarded_appends import ForwardedAppends
+from bridges.log.forwarded_wire import decode_append, encode_append
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Guard
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
+from tests.line_front.line_front import LINES, LineFormat, LineStamp, payload_of
 
 TOPIC_ID = b"t" * 16
 
@@ -237,3 +242,19 @@ async def test_nothing_overtakes_what_was_refused_though_the_partition_comes_bac
         await asyncio.gather(*(asyncio.create_task(appended(one, batch(number))) for number in range(20)))
         assert refused == [b"3"]
         assert [int(bytes(found.payload)) for found in two.taken] == [*range(20)]
+
+
+def test_writers_of_a_fronts_own_kind_are_told_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = payload_of(5, ["a=b"], b"me", 7)
+    sent = Batch(payload, 1, LINES, 5, LineStamp(b"me", 7))
+    raw = encode_append(1, 0, ("t", TOPIC_ID, 0), sent)
+    monkeypatch.setitem(FORMATS, LINES, LineFormat())
+    _, came = decode_append(raw, 3)
+    assert came.producer == sent.producer
+    assert came.producer is not None
+    assert came.producer.kind == 128
+    monkeypatch.delitem(FORMATS, LINES)
+    _, came = decode_append(raw, 3)
+    assert came.producer is None
+    with pytest.raises(BatchInvalid, match="stored format 8 is not known"):  # where its front is not installed
+        look(came, UNBOUNDED, 5)

@@ -1,0 +1,271 @@
+"""What a front is tested with by whoever writes it (docs/fronts.md): a node in the test's own process, what a stored
+format is held to, and what no front may do whatever it has forgotten.
+
+Everything here raises AssertionError with a sentence. Nothing needs pytest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from bridges.awaited import awaited
+from bridges.catalog.lineage import WHOLE
+from bridges.catalog.topic import TopicKind
+from bridges.errors import BatchInvalid
+from bridges.formats import format_of, records_of
+from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, FormatId, StoredFormat
+from bridges.formats.kafka import encode
+from bridges.formats.records import Record, StoredBatch
+from bridges.log.interfaces import Appended, Batch
+from bridges.node.assembly import Node
+from bridges.node.config import load
+from bridges.node.front import Front
+from bridges.sliced import at_once
+
+_NOW = 1_700_000_000_000
+_DAY = 86_400_000
+SAMPLES = (
+    Record(b"key", b"value", timestamp=_NOW),
+    Record(None, b"no key", timestamp=_NOW),
+    Record(b"", b"a key of no bytes", timestamp=_NOW),
+    Record(b"no value", None, timestamp=_NOW),
+    Record(b"empty", b"", timestamp=_NOW),
+    Record(bytes(range(256)), bytes(range(256)), timestamp=_NOW),
+    Record(b"headers", b"v", [("a", b"1"), ("a", b"2"), ("none", None), ("binary", b"\xff\0")], _NOW),
+    Record(b"1969", b"v", timestamp=-1_000),
+    Record(b"far ahead", b"v", timestamp=1_000_000_000_000_000),
+    Record(b"large", bytes(2_500_000), timestamp=_NOW),
+    Record(b"encoded", b"\x1f\x8b", timestamp=_NOW, codec="gzip"),
+)
+"""Records of every kind that other protocols write."""
+_FIELDS = ("key", "value", "headers", "timestamp")
+_RESTS_AFTER = 1000
+"""Most records that may be yielded without letting others have their turn."""
+
+
+def check_format(plug: StoredFormat, samples: Sequence[Record] = SAMPLES) -> dict[str, int]:
+    """Hold a stored format to what the log, translation and searches need of it. Gives how many of ``samples`` keep
+    each field when they are translated into it and back, to be compared with what the front means to keep."""
+    assert FIRST_OF_FRONTS <= int(plug.id) <= FORMAT_MASK, (
+        f"formats of fronts have numbers {FIRST_OF_FRONTS} to {FORMAT_MASK}"
+    )
+    kept = dict.fromkeys(_FIELDS, 0)
+    for sample in samples:
+        (back,) = _read(plug, _built(plug, [sample], 7, 8))
+        assert back.offset == 7, f"a record at offset 7 came back at {back.offset}"
+        for name in _FIELDS:
+            kept[name] += getattr(back, name) == getattr(sample, name)
+    assert not _read(plug, _built(plug, [], 3, 9)), "a batch without records has some"
+    many = [Record(b"k", b"%d" % number, timestamp=_NOW + number) for number in range(5000)]
+    whole = _built(plug, many, 100, 5100)
+    assert len(_read(plug, whole)) == len(many), "of 5,000 records some were lost"
+    assert _offsets(_read(plug, whole, 5098)) == [5098, 5099], "records from offset 5098 on begin elsewhere"
+    _check_rests(plug.records(whole))
+    times = [one for one in plug.times(whole) if one is not None]
+    assert times == [(one.offset, one.timestamp) for one in _read(plug, whole)], "times are others than records'"
+    newest = plug.describe(whole.payload).max_timestamp
+    assert newest in (-1, max(moment for _, moment in times)), "the header's highest time is none of the records'"
+    sparse = _built(plug, [many[0], many[9]], 50, 60, [52, 59])
+    assert _offsets(_read(plug, sparse)) == [52, 59], "records whose neighbours are missing moved"
+    placed = plug.place(bytearray(sparse.payload), 1000)
+    assert _offsets(_read(plug, StoredBatch(1000, 1010, sparse.flags, placed))) == [1002, 1009], "place() does not move"
+    _check_damaged(plug, _built(plug, [*samples[:9], *many[:20]], 0, 29))
+    return kept
+
+
+def _built(
+    plug: StoredFormat, records: Sequence[Record], base: int, end: int, offsets: Sequence[int] = ()
+) -> StoredBatch:
+    made = []
+    for finish in ("finish", "finish_in_slices"):
+        builder = plug.builder(base, end)
+        for record, offset in zip(records, offsets or range(base, end), strict=False):
+            builder.add(
+                Record(record.key, record.value, list(record.headers), record.timestamp, offset, codec=record.codec)
+            )
+        assert len(builder) == len(records), "a builder counts other records than it was given"
+        made.append(builder.finish() if finish == "finish" else at_once(builder.finish_in_slices()))
+    assert bytes(made[0]) == bytes(made[1]), "finish_in_slices() makes another batch than finish()"
+    return StoredBatch(base, end, int(plug.id), made[0], _NOW)
+
+
+def _read(plug: StoredFormat, batch: StoredBatch, start: int = 0) -> list[Record]:
+    found: list[Record] = []
+    for record in plug.records(batch, start=start):
+        if record is not None:
+            found.append(record)
+            assert len(found) <= batch.end_offset - batch.base_offset, "a batch has more records than offsets"
+    places = _offsets(found)
+    assert places == sorted(set(places)), "records are not in the order of their offsets"
+    assert all(batch.base_offset <= place < batch.end_offset for place in places), "a record lies outside of its batch"
+    return found
+
+
+def _offsets(records: Sequence[Record]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def _check_rests(records: Iterator[Record | None]) -> None:
+    since = 0
+    for record in records:
+        since = 0 if record is None else since + 1
+        assert since <= _RESTS_AFTER, (
+            f"more than {_RESTS_AFTER} records come without a None, where others have their turn"
+        )
+
+
+def _check_damaged(plug: StoredFormat, batch: StoredBatch) -> None:
+    """Whatever the bytes are: records within the batch's offsets, or BatchInvalid."""
+    payload = bytes(batch.payload)
+    damaged = [payload[:size] for size in range(0, len(payload), max(1, len(payload) // 60))]
+    for at in range(0, len(payload), max(1, len(payload) // 80)):
+        damaged += [payload[:at] + bytes([payload[at] ^ bits]) + payload[at + 1 :] for bits in (0xFF, 0x80, 0x01)]
+    for one in damaged:
+        with suppress(BatchInvalid):
+            plug.describe(one)
+            plug.event_bytes(one)
+            _read(plug, batch._replace(payload=one))
+
+
+# --- a node -----------------------------------------------------------------------------------------------------------
+
+
+class KitNode:
+    """A node in this process, with any ports of loopback."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def address(self, listener: str) -> tuple[str, int]:
+        """Where a listener is."""
+        found = self.node.addresses[listener]
+        return found.host, found.port
+
+    async def make(self, topic: str, partitions: int = 1, /, **config: str) -> None:
+        """A topic; of its configuration's keys the dots are written as underscores."""
+        await self.node.catalog.create_topic(topic, partitions, {key.replace("_", "."): v for key, v in config.items()})
+
+    async def write(self, topic: str, partition: int, *records: Record) -> int:
+        """Append records as a Kafka producer would; gives the offset of the first."""
+        log = self.node.logs.get(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
+        newest = max(record.timestamp for record in records)
+        batch = Batch(encode(list(records)), len(records), int(FormatId.KAFKA), newest)
+        stored: Appended = await awaited(lambda done: log.append(batch, done))
+        return stored.base
+
+    async def read(self, topic: str, partition: int, offset: int = 0) -> list[Record]:
+        """The committed records from ``offset`` on, as readers of other protocols get them."""
+        log = self.node.logs.get(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
+        await log.ready()
+        found: list[Record] = []
+        while (at := found[-1].offset + 1 if found else offset) < log.high_watermark:
+            batches = await log.read_committed(at, 1 << 20)
+            for batch in batches:
+                records = records_of(format_of(batch.flags), batch, start=at)
+                found += [one for one in records if one is not None]
+            if not batches or batches[-1].end_offset >= log.high_watermark:
+                break
+        return found
+
+
+@asynccontextmanager
+async def serving(directory: Path, *fronts: type[Front], **settings: str) -> AsyncIterator[KitNode]:
+    """A node with these fronts on a data directory below ``directory``, also one that was served before; of the keys of
+    ``settings`` the first underscore pair is a dot: ``line__max_line_bytes="1MiB"``."""
+    flags = {
+        "data_dir": str(directory / "data"),
+        "sbp.segment_bytes": "4MiB",
+        "sbp.low_water_bytes": "1MiB",
+        **{f"listen.{name}": "off" for name in ("console", "sbp-pd", "sbp-range-server")},
+        **{f"listen.{listener.name}": "127.0.0.1:0" for front in fronts for listener in front.listeners},
+        **{key.replace("__", ".", 1): value for key, value in settings.items()},
+    }
+    node = Node(load(flags, environ={}, directory=directory, fronts=fronts).settings)
+    await node.start()
+    try:
+        yield KitNode(node)
+    finally:
+        await node.stop()
+
+
+# --- what no front may do ---------------------------------------------------------------------------------------------
+
+Put = Callable[[str, bytes | None, bytes, int], Awaitable[str | None]]
+"""Write one record through the front under test, as one of its clients: canonical name of a topic, key, value, time
+(ms). What the protocol has no words for is left out. None when it was acknowledged, else what the client was told."""
+
+
+class Duty(NamedTuple):
+    """Something that a topic demands: what is sent, and whether a record may be there."""
+
+    demand: str
+    config: dict[str, str]
+    key: bytes | None
+    value: bytes
+    ahead_ms: int
+    holds: Callable[[Record], bool]
+
+
+_DUTIES = (
+    Duty("keys where it is compacted", {"cleanup_policy": "compact"}, None, b"v", 0, lambda one: one.key is not None),
+    Duty("no larger messages", {"max_message_bytes": "1000"}, b"k", bytes(2000), 0, lambda one: one.size <= 1000),
+    Duty(
+        "no times far ahead",
+        {"message_timestamp_after_max_ms": "1000"},
+        b"k",
+        b"v",
+        _DAY,
+        lambda one: one.timestamp < time.time() * 1000 + _DAY / 2,
+    ),
+    Duty(
+        "no times long ago",
+        {"message_timestamp_before_max_ms": "1000"},
+        b"k",
+        b"v",
+        -_DAY,
+        lambda one: one.timestamp > time.time() * 1000 - _DAY / 2,
+    ),
+    Duty(
+        "the time of the append",
+        {"message_timestamp_type": "LogAppendTime"},
+        b"k",
+        b"v",
+        -_DAY,
+        lambda one: one.timestamp > time.time() * 1000 - _DAY / 2,
+    ),
+    Duty("nothing that its protocol did not write: it is internal", {}, b"k", b"v", 0, lambda one: False),
+    Duty("nothing more: its partition is sealed", {}, b"k", b"v", 0, lambda one: False),
+    Duty("nothing but what its migration brings", {}, b"k", b"v", 0, lambda one: False),
+)
+
+
+async def check_duties(node: KitNode, put: Put) -> list[str]:
+    """Have a client of the front do what topics do not allow. The log sees to it that nothing of it is there; a front
+    must not acknowledge it, nor refuse what was taken. Gives the demands that were met, all of them."""
+    catalog = node.node.catalog
+    for number, duty in enumerate(_DUTIES):
+        topic = f"duty-{number}"
+        if "internal" in duty.demand:
+            await catalog.create_topic(topic, 1, kind=TopicKind.INTERNAL)
+        elif "migration" in duty.demand:
+            await catalog.create_topic(topic, 1, migration="kit")
+        else:
+            await node.make(topic, 1, **duty.config)
+        if "sealed" in duty.demand:
+            await catalog.set_config(topic, {"anabranch.partitions.split": "true"})
+            await catalog.change_partitions(topic, [0], [WHOLE])
+        told = await put(topic, duty.key, duty.value, time.time_ns() // 1_000_000 + duty.ahead_ms)
+        found = await node.read(topic, 0)
+        assert all(map(duty.holds, found)), f"the topic demands {duty.demand}, and has something else"
+        assert bool(found) == (told is None), (
+            f"the topic demands {duty.demand}; its log has {len(found)} records, and the client was told {told!r}"
+        )
+        good = await put(topic, b"k", b"v", time.time_ns() // 1_000_000) if duty.config else None
+        assert good is None, f"the topic demands {duty.demand}, which this record is: {good}"
+    return [duty.demand for duty in _DUTIES]
