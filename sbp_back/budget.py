@@ -10,9 +10,9 @@ Every connection has an account. What keeps a few of them from holding everythin
   free, one such account at a time. For the one that has waited longest up to half of the rest is kept free, so that
   its turn comes. One alone is never too large.
 
-What TLS takes of a connection for as long as it lives, and what a node remembers of its traffic, is in no account,
-since nobody who waits could be given it: it makes the rest smaller, by three quarters at most, so that work goes on
-whatever the number of connections.
+What TLS takes of a connection for as long as it lives, what a node remembers of its traffic, and what is fetched from
+an object store for readers, is in no account, since nobody who waits could be given it: it makes the rest smaller, by
+three quarters at most, so that work goes on whatever the number of connections.
 
 An account that is refused waits and is told when there is room, the one that needs least first. Nothing is called
 from within :meth:`Account.give`: the telling is deferred, and a bounded number are told at a time. What an account is,
@@ -64,6 +64,8 @@ class Kind(IntEnum):
     """What connections with TLS take by themselves."""
     HISTORY = 4
     """What a node remembers of its own traffic."""
+    OBJECTS = 5
+    """What comes from an object store, until it is in the cache on the local disk."""
 
 
 class MemoryBudget:
@@ -138,7 +140,7 @@ class MemoryBudget:
         """Something takes ``size`` bytes for as long as it lives, in no account, as a connection does by TLS; negative
         when it is gone."""
         self.by_kind[kind] += size
-        self.capacity = max(self._rest // _LEFT_PART, self._rest - self.by_kind[Kind.TLS] - self.by_kind[Kind.HISTORY])
+        self.capacity = max(self._rest // _LEFT_PART, self._rest - sum(self.by_kind[Kind.TLS :]))
         if size < 0:
             self._look()
 

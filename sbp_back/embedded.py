@@ -13,6 +13,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sbp_back.barrier import Barrier
-from sbp_back.budget import MemoryBudget
+from sbp_back.budget import Kind, MemoryBudget
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
@@ -213,6 +214,7 @@ async def start_embedded(
         to_pd = InProcessCarrier(pd.driver, barrier)
 
         async def serve(store: Store, at: ListenAt | None) -> RangeServerService:
+            store.count_memory(partial(budget.attach, kind=Kind.OBJECTS))
             setup = RangeServerSetup(
                 options.fetch,
                 options.heartbeat_seconds,

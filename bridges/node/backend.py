@@ -83,6 +83,7 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
         object_log=sbp.object_log,
         object_linger_seconds=sbp.object_linger_ms / 1000,
         object_cache_bytes=sbp.object_cache_bytes,
+        object_range_bytes=sbp.object_range_bytes,
         group_max_bytes=sbp.group_max_bytes,
         retention_bytes=None if sbp.retention_bytes < 0 else sbp.retention_bytes,
         low_water_bytes=None if sbp.low_water_bytes < 0 else sbp.low_water_bytes,

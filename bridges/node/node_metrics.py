@@ -345,6 +345,7 @@ _STORE_TOTALS = {
     "damaged_entries": "Batches found damaged when read; they are never handed out.",
     "segments_deleted": "Files given back.",
     "evacuated_bytes": "Bytes copied to give files back.",
+    "packed_bytes": "Bytes written as objects of one partition's data.",
     "checkpoints": "Checkpoints written.",
     "maintenance_errors": "Failures of upkeep that are tried again.",
 }

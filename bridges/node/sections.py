@@ -144,6 +144,13 @@ class SbpSettings(Section):
         description="With durability object: disk space for what was lately written or read; at least three times "
         "sbp.segment_bytes.",
     )
+    object_range_bytes: Size = setting(
+        64 * 1024**2,
+        ge=64 * 1024,
+        le=512 * 1024**2,
+        description="With durability object: what was written among other partitions' data is written again as objects "
+        "of one partition's, of about this size.",
+    )
     segment_bytes: Size = setting(256 * 1024**2, ge=1024**2, description="Size of the store's write-ahead files.")
     group_max_bytes: Size = setting(
         8 * 1024**2, ge=64 * 1024, description="Most bytes that are written and flushed together."

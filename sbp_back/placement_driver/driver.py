@@ -156,6 +156,8 @@ class PlacementDriver:
                 self._transact(rules.allocate_id, reply)
             case m.AdoptServerRequest():
                 self._transact(lambda tx: rules.adopt_server(tx, request), partial(self._adopted, request, reply))
+            case m.CommitObjectRequest():
+                self._transact(lambda tx: rules.commit_object(tx, request.object), reply)
             case m.ReportMetricsRequest():
                 self._report_metrics(request, reply)
             case m.DescribePdRequest():

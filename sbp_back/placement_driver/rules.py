@@ -121,6 +121,7 @@ def delete_stream(tx: Transaction, stream_id: int) -> m.StreamResponse:
         for server_id in kept.server_ids:
             tx.add_deletion(server_id, stream_id)
     tx.drop_ranges(stream_id, None)
+    tx.drop_objects(stream_id, None)
     row.deleted = True
     tx.put_stream(row)
     return m.StreamResponse(stream=_stream_info(row))
@@ -176,6 +177,7 @@ def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reach
     if min_offset > row.trim_offset:
         row.trim_offset = min_offset
         tx.put_stream(row)
+        tx.drop_objects(stream_id, min_offset)
         concerned = {one for kept in ranges if kept.start < min_offset for one in kept.server_ids}
         for server_id in concerned.difference(last.server_ids if reached is not None else ()):  # those did it already
             tx.add_news(server_id, stream_id, -1)
@@ -317,6 +319,29 @@ def promise(tx: Transaction, wanted: m.RangeInfo, *, held: bool) -> m.RangeRespo
         row.floor = wanted.end
         tx.put_range(row)
     return m.RangeResponse(range=told)
+
+
+def commit_object(tx: Transaction, wanted: m.ObjectInfo) -> m.CommitObjectResponse:
+    """Remembers that entries of a range are in an object. It takes the place of what it has offsets of; told again, it
+    changes nothing. What is trimmed away meanwhile is not remembered.
+
+    Nothing is decided by it: who reads asks the range's server which objects there are.
+    """
+    stream = tx.get_stream(wanted.stream_id)
+    if stream is None or stream.deleted:
+        return m.CommitObjectResponse(_not_found(wanted.stream_id, stream))
+    row = tx.get_range(wanted.stream_id, wanted.index)
+    end = wanted.start + wanted.count
+    if row is None:
+        # Trimmed away, or never there.
+        message = f"stream {wanted.stream_id} has no range {wanted.index}"
+        return m.CommitObjectResponse(m.Status(ErrorCode.RANGE_NOT_FOUND, message))
+    if wanted.count < 1 or wanted.size < 1 or wanted.start < row.start or (not row.is_open and end > row.end):
+        message = f"offsets {wanted.start} to {end} in {wanted.size} bytes are no object of range {wanted.index}"
+        return m.CommitObjectResponse(bad_request(message))
+    if end > stream.trim_offset:
+        tx.put_object(wanted)
+    return m.CommitObjectResponse()
 
 
 def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest | m.TrimStreamRequest]:

@@ -16,7 +16,7 @@ from sbp_back.sql.row_sums import make_table
 from sbp_back.sql.sqlite import SqliteEngine
 from sbp_back.sql.thread import SqlThread
 from sbp_back.wire.identity import new_identity
-from sbp_back.wire.model import RangeServerInfo
+from sbp_back.wire.model import ObjectInfo, RangeServerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,23 @@ def _format_7(connection: Connection) -> None:
     connection.execute("CREATE TABLE adopted (server_id INTEGER PRIMARY KEY, by_server INTEGER NOT NULL)")
 
 
-MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table, _format_7)
+def _format_8(connection: Connection) -> None:
+    # Objects of ranges.
+    connection.execute(
+        """CREATE TABLE objects (
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            start_offset INTEGER NOT NULL,
+            end_offset INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            sparse BLOB NOT NULL,
+            PRIMARY KEY (stream_id, range_index, start_offset)
+        ) WITHOUT ROWID"""
+    )
+
+
+MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table, _format_7, _format_8)
 """What brings each format to the next; never change one that was released."""
 
 _RANGE_COLUMNS = (
@@ -278,6 +294,30 @@ class SqlTransaction(Transaction):
         bound = 1 << 31 if below_index is None else below_index
         for table in ("ranges", "replicas"):
             self._db.execute(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
+
+    def put_object(self, known: ObjectInfo) -> None:
+        key = known.stream_id, known.index
+        end = known.start + known.count
+        self._db.execute(
+            "DELETE FROM objects WHERE stream_id = ? AND range_index = ? AND start_offset < ? AND end_offset > ?",
+            (*key, end, known.start),
+        )
+        self._db.execute(
+            "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*key, known.start, end, known.epoch, known.size, known.sparse),
+        )
+
+    def objects_of_stream(self, stream_id: int) -> list[ObjectInfo]:
+        rows = self._db.execute(
+            "SELECT stream_id, range_index, epoch, start_offset, end_offset - start_offset, size, sparse FROM objects"
+            " WHERE stream_id = ? ORDER BY range_index, start_offset",
+            (stream_id,),
+        )
+        return [ObjectInfo(a, b, c, d, e, f, bytes(sparse)) for a, b, c, d, e, f, sparse in rows]
+
+    def drop_objects(self, stream_id: int, below: int | None) -> None:
+        bound = (1 << 63) - 1 if below is None else below
+        self._db.execute("DELETE FROM objects WHERE stream_id = ? AND end_offset <= ?", (stream_id, bound))
 
     def get_servers(self) -> dict[int, RangeServerInfo]:
         rows = self._db.execute("SELECT server_id, advertise_addr FROM servers")

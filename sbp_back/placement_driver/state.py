@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from sbp_back.wire.model import RangeServerInfo
+from sbp_back.wire.model import ObjectInfo, RangeServerInfo
 
 T = TypeVar("T")
 
@@ -112,6 +112,18 @@ class Transaction(Protocol):
 
     def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
         """Forget the ranges with an index below ``below_index``; all of them when it is None."""
+        ...
+
+    def put_object(self, known: ObjectInfo) -> None:
+        """Remember an object of a range, in the place of all that it has offsets of."""
+        ...
+
+    def objects_of_stream(self, stream_id: int) -> list[ObjectInfo]:
+        """In order."""
+        ...
+
+    def drop_objects(self, stream_id: int, below: int | None) -> None:
+        """Forget those that end at offset ``below`` or before; all of them when it is None."""
         ...
 
     def get_servers(self) -> dict[int, RangeServerInfo]: ...

@@ -18,7 +18,7 @@ from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError
 from sbp_back.range_server.ranges import NOT_LOOKED_UP, RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT
 from sbp_back.transport.handler import DEFECT, Reply
-from sbp_back.wire.model import Entry, FetchRequest, FetchResponse, Status
+from sbp_back.wire.model import Entry, FetchRequest, FetchResponse, ObjectMetadata, Status
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MAX_FETCH_BYTES = 16 * 1024 * 1024 - 4096
 """Leaves room for the header of the response in a frame (reference/sbp.md, section 1.1)."""
 
+
+_MOST_OBJECTS = 100
+"""That one answer tells of."""
 
 Settle = Callable[[RangeState, Callable[[], None]], None]
 """Has the placement driver decide that what a range has here is part of its stream; calls back when it has answered, or
@@ -178,11 +181,13 @@ class Fetch:
         self._watched = False
         self.missing = 0
 
-    def answer(self, status: Status, entries: list[Entry] | None = None) -> None:
+    def answer(
+        self, status: Status, entries: list[Entry] | None = None, objects: list[ObjectMetadata] | None = None
+    ) -> None:
         reply, self._reply = self._reply, None
         if reply is not None:
             try:
-                reply(FetchResponse(status, entries or []))
+                reply(FetchResponse(status, entries or [], objects=objects or []))
             except Exception as error:  # noqa: BLE001 - logged and counted there
                 self._fetches.barrier.caught("reply", error)
 
@@ -241,7 +246,10 @@ class Fetch:
                 self._look_up(state)
                 return
             limit = self._bound(state)
-            if offset < limit:
+            if request.max_bytes == 0:
+                found = self._fetches._store.range_objects(*stored.key, offset, limit, _MOST_OBJECTS)
+                self.answer(Status(), objects=found)
+            elif offset < limit:
                 self._limit = limit
                 self._read_from(state, offset)
             elif self._knows_limit and request.limit <= offset:

@@ -1,13 +1,15 @@
-"""Tells the placement driver, every few seconds, that a range server lives and how busy it is."""
+"""Tells the placement driver, every few seconds, that a range server lives, how busy it is, and which objects of ranges
+there are since."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from sbp_back.errors import ConnectionLost
+from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.wire import model as m
 
 if TYPE_CHECKING:
@@ -16,10 +18,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+_MOST_OBJECTS = 100
+"""That are told of at once."""
+_SETTLED = frozenset(
+    map(
+        int,
+        (
+            ErrorCode.OK,
+            ErrorCode.BAD_REQUEST,
+            ErrorCode.NOT_FOUND,
+            ErrorCode.RANGE_NOT_FOUND,
+            ErrorCode.UNSUPPORTED_OPERATION,
+        ),
+    )
+)
+
+
 class Reporter:
     """Sends HEARTBEAT and REPORT_METRICS every ``interval`` seconds (3 s upstream, reference/sbp.md, section 2.3).
 
-    ``metrics`` is asked for the figures since it was asked last, with the seconds that passed.
+    ``metrics`` is asked for the figures since it was asked last, with the seconds that passed; ``untold`` for objects
+    to be told of, which it gives once.
     """
 
     def __init__(
@@ -29,7 +48,11 @@ class Reporter:
         metrics: Callable[[float], m.RangeServerMetrics],
         interval: float,
         loop: asyncio.AbstractEventLoop,
+        untold: Callable[[int], list[m.ObjectInfo]] = lambda _most: [],
     ) -> None:
+        self._untold = untold
+        self._again: list[m.ObjectInfo] = []
+        """Objects that the placement driver has not said it knows."""
         self._pd = pd
         self._info = info
         self._metrics = metrics
@@ -69,6 +92,14 @@ class Reporter:
         self._timer = self._loop.call_later(self._interval, self._tick)
         self._pd.submit(self._heartbeat(), self._note, self._interval)
         self._pd.submit(self._report(), self._note, self._interval)
+        known, self._again = self._again, []
+        for one in known + self._untold(_MOST_OBJECTS - len(known)):
+            self._pd.submit(m.CommitObjectRequest(one), partial(self._told, one), self._interval)
+
+    def _told(self, what: m.ObjectInfo, response: m.Response | ConnectionLost) -> None:
+        # Of streams and ranges that are gone, and by placement drivers that take none of it, nothing is to be known.
+        if isinstance(response, ConnectionLost) or response.status.code not in _SETTLED:
+            self._again.append(what)
 
     def _note(self, response: m.Response | ConnectionLost) -> None:
         """Log a change for the worse or the better once, not every few seconds."""

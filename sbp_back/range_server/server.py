@@ -197,7 +197,8 @@ class RangeServer:
         """
         self._pd = pd
         self._fetches.settle = self._settle
-        self._reporter = Reporter(pd, self.info, self.metrics, self._options.heartbeat_seconds, self._loop)
+        untold = self._store.untold_objects
+        self._reporter = Reporter(pd, self.info, self.metrics, self._options.heartbeat_seconds, self._loop, untold)
         await self._reporter.announce()
         if not await self._reconcile(pd):
             self._reconciling = self._loop.create_task(self._reconcile_later(pd))

@@ -191,7 +191,7 @@ class AppendRequest(msgspec.Struct):
 
 class FetchRequest(msgspec.Struct):
     """``limit`` is the exclusive offset up to which may be read, as the reader knows it to be confirmed; -1: as far as
-    the range server knows that."""
+    the range server knows that. With ``max_bytes`` 0 only objects are asked for."""
 
     range: RangeInfo
     offset: int
@@ -265,6 +265,36 @@ class AdoptServerRequest(msgspec.Struct):
     timeout_ms: int = 0
 
 
+class ObjectInfo(msgspec.Struct):
+    """Entries of one range in an object of their own: offsets ``[start, start + count)``, ``size`` bytes. ``sparse``:
+    where some of them lie, as pairs of big-endian u32, offset behind ``start`` and position."""
+
+    stream_id: int = -1
+    index: int = -1
+    epoch: int = -1
+    start: int = -1
+    count: int = -1
+    size: int = -1
+    sparse: bytes = b""
+
+
+class ObjectMetadata(msgspec.Struct):
+    """The same as a reader is told it, with the name of the object."""
+
+    key: str
+    start: int = -1
+    count: int = -1
+    size: int = -1
+    sparse: bytes = b""
+
+
+class CommitObjectRequest(msgspec.Struct):
+    """A range server tells the placement driver that an object counts. It may be told again."""
+
+    object: ObjectInfo
+    timeout_ms: int = 0
+
+
 class RangeServerMetrics(msgspec.Struct):
     """What a range server tells the PD; rates per second, sizes in bytes (spec, REPORT_METRICS)."""
 
@@ -325,6 +355,7 @@ Request = (
     | DescribeStreamRequest
     | TrimStreamRequest
     | AdoptServerRequest
+    | CommitObjectRequest
     | ReportMetricsRequest
     | DescribePdRequest
     | DocumentRequest
@@ -376,9 +407,12 @@ class AppendResponse(msgspec.Struct):
 
 
 class FetchResponse(msgspec.Struct):
+    """``objects``: those with what was asked for, where that was asked for; in order, and there may be gaps."""
+
     status: Status = msgspec.field(default_factory=Status)
     entries: list[Entry] = msgspec.field(default_factory=list)
     throttle_ms: int = 0
+    objects: list[ObjectMetadata] = msgspec.field(default_factory=list)
 
 
 class ListRangeResponse(msgspec.Struct):
@@ -407,6 +441,11 @@ class StreamResponse(msgspec.Struct):
 class ReportMetricsResponse(msgspec.Struct):
     range_server: RangeServerInfo | None = None
     status: Status = msgspec.field(default_factory=Status)
+
+
+class CommitObjectResponse(msgspec.Struct):
+    status: Status = msgspec.field(default_factory=Status)
+    throttle_ms: int = 0
 
 
 class AdoptServerResponse(msgspec.Struct):
@@ -451,6 +490,7 @@ Response = (
     | StreamResponse
     | ReportMetricsResponse
     | AdoptServerResponse
+    | CommitObjectResponse
     | DescribePdResponse
     | DocumentResponse
 )

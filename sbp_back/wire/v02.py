@@ -55,6 +55,19 @@ FIGURES = [
 ]
 """What a range server tells of its load; the same in all dialects."""
 METRICS = Table(m.RangeServerMetrics, *FIGURES)
+OBJECT = Table(
+    m.ObjectInfo,
+    i64("stream_id", -1),
+    i32("index", -1),
+    i64("epoch", -1),
+    i64("start", -1),
+    i32("count", -1),
+    i32("size", -1),
+    Blob("sparse"),
+)
+OBJECT_METADATA = Table(
+    m.ObjectMetadata, Text("key", required=True), i64("start", -1), i32("count", -1), i32("size", -1), Blob("sparse")
+)
 APPEND_RESULT = Table(m.AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
 
 
@@ -109,6 +122,8 @@ REQUESTS: dict[int, Table] = {
     m.Opcode.ADOPT_SERVER: Table(
         AdoptHeader, _TIMEOUT, i32("server_id", -1), i32("by", -1), Blob("ends"), flag("last")
     ),
+    # The schema does not require the object, but without one nothing is committed.
+    m.Opcode.COMMIT_OBJECT: Table(m.CommitObjectRequest, _TIMEOUT, Sub("object", OBJECT, required=True)),
     m.Opcode.REPORT_METRICS: Table(
         m.ReportMetricsRequest,
         Sub("range_server", RANGE_SERVER, always=True, default=m.RangeServerInfo),
@@ -133,7 +148,7 @@ RESPONSES: dict[int, Table] = {
     ),
     m.Opcode.ALLOCATE_ID: Table(m.AllocateIdResponse, _STATUS, i32("id")),
     m.Opcode.APPEND: Table(m.AppendResponse, _STATUS, Tables("results", APPEND_RESULT, always=True), _THROTTLE),
-    m.Opcode.FETCH: Table(m.FetchResponse, _STATUS, _THROTTLE, Unused("object_metadata_list", always=True)),
+    m.Opcode.FETCH: Table(m.FetchResponse, _STATUS, _THROTTLE, Tables("objects", OBJECT_METADATA, always=True)),
     # Required by the schema, but an error answer of a Go server has neither ranges nor cluster: absent means empty.
     m.Opcode.LIST_RANGE: Table(m.ListRangeResponse, _STATUS, _THROTTLE, Tables("ranges", RANGE, always=True)),
     m.Opcode.SEAL_RANGE: _RANGE_RESPONSE,
@@ -144,6 +159,7 @@ RESPONSES: dict[int, Table] = {
     m.Opcode.DESCRIBE_STREAM: _THROTTLE_THEN_STREAM,
     m.Opcode.TRIM_STREAM: Table(m.StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM), Sub("range", RANGE)),
     m.Opcode.REPORT_METRICS: Table(m.ReportMetricsResponse, Sub("range_server", RANGE_SERVER), _STATUS),
+    m.Opcode.COMMIT_OBJECT: Table(m.CommitObjectResponse, _STATUS, _THROTTLE),
     m.Opcode.ADOPT_SERVER: Table(m.AdoptServerResponse, _STATUS, i32("server_id", -1)),
     m.Opcode.DESCRIBE_PD: Table(
         m.DescribePdResponse, _STATUS, Inner("cluster", Tables("nodes", PD_NODE, required=True), always=True)
@@ -152,7 +168,7 @@ RESPONSES: dict[int, Table] = {
 
 SYSTEM_ERROR = Table(m.SystemErrorResponse, _STATUS)
 
-UNSERVED = frozenset({m.Opcode.SYNC_RANGE, m.Opcode.COMMIT_OBJECT, m.Opcode.LIST_RESOURCE, m.Opcode.WATCH_RESOURCE})
+UNSERVED = frozenset({m.Opcode.SYNC_RANGE, m.Opcode.LIST_RESOURCE, m.Opcode.WATCH_RESOURCE})
 """Opcodes of the dialect that nobody answers with anything but 1498."""
 
 OPCODES: dict[Any, int] = {m.PingRequest: m.Opcode.PING, m.GoAway: m.Opcode.GOAWAY}
@@ -373,7 +389,7 @@ _FETCH_NOTHING_NEW = _pack_fetch_status(ErrorCode.NO_NEW_RECORD)
 def pack_fetch_response(response: m.FetchResponse) -> bytes:
     """Header of a FETCH response; its entries are the payload."""
     status = response.status
-    if not response.throttle_ms and not status.message and not status.detail:
+    if not response.throttle_ms and not status.message and not status.detail and not response.objects:
         if status.code == m.OK:
             return _FETCH_OK
         if status.code == ErrorCode.NO_NEW_RECORD:

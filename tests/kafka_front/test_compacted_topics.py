@@ -71,8 +71,23 @@ def described(node: NodeProcess, name: str) -> dict[str, object]:
     return view
 
 
-def test_a_topic_shrinks_and_is_the_same_after_kill_9(node_factory: Callable[..., NodeProcess]) -> None:
-    node = node_factory(settings=FAST)
+@pytest.fixture(params=["disk", "objects"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Of a node whose log is there."""
+    objects = {
+        "sbp.durability": "object",
+        "sbp.objects": f"file://{tmp_path / 'objects'}",
+        "sbp.object_cache_bytes": "8MiB",
+        "sbp.object_linger_ms": "1",
+        "sbp.object_range_bytes": "256KiB",
+    }
+    return FAST | (objects if request.param == "objects" else {})
+
+
+def test_a_topic_shrinks_and_is_the_same_after_kill_9(
+    node_factory: Callable[..., NodeProcess], settings: dict[str, str]
+) -> None:
+    node = node_factory(settings=settings)
     make(node, "t", delete_retention_ms="100")
     producer = Producer({"bootstrap.servers": node.kafka, "enable.idempotence": True, "compression.type": "zstd"})
     for n in range(20_000):
@@ -96,9 +111,9 @@ def test_a_topic_shrinks_and_is_the_same_after_kill_9(node_factory: Callable[...
 
 @pytest.mark.slow
 def test_kill_9_at_any_moment_of_compaction_loses_and_brings_back_nothing(
-    node_factory: Callable[..., NodeProcess],
+    node_factory: Callable[..., NodeProcess], settings: dict[str, str]
 ) -> None:
-    node = node_factory(settings=FAST)
+    node = node_factory(settings=settings)
     make(node, "t")
     producer = Producer(
         {"bootstrap.servers": node.kafka, "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": 120_000}
@@ -204,25 +219,3 @@ def test_transactions_on_a_compacted_topic(node_factory: Callable[..., NodeProce
     assert [one[1:] for one in read(node, "t")] == last, "neither what is open nor what lies behind"
     producer.abort_transaction(60)
     eventually(lambda: [one[1:] for one in read(node, "t")] == [last[0], *last[2:], (b"1", b"behind")], "compaction")
-
-
-def test_an_external_backend_and_logs_in_objects_say_that_nothing_is_compacted(
-    node_factory: Callable[..., NodeProcess], tmp_path: Path
-) -> None:
-    settings = FAST | {
-        "sbp.durability": "object",
-        "sbp.objects": f"file://{tmp_path / 'objects'}",
-        "sbp.object_cache_bytes": "8MiB",
-        "sbp.object_linger_ms": "1",
-    }
-    node = node_factory(settings=settings)
-    make(node, "t")
-    producer = Producer({"bootstrap.servers": node.kafka})
-    for n in range(10):
-        producer.produce("t", b"%d" % n, b"k")
-    assert producer.flush(30) == 0
-    eventually(lambda: described(node, "t") is not None, "a look of the cleaner's")
-    view = described(node, "t")
-    assert view["state"] == "refused"
-    assert "objects" in str(view["why"])
-    assert len(read(node, "t")) == 10

@@ -232,7 +232,7 @@ def test_a_closed_account_counts_until_its_bytes_are_given(later: Later) -> None
     account.wait()
     assert budget.waiting == 0
     account.move(Kind.REQUESTS, Kind.RESPONSES, 500_000)
-    assert budget.by_kind == [0, 500_000, 0, 0, 0]
+    assert budget.by_kind == [0, 500_000, 0, 0, 0, 0]
     account.give(Kind.RESPONSES, 500_000)
     assert budget.held == 0
 

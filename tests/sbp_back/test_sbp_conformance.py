@@ -192,6 +192,17 @@ async def test_report_metrics(backend: Backend) -> None:
     assert backend.pd.alive_servers() == [SERVER_ID, 17]
 
 
+async def test_commit_object(backend: Backend) -> None:
+    known = await a_range(backend)
+    pd = backend.to_pd()
+    told = m.ObjectInfo(known.stream_id, 0, 1, 0, 5, 100, b"")
+    await ask(pd, m.CommitObjectRequest(told), m.CommitObjectResponse)
+    told.index = 7
+    await ask(pd, m.CommitObjectRequest(told), m.CommitObjectResponse, ErrorCode.RANGE_NOT_FOUND)
+    refused = ErrorCode.UNSUPPORTED_OPERATION
+    await ask(backend.to_server(), m.CommitObjectRequest(told), m.SystemErrorResponse, refused)
+
+
 async def test_adopt_server(backend: Backend) -> None:
     await ask(backend.to_pd(), m.ReportMetricsRequest(m.RangeServerInfo(17, "somewhere:1")), m.ReportMetricsResponse)
     request = m.AdoptServerRequest(17, SERVER_ID, [(1, 0, 5)])
@@ -357,6 +368,8 @@ async def test_fetching(backend: Backend) -> None:
     assert [e.base_offset for e in answer.entries] == [0], "at least one batch, the one that contains the offset"
     answer = await ask(server, m.FetchRequest(known, 0, limit=4, max_bytes=100_000), m.FetchResponse)
     assert [e.base_offset for e in answer.entries] == [0, 3]
+    answer = await ask(server, m.FetchRequest(known, 0, max_bytes=0), m.FetchResponse)
+    assert (answer.entries, answer.objects) == ([], []), "objects only, of which there are none"
     await ask(server, m.FetchRequest(known, 10), m.FetchResponse, ErrorCode.NO_NEW_RECORD)
     await ask(server, m.FetchRequest(known, 11), m.FetchResponse, ErrorCode.OFFSET_OVERFLOW)
     await ask(server, m.FetchRequest(m.RangeInfo(known.stream_id, 1, 9), 0), m.FetchResponse, ErrorCode.RANGE_NOT_FOUND)

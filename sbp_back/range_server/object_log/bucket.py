@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TIMEOUT = timedelta(seconds=15)
+_LARGE_TIMEOUT = timedelta(seconds=60)
+_LARGE_BYTES = 16 << 20
 _CONNECT_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 30.0
 """Seconds for which somebody who opens a log waits for a store that does not answer."""
@@ -87,6 +89,9 @@ class Bucket:
         self.requests = {operation: Requests() for operation in OPERATIONS}
         """All that were made here and below since it was opened."""
         self._counting = threading.Lock()
+        self._store: ObjectStore
+        self._large: ObjectStore
+        """The same for what takes longer to be sent."""
         # Anything that is retried is retried here, where it is known what a second try may find.
         retry = {"max_retries": 0, "retry_timeout": _TIMEOUT}
         parts = urlsplit(url)
@@ -95,15 +100,18 @@ class Bucket:
                 if parts.netloc or not parts.path.strip("/"):
                     raise ValueError("a directory is wanted, as in file:///path")
                 Path(parts.path).mkdir(parents=True, exist_ok=True)
-                self._store: ObjectStore = from_url(url)
+                self._store = self._large = from_url(url)
             else:
                 http = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", "")).startswith("http://")
-                client = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT_TIMEOUT, "allow_http": http}
+                client = {"connect_timeout": _CONNECT_TIMEOUT, "allow_http": http}
                 # Half of the CPU of a put is its SHA-256, which says nothing that TLS does not.
                 tls = parts.scheme in ("s3", "s3a") and not http and "AWS_UNSIGNED_PAYLOAD" not in os.environ
                 config = {"unsigned_payload": True} if tls else None
-                self._store = from_url(  # type: ignore[call-overload]
-                    url, config=config, client_options=client, retry_config=retry
+                self._store, self._large = (
+                    from_url(  # type: ignore[call-overload]
+                        url, config=config, client_options={**client, "timeout": patience}, retry_config=retry
+                    )
+                    for patience in (_TIMEOUT, _LARGE_TIMEOUT)
                 )
         except (ValueError, OSError, obstore.exceptions.BaseError) as error:
             raise StoreError(f"objects cannot be kept at {url!r}: {_first_line(error)}") from error
@@ -146,7 +154,8 @@ class Bucket:
         """Whether it was put; False: there is one of that name. Raises ``OSError``: unknown."""
         with self._answered("put", f"putting {key}", len(content)):
             try:
-                self._obstore.put(self._store, self._prefix + key, content, mode="create", use_multipart=False)
+                store = self._large if len(content) > _LARGE_BYTES else self._store
+                self._obstore.put(store, self._prefix + key, content, mode="create", use_multipart=False)
             except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError):
                 return False
             return True

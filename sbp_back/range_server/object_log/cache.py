@@ -9,9 +9,11 @@ import logging
 import os
 import threading
 import time
+from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -21,14 +23,20 @@ from sbp_back.errors import DecodeError
 from sbp_back.files import Files, ending, write_all
 from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.content import decode, key_of
+from sbp_back.range_server.object_log.range_object import RangeObject
 from sbp_back.range_server.store.idxfile import SegmentIndex, load_index
 from sbp_back.range_server.store.segment import Segment, segment_path
+from sbp_back.wire.frame import crc32
 from sbp_back.wire.model import Buffer
 
 logger = logging.getLogger(__name__)
 
+PART_BYTES = 4 << 20
+"""Of the object of a range, which has a checksum of its own and is fetched at once."""
 _AHEAD_BYTES = 4 << 20
 """So much behind what is wanted is fetched with it."""
+_FETCHED_BYTES = 32 << 20
+"""Memory for what is fetched, until it is in its file."""
 _FETCHES = 8
 """Objects fetched at once."""
 _SPACE_BITS = 48
@@ -60,6 +68,8 @@ class CachedSegment:
         """Where it begins there."""
         self.rows = ""
         """The object that has its rows, once there is one."""
+        self.rows_at = 0
+        """What :attr:`Segment.moved` was then: later they are others."""
         self._segment = segment
         self.places: list[_Place] = []
         self._positions: list[int] = []
@@ -75,6 +85,18 @@ class CachedSegment:
     def place(self, position: int) -> str:
         place = self.places[max(0, bisect_right(self._positions, position) - 1)]
         return f"object {place.number} of incarnation {place.incarnation}"
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of all its objects."""
+        return [key_of("", place.incarnation, place.number) for place in self.places]
+
+    def _get(self, place: _Place) -> Buffer:
+        return self.bucket.get(key_of("", place.incarnation, place.number))
+
+    def _check(self, place: _Place, data: Buffer) -> None:
+        """Raises DecodeError."""
+        decode(data, place.incarnation, place.number)
 
     def store(self, position: int, parts: Sequence[Buffer]) -> None:
         """The bytes of the object at ``position``. A disk that does not take them costs a fetch later."""
@@ -116,20 +138,22 @@ class CachedSegment:
 
     def bring_place(self, place: _Place) -> None:
         """Fetch one object. Raises ``OSError``."""
-        if not place.there:
+        if place.there:
+            return
+        with self._cache.memory(place.size):
             self._write(place, [self._fetched(place)])
 
     def _fetched(self, place: _Place) -> Buffer:
-        key = key_of("", place.incarnation, place.number)
         until = time.monotonic() + _PATIENCE
         waits = pauses()
         damaged = False
         while True:
             try:
-                data = self.bucket.get(key)
+                data = self._get(place)
                 if len(data) != place.size:
-                    raise OSError(errno.EIO, f"{key} has {len(data)} bytes, not {place.size}")
-                decode(data, place.incarnation, place.number)
+                    what = f"{self.place(place.position)} in {self.bucket.url}"
+                    raise OSError(errno.EIO, f"{what} gives {len(data)} bytes, not {place.size}")
+                self._check(place, data)
                 return data
             except DecodeError as error:
                 if damaged:
@@ -138,7 +162,7 @@ class CachedSegment:
                     return data
                 damaged = True  # by the way, perhaps
             except FileNotFoundError as error:
-                raise OSError(errno.EIO, f"{key} is gone: {error}") from error
+                raise OSError(errno.EIO, f"{self.place(place.position)} is gone: {error}") from error
             except OSError:
                 pause = next(waits)
                 if time.monotonic() + pause > until or self._cache.closed:
@@ -154,6 +178,41 @@ class CachedSegment:
         self._cache.remove(self._segment.path)
 
 
+class RangeSegment(CachedSegment):
+    """The entries of one object of a range, in parts that are fetched one by one. ``crcs``: theirs."""
+
+    def __init__(
+        self, cache: Cache, segment: Segment, bucket: Bucket, log: str, what: RangeObject, crcs: Sequence[int]
+    ) -> None:
+        super().__init__(cache, segment, bucket, log, segment.base)
+        self.what = what
+        self.crcs = array("I", crcs)
+        for number in range(len(self.crcs)):
+            at = number * PART_BYTES
+            self.add(at, 0, number, min(PART_BYTES, what.size - at))
+
+    def place(self, position: int) -> str:
+        return f"object {self.what.key}"
+
+    @property
+    def keys(self) -> list[str]:
+        return [self.what.key]
+
+    def _get(self, place: _Place) -> Buffer:
+        return self.bucket.get_range(self.what.key, place.position, place.position + place.size)
+
+    def _check(self, place: _Place, data: Buffer) -> None:
+        if crc32(data) != self.crcs[place.number]:
+            raise DecodeError(f"{self.what.key} is damaged between {place.position} and {place.position + place.size}")
+
+    def filled(self) -> None:
+        """All of it is in the file, by whoever wrote it."""
+        with self._lock:
+            for place in self.places:
+                place.there = True
+            self.held = self.what.size
+
+
 class Cache:
     """The files of all segments in ``directory``; what an earlier process left there is removed."""
 
@@ -162,6 +221,12 @@ class Cache:
         self.files = files
         self.closed = False
         self._spaces = count()
+        self._range_at = self.space()
+        self._making = threading.Lock()
+        self.counted: Callable[[int], None] = lambda _change: None
+        """Told how many bytes more of memory are held, or fewer; by any thread."""
+        self._held = 0
+        self._room = threading.Condition()
         self._pool = ThreadPoolExecutor(_FETCHES, "anabranch-fetch")
         for path in (*ending(directory, ".seg"), *ending(directory, ".idx")):
             files.unlink(path)
@@ -178,6 +243,36 @@ class Cache:
         segment.source = CachedSegment(self, segment, bucket, log, space)
         self.files.close(self.files.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
         return segment
+
+    def range_segment(self, what: RangeObject, bucket: Bucket, log: str, crcs: Sequence[int]) -> Segment:
+        """A segment that is the object of a range of ``log``, which is in ``bucket``, with an empty file. Raises
+        ``OSError``, and DecodeError for checksums of another number of parts."""
+        if len(crcs) != -(-what.size // PART_BYTES):
+            raise DecodeError(f"{what.key} has not {len(crcs)} parts")
+        with self._making:
+            base = self._range_at
+            self._range_at += what.size
+        segment = Segment(base, what.size, 0, segment_path(self.directory, base))
+        segment.used = what.size
+        segment.sealed = True
+        segment.source = RangeSegment(self, segment, bucket, log, what, crcs)
+        self.files.close(self.files.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+        return segment
+
+    @contextmanager
+    def memory(self, size: int) -> Iterator[None]:
+        """While it is entered ``size`` bytes are fetched; so much of them at once, or one object that is larger."""
+        with self._room:
+            self._room.wait_for(lambda: not self._held or self._held + size <= _FETCHED_BYTES)
+            self._held += size
+        self.counted(size)
+        try:
+            yield
+        finally:
+            self.counted(-size)
+            with self._room:
+                self._held -= size
+                self._room.notify_all()
 
     def fetch(self, of: CachedSegment, wanted: Sequence[_Place], ahead: Sequence[_Place]) -> None:
         """Raises ``OSError`` when one that is wanted cannot be had. When this returns nothing is being written."""
@@ -218,6 +313,11 @@ class Cache:
         """Nothing is fetched any more."""
         self.closed = True
         self._pool.shutdown(cancel_futures=True)
+
+
+def range_object(segment: Segment) -> RangeObject | None:
+    """The object of a range that a segment is; None: it is a part of a log."""
+    return segment.source.what if isinstance(segment.source, RangeSegment) else None
 
 
 def source_of(segment: Segment) -> CachedSegment:

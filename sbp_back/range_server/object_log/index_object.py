@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from struct import Struct as Packing
 
 import msgspec
 from msgspec import Struct
 
 from sbp_back.errors import DecodeError, StoreCorrupt
-from sbp_back.range_server.object_log.cache import CachedSegment
+from sbp_back.range_server.object_log.cache import CachedSegment, RangeSegment
+from sbp_back.range_server.object_log.range_object import RangeObject
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.idxfile import SegmentIndex
 from sbp_back.range_server.store.index import Column, Run, StoreState
@@ -23,13 +25,15 @@ from sbp_back.range_server.store.segment import Segment
 from sbp_back.wire.frame import crc32
 from sbp_back.wire.model import Buffer
 
-_VERSION = 1
+_VERSION = 2
+"""An index that names objects of ranges; those before know none, and one without any is still of version 1."""
 _PLACE = Packing("<IQQI")
 
 
 class SegmentFacts(Struct, array_like=True):
     """``places``: of each object its position, incarnation, number and bytes. ``rows``: the object that has them;
-    empty: they are ``inline``."""
+    empty: they are ``inline``. ``what``: the object of a range that it is, if it is no part of a log; ``places`` are
+    the checksums of its parts then."""
 
     log: str
     base: int
@@ -38,6 +42,7 @@ class SegmentFacts(Struct, array_like=True):
     places: bytes
     rows: str
     inline: bytes
+    what: RangeObject | None = None
 
 
 class Index(Struct, array_like=True):
@@ -53,7 +58,8 @@ _decoder = msgspec.msgpack.Decoder(tuple[int, Index])
 
 def encode_index_object(index: Index) -> bytes:
     """The bytes of the object."""
-    body = msgspec.msgpack.encode((_VERSION, index))
+    version = _VERSION if any(facts.what is not None for facts in index.segments) else 1
+    body = msgspec.msgpack.encode((version, index))
     return crc32(body).to_bytes(4, "big") + body
 
 
@@ -66,16 +72,25 @@ def decode_index_object(data: Buffer) -> Index:
         version, index = _decoder.decode(view[4:])
     except msgspec.MsgspecError as error:
         raise DecodeError(f"the index makes no sense: {error}") from error
-    if version != _VERSION:
-        raise DecodeError(f"the index is of version {version}, this release reads {_VERSION}")
+    if not 1 <= version <= _VERSION:
+        raise DecodeError(f"the index is of version {version}, this release reads up to {_VERSION}")
     return index
 
 
 def pack_places(source: CachedSegment, used: int) -> bytes:
-    """Where the objects of a segment lie, as far as it is ``used``."""
+    """Where the objects of a segment lie, as far as it is ``used``; or what tells whether one's parts are whole."""
+    if isinstance(source, RangeSegment):
+        return source.crcs.tobytes()
     return b"".join(
         [_PLACE.pack(p.position, p.incarnation, p.number, p.size) for p in source.places if p.position < used]
     )
+
+
+def unpack_crcs(packed: bytes) -> Sequence[int]:
+    """Of the parts of a range's object. Raises DecodeError."""
+    if len(packed) % 4:
+        raise DecodeError("the checksums of an object of a range are cut short")
+    return memoryview(packed).cast("I")
 
 
 def unpack_places(source: CachedSegment, packed: bytes) -> None:

@@ -26,6 +26,7 @@ from sbp_back.range_server.object_log.index_object import (
     decode_index_object,
     place_rows,
     restore_state,
+    unpack_crcs,
     unpack_places,
 )
 from sbp_back.range_server.object_log.logs import Logs
@@ -44,14 +45,14 @@ _READS = 16
 
 
 class ReadLog(Struct):
-    """What a log says, and those that were adopted in it: ``segments`` are its own, in order, and ``adopted_segments``
-    those of the others."""
+    """What a log says, and those that were adopted in it: ``segments`` are its own, in order, and ``besides`` those of
+    the others and the objects of ranges."""
 
     name: str
     space: int
     state: StoreState = field(default_factory=StoreState)
     segments: list[Segment] = field(default_factory=list)
-    adopted_segments: list[Segment] = field(default_factory=list)
+    besides: list[Segment] = field(default_factory=list)
     adopted: dict[int, str] = field(default_factory=dict)
     """The names of adopted logs, by their range servers."""
     objects: int = 0
@@ -63,9 +64,9 @@ class ReadLog(Struct):
     def adopt(self, server_id: int, other: ReadLog) -> list[StoredRange]:
         """Have what ``other`` says as one's own; gives its ranges."""
         taken = merge(self.state, other.state)
-        for segment in (*other.segments, *other.adopted_segments):
+        for segment in (*other.segments, *other.besides):
             source_of(segment).rows = ""  # they are in the other log, which is given up
-        self.adopted_segments += [*other.segments, *other.adopted_segments]
+        self.besides += [*other.segments, *other.besides]
         self.adopted[server_id] = other.name
         self.adopted.update(other.adopted)
         self.objects += other.objects
@@ -133,7 +134,7 @@ class LogReader:
                 self._forget(log)
                 continue
             check_whole(log.state, f"log {name}")
-            for segment in (*log.segments, *log.adopted_segments):
+            for segment in (*log.segments, *log.besides):
                 segment.sealed = True
             log.chain = chain
             return log
@@ -192,7 +193,7 @@ class LogReader:
         return self._logs.put(name, chain, mine)
 
     def _forget(self, log: ReadLog) -> None:
-        for segment in (*log.segments, *log.adopted_segments):
+        for segment in (*log.segments, *log.besides):
             self._cache.forget(segment)
 
     def _index(self, name: str, entry: Entry) -> Index:
@@ -229,13 +230,16 @@ class LogReader:
                 space = spaces.get(facts.log)
                 if space is None:
                     space = spaces[facts.log] = self._cache.space()
-                segment = self._cache.segment(
-                    space + facts.base, facts.size, self._logs.log(facts.log), facts.log, space
-                )
-                segment.used = facts.used
+                its = self._logs.log(facts.log)
+                if facts.what is not None:
+                    segment = self._cache.range_segment(facts.what, its, facts.log, unpack_crcs(facts.places))
+                    log.besides.append(segment)
+                else:
+                    segment = self._cache.segment(space + facts.base, facts.size, its, facts.log, space)
+                    segment.used = facts.used
+                    unpack_places(source_of(segment), facts.places)
+                    (log.segments if facts.log == name else log.besides).append(segment)
                 source = source_of(segment)
-                unpack_places(source, facts.places)
-                (log.segments if facts.log == name else log.adopted_segments).append(segment)
                 if fetch is None:
                     rows = SegmentIndex(memoryview(facts.inline))
                 else:

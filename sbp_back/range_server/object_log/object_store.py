@@ -10,6 +10,8 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,11 +21,12 @@ from sbp_back.awaited import Settle, awaited
 from sbp_back.errors import StoreError, StoreVersionError
 from sbp_back.files import ending, make_directories
 from sbp_back.range_server.object_log.bucket import Bucket
-from sbp_back.range_server.object_log.cache import Cache
+from sbp_back.range_server.object_log.cache import Cache, range_object, source_of
 from sbp_back.range_server.object_log.logs import SERVER_ID, AdoptedElsewhereError, Logs
 from sbp_back.range_server.object_log.object_recovery import LogReader, ReadLog, end_ranges
-from sbp_back.range_server.object_log.object_upkeep import CANNOT_REPLACE, ObjectUpkeep
+from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
 from sbp_back.range_server.object_log.object_writer import ObjectWriter
+from sbp_back.range_server.object_log.range_object import RangeObject
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
@@ -34,20 +37,20 @@ from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.store import Store
 from sbp_back.range_server.store.wal_items import Adopt, Control, Done
 from sbp_back.range_server.store.writing import Writing
+from sbp_back.wire.model import ObjectInfo, ObjectMetadata
 
 logger = logging.getLogger(__name__)
 
 _CLUSTER = "identity/cluster_id"
 _PLACEMENT_DRIVER = "identity/placement_driver"
 _PATIENCE = 15.0
+_RUNS_LOOKED_AT = 1000
 _NO_BOUND = 1 << 50
 """Free bytes, as a placement driver is told, which gives a server without room no ranges."""
 
 
 class ObjectStore(Store):
     """See :class:`Store`, whose promises it keeps; a store that does not answer delays what is submitted."""
-
-    cannot_replace = CANNOT_REPLACE
 
     def __init__(self, log: Log, lock: DirectoryLock, opened: _Opened) -> None:
         """Use :meth:`open`."""
@@ -114,9 +117,17 @@ class ObjectStore(Store):
 
     def _make_maintenance(self) -> Upkeep:
         opened = self._opened
-        return ObjectUpkeep(
-            self._log, opened.logs, opened.cache, opened.own, self._incarnation, self._background, self._disk_failing
+        self._upkeep = ObjectUpkeep(
+            self._log,
+            opened.logs,
+            opened.cache,
+            opened.own,
+            self._incarnation,
+            self._background,
+            self._submit,
+            self._disk_failing,
         )
+        return self._upkeep
 
     def _start_writing(self) -> None:
         self._writer.start()
@@ -145,6 +156,42 @@ class ObjectStore(Store):
         super().assign_placement_driver(identity)
         if self.server_id >= 0:
             _write_down(self._opened.logs.root, _PLACEMENT_DRIVER, identity)
+
+    def count_memory(self, counted: Callable[[int], None]) -> None:
+        def tell(change: int) -> None:
+            with suppress(RuntimeError):  # the loop has ended before the last fetch
+                self._require_loop().call_soon_threadsafe(counted, change)
+
+        self._opened.cache.counted = tell
+
+    # --- objects of ranges
+
+    def range_objects(self, stream_id: int, index: int, first: int, end: int, most: int) -> list[ObjectMetadata]:
+        stored = self._log.state.ranges.get((stream_id, index))
+        place = None if stored is None else stored.find(first)
+        found: dict[RangeObject, ObjectMetadata] = {}
+        if stored is None or place is None:
+            return []
+        for run in stored.runs[place[0] : place[0] + _RUNS_LOOKED_AT]:
+            what = range_object(run.segment)
+            if run.first >= end or len(found) == most:
+                break
+            if what is not None and run.segment.indexed and what.end <= end and what.is_plain:
+                key = f"logs/{source_of(run.segment).log}/{what.key}"
+                found[what] = ObjectMetadata(key, what.first, what.end - what.first, what.size, what.sparse)
+        return list(found.values())
+
+    def untold_objects(self, most: int) -> list[ObjectInfo]:
+        untold = self._upkeep.untold
+        found: list[ObjectInfo] = []
+        while untold and len(found) < most:
+            segment = untold.popleft()
+            what = range_object(segment)
+            if what is not None and what.is_plain:
+                epoch = next((run.owner.epoch for run in segment.runs), -1)
+                place = what.stream_id, what.index, epoch, what.first, what.end - what.first
+                found += [ObjectInfo(*place, what.size, what.sparse)] if segment.runs else []
+        return found
 
     # --- others' logs
 
@@ -203,7 +250,7 @@ class ObjectStore(Store):
             super()._apply_control(item)
             return
         item.taken += self._opened.own.adopt(item.stream_id, item.other)
-        self._log.segments[-1:-1] = [*item.other.segments, *item.other.adopted_segments]
+        self._log.segments[-1:-1] = [*item.other.segments, *item.other.besides]
 
 
 class _Adoption(Adopt):
@@ -250,7 +297,7 @@ def _open(logs: Logs, lock: DirectoryLock, options: StoreOptions, cache: Cache) 
         reader.close()
         cache.close()
         raise
-    return _Opened(logs, cache, reader, own, incarnation, [*own.adopted_segments, *own.segments, active])
+    return _Opened(logs, cache, reader, own, incarnation, [*own.besides, *own.segments, active])
 
 
 def _write_down(bucket: Bucket, key: str, value: str) -> None:

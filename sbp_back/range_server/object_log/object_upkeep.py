@@ -1,5 +1,5 @@
-"""What a store of objects does beside its work: it keeps the cache within its bound, writes indexes, and deletes what
-nobody can read any more.
+"""What a store of objects does beside its work: it keeps the cache within its bound, writes indexes and objects of
+ranges (:mod:`.packing`), and deletes what nobody can read any more.
 
 A segment of which nothing can be read is left out of the next index. Its objects are deleted when one more index is
 there, which does not name it either, and after ``object_grace_seconds``. What a process that died had not deleted yet,
@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from sbp_back.errors import StoreError, StoreFailed
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
-from sbp_back.range_server.object_log.cache import Cache, source_of
+from sbp_back.range_server.object_log.cache import Cache, range_object, source_of
 from sbp_back.range_server.object_log.chain import Chain, Entry
 from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, key_of
 from sbp_back.range_server.object_log.index_object import (
@@ -29,16 +30,18 @@ from sbp_back.range_server.object_log.index_object import (
 )
 from sbp_back.range_server.object_log.logs import Logs
 from sbp_back.range_server.object_log.object_recovery import ReadLog
+from sbp_back.range_server.object_log.packing import Packing
+from sbp_back.range_server.object_log.range_object import PREFIX
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.idxfile import SegmentIndex, encode_index
 from sbp_back.range_server.store.log import Background, Log
+from sbp_back.range_server.store.moving import Moving
 from sbp_back.range_server.store.recovery import columns_of, rebind
-from sbp_back.range_server.store.replacing import Replacement
 from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.wal_items import Item
 
 logger = logging.getLogger(__name__)
 
-CANNOT_REPLACE = "a log in objects (sbp.durability = object) replaces nothing yet"
 _DELETED_AT_ONCE = 500
 _FENCED = "somebody else has taken over this range server's log: its indexes count no more, and it ends"
 
@@ -52,7 +55,7 @@ class _Doomed(Struct):
     since: float
 
 
-class ObjectUpkeep:
+class ObjectUpkeep(Moving):
     """All methods belong to the event loop but :meth:`save_everything`; see
     :class:`~sbp_back.range_server.store.maintenance.Upkeep`."""
 
@@ -64,14 +67,14 @@ class ObjectUpkeep:
         own: ReadLog,
         incarnation: int,
         background: Background,
+        submit: Callable[[Item], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._log = log
+        super().__init__(log, background, submit)
         self._logs = logs
         self._cache = cache
         self._own = own
         self._incarnation = incarnation
-        self._background = background
         self._failed = failed
         self._chain: Chain = own.chain
         self._bucket = logs.log(own.name)
@@ -82,15 +85,15 @@ class ObjectUpkeep:
         self._keys: list[str] = []
         """The objects of the newest indexes."""
         self._doomed: list[_Doomed] = []
+        self._old_rows: list[str] = []
+        """Objects with rows that others have taken the place of, since the newest index."""
+        self._packing = Packing(log, cache, self._bucket, own.name, background, self._failing, self._doom)
+        self.untold = deque(segment for segment in log.segments if range_object(segment) is not None)
+        """Objects of ranges that count, and that the placement driver may not have been told of."""
         self._busy = False
-        self._closed = False
         self._again_at = 0.0
         self._tidied = False
         self._next_at = time.monotonic() + log.options.object_index_seconds
-
-    def close(self) -> None:
-        """Nothing new is begun."""
-        self._closed = True
 
     def rolled(self) -> None:
         self.look()
@@ -101,14 +104,24 @@ class ObjectUpkeep:
     def look(self) -> None:
         """Do whatever is to be done."""
         self._shrink()
-        if self._busy or self._closed or time.monotonic() < self._again_at:
+        if self._closed:
+            return
+        self._retain()
+        if self._packing.idle:
+            self._evacuate()
+        if self._busy or time.monotonic() < self._again_at:
             return
         if not self._tidied:
             self._tidy()
-        elif self._is_due():
+            return
+        self._packing.look()
+        if self._is_due():
             self._write_index()
         else:
             self._delete()
+
+    def _settled(self) -> list[Segment]:
+        return [segment for segment in self._log.segments[:-1] if segment.sealed]
 
     def _shrink(self) -> None:
         """What was read the longest ago leaves the cache first."""
@@ -123,11 +136,15 @@ class ObjectUpkeep:
             log.opened.close(segment)
             source_of(segment).drop()
 
+    @staticmethod
+    def _weight(segment: Segment) -> int:
+        return segment.live  # the rest lies in objects of ranges by now, or is about to be deleted
+
     # --- indexes
 
     def _is_due(self) -> bool:
         new = self._log.next_seq - self._indexed
-        if not new and not self._dead():
+        if not new and not self._dead() and not self._packing.made:
             # What waits to be deleted waits for one more index.
             return any(one.index >= self._indexes for one in self._doomed) and time.monotonic() >= self._next_at
         return new >= self._log.options.object_index_every or time.monotonic() >= self._next_at
@@ -143,6 +160,7 @@ class ObjectUpkeep:
             log.opened.forget(segment)
         work = self._snapshot()
         next_seq = log.next_seq
+        made, self._packing.made = self._packing.made, []
         self._busy = True
 
         def written(result: tuple[str, list[tuple[Segment, SegmentIndex]]] | OSError) -> None:
@@ -151,11 +169,13 @@ class ObjectUpkeep:
                 log.segments[:0] = dead
                 for segment in dead:
                     segment.deleted = False
-                self._note("writing an index", result)
+                self._packing.made += made
+                self._failing("writing an index", result)
                 return
             key, indexes = result
             for segment, rows in indexes:
                 rebind(segment, rows)
+            self.untold += made
             self._indexed = next_seq
             self._indexes += 1
             self._next_at = time.monotonic() + log.options.object_index_seconds
@@ -164,10 +184,12 @@ class ObjectUpkeep:
             self._keys.append(key)
             if len(self._keys) > 2:
                 self._doom(self._bucket, [self._keys.pop(0)])
+            self._doom(self._bucket, self._old_rows)
+            self._old_rows = []
             for segment in dead:
                 source = source_of(segment)
                 rows_key = [source.rows] if source.rows else []
-                self._doom(source.bucket, [key_of("", p.incarnation, p.number) for p in source.places])
+                self._doom(source.bucket, source.keys)
                 self._doom(self._bucket, rows_key)
                 self._cache.forget(segment)
 
@@ -186,16 +208,16 @@ class ObjectUpkeep:
         parts = []
         for segment in log.segments:
             columns = None
-            if not source_of(segment).rows:
+            if not _rows_hold(segment):
                 columns = columns_of(segment)
                 if not segment.sealed or segment is log.active:
                     columns = [(*run[:5], copied(run[5]), copied(run[6])) for run in columns]
-            parts.append((segment, segment.used, segment.sealed and segment is not log.active, columns))
+            parts.append((segment, segment.used, segment.sealed and segment is not log.active, segment.moved, columns))
 
         def put() -> tuple[str, list[tuple[Segment, SegmentIndex]]]:
             indexes: list[tuple[Segment, SegmentIndex]] = []
             facts = []
-            for segment, used, sealed, columns in parts:
+            for segment, used, sealed, moved, columns in parts:
                 source = source_of(segment)
                 inline = b""
                 if columns is not None:
@@ -204,11 +226,16 @@ class ObjectUpkeep:
                         key = f"rows/{os.urandom(UNIQUE_BYTES).hex()}"
                         self._bucket.put_again(key, rows, PATIENCE)
                         indexes.append((segment, self._cache.rows(segment, rows)))
-                        source.rows = key
+                        if source.rows:
+                            self._old_rows.append(source.rows)
+                        source.rows, source.rows_at = key, moved
                     else:
                         inline = bytes(rows)
                 places = pack_places(source, used)
-                facts.append(SegmentFacts(source.log, source.base, segment.size, used, places, source.rows, inline))
+                what = range_object(segment)
+                facts.append(
+                    SegmentFacts(source.log, source.base, segment.size, used, places, source.rows, inline, what)
+                )
             key = f"index/{os.urandom(UNIQUE_BYTES).hex()}"
             content = encode_index_object(Index(checkpoints.encode(state), adopted, facts))
             self._bucket.put_again(key, content, PATIENCE)
@@ -252,7 +279,7 @@ class ObjectUpkeep:
             self._busy = False
             self._doomed = [one for one in self._doomed if one.keys]
             if isinstance(result, OSError):
-                self._note("deleting objects", result)
+                self._failing("deleting objects", result)
             else:
                 logger.info("%d objects of log %s are deleted, nothing of them can be read", result, self._own.name)
 
@@ -261,11 +288,11 @@ class ObjectUpkeep:
     def _tidy(self) -> None:
         """Find what earlier incarnations have left: by listing, once."""
         known: dict[tuple[str, int], set[int]] = {}
-        names = set()
+        names: set[str] = set()
         for segment in self._log.segments:
             source = source_of(segment)
-            names.add(source.rows)
-            for place in source.places:
+            names |= _named(segment)
+            for place in () if range_object(segment) is not None else source.places:
                 known.setdefault((source.log, place.incarnation), set()).add(place.number)
         names |= {entry.index for entry in (self._chain.last, self._chain.before) if entry is not None}
         adopted = list(self._own.adopted.values())
@@ -275,7 +302,8 @@ class ObjectUpkeep:
             found = []
             for name in (self._own.name, *adopted):
                 bucket = self._logs.log(name)
-                keys = [key for prefix in ("index/", "rows/") for key in bucket.list(prefix) if key not in names]
+                listed = [key for prefix in ("index/", "rows/", PREFIX) for key in bucket.list(prefix)]
+                keys = [key for key in listed if key not in names]
                 for incarnation in (int(one, 16) for one in bucket.directories("log/")):
                     if (name, incarnation) == (self._own.name, self._incarnation):
                         continue
@@ -292,7 +320,7 @@ class ObjectUpkeep:
         def tidied(result: list[tuple[Bucket, list[str]]] | OSError) -> None:
             self._busy = False
             if isinstance(result, OSError):
-                self._note("looking for objects that nobody needs", result)
+                self._failing("looking for objects that nobody needs", result)
                 return
             self._tidied = True
             for bucket, keys in result:
@@ -300,16 +328,10 @@ class ObjectUpkeep:
 
         self._background(find, tidied)
 
-    def _note(self, what: str, error: OSError) -> None:
-        stats = self._log.stats
-        stats.maintenance_errors += 1
-        stats.last_maintenance_error = f"{what}: {error}"
+    def _failing(self, what: str, error: Exception) -> None:
+        self._note(StoreError(f"{what}: {error}"))
         logger.warning("%s: %s", what, error)
         self._again_at = time.monotonic() + 1.0
-
-    def replace(self, change: Replacement) -> None:
-        """Not yet."""
-        change.done(StoreError(CANNOT_REPLACE))
 
     def save_everything(self) -> None:
         """An orderly end: the next start reads an index only. Blocks."""
@@ -318,3 +340,15 @@ class ObjectUpkeep:
                 self._snapshot()()
             except StoreError as error:
                 logger.warning("no index at the end: %s", error)
+
+
+def _rows_hold(segment: Segment) -> bool:
+    """Whether the object that has the rows of a segment still tells where its entries are found."""
+    source = source_of(segment)
+    return bool(source.rows) and source.rows_at == segment.moved
+
+
+def _named(segment: Segment) -> set[str]:
+    """Objects of a segment that are told by their names."""
+    what = range_object(segment)
+    return {source_of(segment).rows} | (set() if what is None else {what.key})

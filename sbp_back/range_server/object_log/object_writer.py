@@ -29,7 +29,7 @@ from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.tails import Tails
-from sbp_back.range_server.store.wal_items import Append, Control, Group, Item, Roll
+from sbp_back.range_server.store.wal_items import Append, Control, Copies, Group, Item, Roll
 from sbp_back.range_server.store.writing import STOP, Writing
 from sbp_back.wire.model import Buffer
 
@@ -182,6 +182,8 @@ class ObjectWriter(Writing):
             self._add_append(item)
         elif isinstance(item, Control):
             self._add_control(item)
+        elif type(item) is Copies:
+            self._add_copies(item)
         elif type(item) is Roll:
             self._roll(item)
         else:
@@ -238,10 +240,21 @@ class ObjectWriter(Writing):
         building.body_bytes += item.bytes
         self._joined(building, item, before)
 
+    def _add_copies(self, item: Copies) -> None:
+        if group_bytes(len(item.entries), item.bytes) > self._segment.size:
+            item.error = StoreError(f"{item.bytes} bytes at once do not fit into a segment")
+            self._follow(item)
+            return
+        building = self._building(RECORD_BYTES * len(item.entries) + item.bytes)
+        before = building.size
+        self._ends.place_copies(item, building.records, building.bodies)
+        building.body_bytes += item.bytes
+        self._joined(building, item, before)
+
     def _add_control(self, item: Control) -> None:
         building = self._building(RECORD_BYTES)
         before = building.size
-        item.lsn = self._segment.base + building.position + len(building.records)
+        item.lsn = self._segment.origin + building.position + len(building.records)
         item.error = self._ends.apply(item)
         if item.error is not None or not item.written:
             self._follow(item)
@@ -294,8 +307,9 @@ class ObjectWriter(Writing):
         try:
             if building.content is None:
                 building.started = time.perf_counter()
-                base = segment.base - self._space
-                content = encode_object(base, segment.size, building.position, building.records, building.bodies)
+                content = encode_object(
+                    segment.origin, segment.size, building.position, building.records, building.bodies
+                )
                 with memoryview(content) as view:
                     (head, _body) = self._log.content(numbered, view[HEAD_BYTES:])
                     view[:HEAD_BYTES] = head

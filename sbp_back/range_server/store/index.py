@@ -294,6 +294,7 @@ class StoredRange:
                 number += 1
                 continue
             parts = run.without(low, high)
+            run.segment.moved += 1
             self._replace(number, parts)
             number += len(parts)
 

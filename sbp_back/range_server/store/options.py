@@ -46,6 +46,13 @@ class StoreOptions(Struct):
     object_cache_bytes: int = 4096 * MIB
     """Bound of what is kept on the local disk of objects; at least three segments."""
 
+    object_range_bytes: int = 64 * MIB
+    """Entries of a range that lie among others' are written again as an object of about this size, at most twice as
+    large."""
+
+    object_mixed_bytes: int = 1024 * MIB
+    """So much may lie among others' before ranges get objects that are smaller."""
+
     group_max_bytes: int = 8 * MIB
     """A group takes no further append once it is this large (one larger append still makes a group)."""
 
@@ -108,6 +115,8 @@ class StoreOptions(Struct):
                 raise ValueError("durability 'object' needs to know where the objects are (sbp.objects)")
             if self.object_cache_bytes < 3 * self.segment_bytes:
                 raise ValueError("the cache of objects must have room for three segments")
+            if not 1 <= self.object_range_bytes <= MAX_SEGMENT_BYTES // 2:
+                raise ValueError(f"object_range_bytes must be from 1 to {MAX_SEGMENT_BYTES // 2}")
         if self.group_max_bytes < 1 or self.group_max_records < 1:
             raise ValueError("group limits must be positive")
         if not 0.0 <= self.evacuate_below < 1.0:

@@ -79,7 +79,7 @@ def apply_records(
                 adopt(stream_id, base)
             else:
                 copies.apply()
-                lsn = segment.base + group.position + number
+                lsn = segment.origin + group.position + number
                 apply_control(state, kind, stream_id, index, epoch, base, lsn)
         position += length
     copies.apply()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class Source(Protocol):
     """Where bytes of a segment come from whose file is only a cache of them. Called by any thread."""
 
+    base: int
+    """Where the segment begins in its log."""
+
     def lacks(self, begin: int, end: int) -> bool:
         """Whether the file has not all of ``[begin, end)``. Its segment is pinned."""
 
@@ -43,6 +46,7 @@ class Segment:
         "fd",
         "indexed",
         "live",
+        "moved",
         "path",
         "pins",
         "runs",
@@ -65,6 +69,8 @@ class Segment:
         self.indexed = False
         self.damaged = False
         """A survivor could not be read, or not be moved, by evacuation: the segment stays as it is."""
+        self.moved = 0
+        """How often entries that lie here were found elsewhere from then on."""
         self.deleted = False
         self.fd = -1
         self.pins = 0
@@ -88,6 +94,11 @@ class Segment:
     @property
     def end(self) -> int:
         return self.base + self.size
+
+    @property
+    def origin(self) -> int:
+        """Where it begins in its log, in whichever process: ``base`` tells several logs of one apart."""
+        return self.base if self.source is None else self.source.base
 
     @property
     def index_path(self) -> Path:

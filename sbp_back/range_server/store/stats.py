@@ -46,6 +46,8 @@ class StoreStats(Struct):
     """Appends are being refused for want of space."""
     segments_deleted: int = 0
     evacuated_bytes: int = 0
+    packed_bytes: int = 0
+    """Objects of ranges that were written."""
     replacing_bytes: int = 0
     """Entries that were written in the place of others."""
     checkpoints: int = 0

@@ -36,7 +36,7 @@ from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done,
 from sbp_back.range_server.store.wal_writer import SMALL_BYTES, WalWriter
 from sbp_back.range_server.store.writing import Writing
 from sbp_back.wire.entry import entry_crc
-from sbp_back.wire.model import Entry
+from sbp_back.wire.model import Entry, ObjectInfo, ObjectMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -379,6 +379,19 @@ class Store:
         """Bytes of payload of the entries that begin from each of ``offsets``, ascending, up to the next one; one fewer
         than there are offsets."""
         return self._log.state.bytes_between(stream_id, offsets)
+
+    def count_memory(self, counted: Callable[[int], None]) -> None:
+        """Have ``counted`` told on the loop, once the store is started, how many bytes more, or fewer, it holds beside
+        what was asked of it."""
+
+    def range_objects(self, stream_id: int, index: int, first: int, end: int, most: int) -> list[ObjectMetadata]:
+        """The objects of a range, in order, that have some of the offsets ``[first, end)`` and none beyond; ``most``
+        of them."""
+        return []
+
+    def untold_objects(self, most: int) -> list[ObjectInfo]:
+        """Objects of ranges that the placement driver is to be told of, each once; again at the next start."""
+        return []
 
     def write_gathered(self) -> None:
         """All that this cycle brings has been appended: what is little is written now, or else the thread told."""

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from sbp_back.errors import DiskFull, StoreError
 from sbp_back.range_server.store.format import RECORD, RecordType
 from sbp_back.range_server.store.index import StoredRange
-from sbp_back.range_server.store.wal_items import Adopt, Append, Control
+from sbp_back.range_server.store.wal_items import Adopt, Append, Control, Copies
 from sbp_back.wire.model import Buffer, Entry
 
 _APPEND = int(RecordType.APPEND)
+_RELOCATE = int(RecordType.RELOCATE)
 
 
 class Tail:
@@ -80,6 +81,29 @@ class Tails:
             bodies.append(prefix)
             bodies.append(payload)
         return None
+
+    @staticmethod
+    def place_copies(item: Copies, records: list[bytes], bodies: list[Buffer]) -> None:
+        """Record headers and bodies of entries that are written again, behind those that are there. A copy is of the
+        very range it was made for, which the position of that one's creation tells."""
+        for stored, entry in zip(item.owners, item.entries, strict=True):
+            prefix, payload = entry.prefix, entry.payload
+            length = len(prefix) + len(payload)
+            lsn, base = stored.created_lsn, entry.base_offset
+            records.append(
+                RECORD.pack(
+                    _RELOCATE,
+                    entry.crc,
+                    entry.stream_id,
+                    lsn,
+                    base,
+                    entry.timestamp,
+                    entry.range_index,
+                    entry.count,
+                    length,
+                )
+            )
+            bodies += (prefix, payload)
 
     def mark_short(self, entries: list[Entry]) -> None:
         """They were refused for want of space."""

@@ -71,8 +71,6 @@ GROUP_SECONDS = 0.03
 _LEAST_BYTES = 1024 * 1024
 """A group takes so much whatever the disk's speed, so that what a flush takes by itself does not count for much."""
 
-_RELOCATE = int(RecordType.RELOCATE)
-
 
 class WalWriter(Writing):
     """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails, or if the
@@ -329,22 +327,7 @@ class WalWriter(Writing):
                 return False
             error = room if room is not True else None
         if error is None:
-            for stored, entry in zip(item.owners, item.entries, strict=True):
-                length = len(entry.prefix) + len(entry.payload)
-                self._records.append(
-                    RECORD.pack(
-                        _RELOCATE,
-                        entry.crc,
-                        entry.stream_id,
-                        stored.created_lsn,
-                        entry.base_offset,
-                        entry.timestamp,
-                        entry.range_index,
-                        entry.count,
-                        length,
-                    )
-                )
-                self._bodies += (entry.prefix, entry.payload)
+            self._ends.place_copies(item, self._records, self._bodies)
             self._body_bytes += item.bytes
         item.error = error
         self._group.items.append(item)

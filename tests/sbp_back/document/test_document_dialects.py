@@ -367,6 +367,7 @@ async def test_a_placement_driver_of_an_older_format_is_upgraded(tmp_path: Path)
         db.execute("ALTER TABLE streams DROP COLUMN inside")
         db.execute("DROP TABLE news")
         db.execute("DROP TABLE adopted")
+        db.execute("DROP TABLE objects")
         db.execute("DROP TABLE row_sums")
         db.execute("PRAGMA user_version = 1")
     async with running(tmp_path) as embedded:

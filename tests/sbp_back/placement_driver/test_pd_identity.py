@@ -103,6 +103,7 @@ async def test_a_state_of_an_older_format_gets_an_identity(tmp_path: Path, versi
             db.execute("ALTER TABLE streams DROP COLUMN inside")
         db.execute("DROP TABLE row_sums")
         db.execute("DROP TABLE adopted")
+        db.execute("DROP TABLE objects")
         if version == 1:
             db.execute("ALTER TABLE ranges DROP COLUMN document")
         db.execute(f"PRAGMA user_version = {version}")
@@ -125,6 +126,7 @@ async def test_a_state_without_its_identity_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("DROP TABLE row_sums")
         db.execute("DROP TABLE adopted")
+        db.execute("DROP TABLE objects")
         db.execute("PRAGMA user_version = 5")
     with pytest.raises(StateError, match="lost its identity"):
         pd_state(path, asyncio.get_running_loop())

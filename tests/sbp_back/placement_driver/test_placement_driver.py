@@ -938,3 +938,41 @@ async def test_a_session_joins_once_for_every_server_that_reports_over_it(bench:
     assert await chosen() == {1}
     await bench.heartbeat(0)
     assert 0 in await chosen()
+
+
+async def test_objects_of_ranges_are_remembered_until_they_are_gone(bench: Bench) -> None:
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    assert (await bench.create(stream_id, 1, 0, 0)).status.ok
+
+    async def commit(start: int, count: int, index: int = 0, size: int = 10) -> int:
+        known = m.ObjectInfo(stream_id, index, 1, start, count, size, b"12345678")
+        return int((await bench.call(m.CommitObjectRequest(known))).status.code)
+
+    async def known() -> list[tuple[int, int]]:
+        found = await bench.state_of(lambda tx: tx.objects_of_stream(stream_id))
+        assert all((one.index, one.epoch, one.size, one.sparse) == (0, 1, 10, b"12345678") for one in found)
+        return [(one.start, one.count) for one in found]
+
+    for start in (0, 10, 20, 10):
+        assert await commit(start, 10) == m.OK
+    assert await known() == [(0, 10), (10, 10), (20, 10)]
+    await bench.restart()
+    await bench.servers(1)
+    assert await commit(5, 20) == m.OK
+    assert await known() == [(5, 20)], "in the place of what it has offsets of"
+    assert await commit(25, 5) == m.OK
+    for wrong in ((-1, 5, 0, 10), (30, 0, 0, 10), (30, 5, 0, 0)):
+        assert await commit(*wrong) == ErrorCode.BAD_REQUEST
+    assert await commit(30, 5, 1) == ErrorCode.RANGE_NOT_FOUND
+    assert (await bench.seal(stream_id, 1, 0, 32)).status.ok
+    assert await commit(30, 5) == ErrorCode.BAD_REQUEST
+    assert (await bench.call(m.TrimStreamRequest(stream_id, 26))).status.ok
+    assert await known() == [(25, 5)]
+    assert await commit(10, 10) == m.OK
+    assert await known() == [(25, 5)], "it was trimmed meanwhile"
+    assert (await bench.call(m.DeleteStreamRequest(stream_id))).status.ok
+    assert await known() == []
+    assert await commit(25, 5) == ErrorCode.NOT_FOUND
+    missing = m.ObjectInfo(stream_id + 1, 0, 1, 0, 1, 1)
+    assert (await bench.call(m.CommitObjectRequest(missing))).status.code == ErrorCode.NOT_FOUND

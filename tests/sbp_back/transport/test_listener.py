@@ -161,7 +161,7 @@ async def test_entries_arrive_and_leave_whole() -> None:
     ("opcode", "code"),
     [
         (0x2003, ErrorCode.UNSUPPORTED_OPERATION),
-        (0x5001, ErrorCode.UNSUPPORTED_OPERATION),
+        (0x6001, ErrorCode.UNSUPPORTED_OPERATION),
         (0x7777, ErrorCode.UNKNOWN_OPERATION),
     ],
 )

@@ -39,8 +39,6 @@ def object_options(bucket: Path, **changes: object) -> StoreOptions:
 class ObjectMachine(StoreMachine):
     """The model of every store; a crash takes the machine with it, and its process lives on without knowing."""
 
-    replaces = False
-
     def __init__(self) -> None:
         self.lost: list[Driver] = []
         super().__init__()
@@ -49,6 +47,8 @@ class ObjectMachine(StoreMachine):
         self.options = object_options(
             self.directory / "bucket",
             object_cache_bytes=192 * KIB,
+            object_range_bytes=16 * KIB,
+            object_mixed_bytes=64 * KIB,
             object_index_every=5,
             object_index_seconds=0.05,
             object_grace_seconds=0.0,

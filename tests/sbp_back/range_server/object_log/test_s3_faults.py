@@ -196,3 +196,25 @@ async def test_credentials_that_are_wrong_at_the_start_are_told(tmp_path: Path, 
             patch.setattr(f"sbp_back.range_server.object_log.{module}.PATIENCE", 0.1)
         with pytest.raises(StoreError, match=r"objects cannot be reached.*(AccessDenied|403)"):
             ObjectStore.open(tmp_path / "one", options())
+
+
+@pytest.mark.parametrize("fault", [slow_down, answer_lost, truncated_upload], ids=lambda fault: str(fault.__name__))
+async def test_objects_of_ranges_are_written_in_spite_of_faults(tmp_path: Path, faults: Faults, fault: Fault) -> None:
+    small = options(object_range_bytes=32 * KIB, object_mixed_bytes=64 * KIB, object_cache_bytes=192 * KIB)
+    driver = Driver(tmp_path / "one", small)
+    faults.fault = sometimes(fault, 0.2)
+    await driver.create(1)
+    await driver.create(2)
+    for base in range(60):
+        await driver.append(*(make_entry(stream, base, size=4 * KIB) for stream in (1, 2)))
+    async with asyncio.timeout(60):
+        while driver.store.stats.packed_bytes < 300 * KIB or driver.store.stats.segments_deleted < 2:
+            await asyncio.sleep(0.02)
+    assert faults.met > 5
+    faults.fault = None
+    driver.reopen()
+    other = Driver(tmp_path / "two", small)
+    for stream in (1, 2):
+        got = [entry_bytes(entry) for entry in await other.read_all(stream)]
+        assert got == [entry_bytes(make_entry(stream, base, size=4 * KIB)) for base in range(60)]
+    other.close()

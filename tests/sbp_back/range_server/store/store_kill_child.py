@@ -8,13 +8,29 @@ import sys
 from pathlib import Path
 
 from sbp_back.errors import StoreError
+from sbp_back.range_server.store import StoreOptions
 from tests.sbp_back.range_server.store.store_harness import Driver, make_entry, small_options
 
 STREAMS = 5
 
 
+def kill_options(path: Path, durability: str) -> StoreOptions:
+    """With objects, what lies among others' is written again all the time."""
+    return small_options(
+        segment_bytes=1 << 18,
+        maintenance_seconds=0.01,
+        durability=durability,
+        objects=f"file://{path.parent}/bucket",
+        object_linger_seconds=0.001,
+        object_range_bytes=1 << 16,
+        object_mixed_bytes=1 << 19,
+        object_index_seconds=0.05,
+        object_grace_seconds=0.0,
+    )
+
+
 async def write_until_killed(path: Path, durability: str) -> None:
-    options = small_options(segment_bytes=1 << 18, maintenance_seconds=0.01, durability=durability)
+    options = kill_options(path, durability)
     driver = Driver(path, options)
     store = driver.store
     for stream in range(STREAMS):

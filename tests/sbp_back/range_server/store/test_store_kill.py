@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.sbp_back.range_server.store.store_harness import Driver, entry_bytes, make_entry, small_options
+from tests.sbp_back.range_server.store.store_harness import Driver, entry_bytes, make_entry
+from tests.sbp_back.range_server.store.store_kill_child import kill_options
 
 ROOT = Path(__file__).parents[4]
 CYCLES = 6
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("durability", ["fsync", "os", "object"])
 async def test_kill_9_at_full_speed(tmp_path: Path, durability: str) -> None:
     path = tmp_path / "store"
+    options = kill_options(path, durability)
     acknowledged: dict[int, int] = {}
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for cycle in range(CYCLES):
@@ -44,7 +46,7 @@ async def test_kill_9_at_full_speed(tmp_path: Path, durability: str) -> None:
                 acknowledged[stream] = max(acknowledged.get(stream, 0), end)
         child.stdout.close()
         assert child.wait() == -signal.SIGKILL
-        async with Driver(path, small_options(segment_bytes=1 << 18)) as driver:
+        async with Driver(path, options) as driver:
             for stream, end in acknowledged.items():
                 stored = driver.store.ranges[stream, 0]
                 assert stored.next_offset >= end

@@ -47,8 +47,6 @@ class StoreMachine(RuleBasedStateMachine):
     """One stream has one range at a time (index 0); deletion makes room for a new one under the same name."""
 
     durability = "os"
-    replaces = True
-    """Whether entries may be replaced by others; what does not is to refuse, and keep what is there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +125,7 @@ class StoreMachine(RuleBasedStateMachine):
             new.append(make_entry(stream, base, end - base, data.draw(st.sampled_from([60, 3000])), fill=self.fill))
             at += many
         older = older and there.epoch > 0
-        expected = self.replaces and not older
+        expected = not older
         assert self.attempt("replace", there.epoch - older, old, new) == expected
         if expected:
             at = there.entries.index(old[0])

@@ -15,7 +15,7 @@ from sbp_back.errors import DiskFull, StoreError
 from sbp_back.range_server.store.maintenance import Maintenance
 from sbp_back.wire.entry import pack_entry, parse_entry
 from sbp_back.wire.model import Entry
-from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
+from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry
 
 
 async def filled(driver: Driver, count: int = 10, size: int = 100, stream: int = 1) -> list[Entry]:
@@ -193,14 +193,3 @@ def test_substitutes_tell_what_was_confirmed_and_what_stays_is_what_was_read() -
         7,
     )
     assert new[1] is foreign
-
-
-async def test_a_log_in_objects_says_that_it_replaces_nothing(tmp_path: Path) -> None:
-    options = small_options(
-        durability="object", objects=f"file://{tmp_path / 'objects'}", object_cache_bytes=1024 * KIB
-    )
-    async with Driver(tmp_path / "store", options) as driver:
-        old = await filled(driver, 3)
-        assert "replaces nothing" in driver.store.cannot_replace
-        with pytest.raises(StoreError, match="replaces nothing"):
-            await driver.replace(3, old[:1], [make_entry(1, 0, 2, 10, fill=1)])
