@@ -71,6 +71,9 @@ def main() -> int:
         default=",".join(name for name, target in TARGETS.items() if not target.asked_for),
         help=f"of {', '.join(TARGETS)}",
     )
+    parser.add_argument(
+        "--tree", type=Path, default=None, help="another checkout, whose nodes are before-fsync and -os"
+    )
     parser.add_argument("--only", default="", help="regular expression on the names of workloads")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to measure")
     parser.add_argument("--output", type=Path, default=None, help="directory of the results")
@@ -79,6 +82,8 @@ def main() -> int:
     unknown = [name for name in names if name not in TARGETS]
     if unknown:
         parser.error(f"unknown target {', '.join(unknown)}; there are {', '.join(TARGETS)}")
+    if args.tree is None and any(TARGETS[name].kind == "before" for name in names):
+        parser.error("nodes of before are those of --tree")
     rounds = args.rounds or (1 if args.quick else 3)
     output = args.output or (ROOT / "build" / "bench-results" if args.quick else ROOT / "benchmarks" / "results")
     chosen = [workload for workload in workloads(quick=args.quick) if re.search(args.only, workload.name)]
@@ -91,7 +96,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=args.data) as scratch, contextlib.ExitStack() as stack:
         benches: dict[str, Bench] = {}
         for name in names:
-            server = TARGETS[name].server(Path(scratch))
+            server = TARGETS[name].server(Path(scratch), args.tree)
             stack.callback(server.stop)
             results.start[name] = launch(server)
             print(f"{results.start[name]['seconds']:12.2f} s      {name:16} start to first metadata", flush=True)

@@ -61,7 +61,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def markdown(results: Results, workloads: Sequence[Workload], targets: Sequence[str]) -> str:
     """Tables of medians, with a ratio for every pair of targets that promise the same durability."""
-    pairs = [(ours, theirs) for ours, theirs in RIVALS.items() if ours in targets and theirs in targets]
+    pairs = [(ours, theirs) for ours, theirs in RIVALS if ours in targets and theirs in targets]
     lines = ["# Benchmark", "", on_machine(results.machine), ""]
     lines += [f"Run with: {', '.join(f'{k}={v}' for k, v in results.options.items())}. Medians of the rounds.", ""]
     lines += ["What an acknowledgement survives:", ""]

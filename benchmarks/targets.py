@@ -23,14 +23,19 @@ class Target:
     promise: str
     asked_for: bool = False
 
-    def server(self, directory: Path) -> Server:
-        """A server of this kind, not started, with its data below ``directory``."""
+    def server(self, directory: Path, tree: Path | None = None) -> Server:
+        """A server of this kind, not started, with its data below ``directory``; ``tree`` is another checkout with an
+        environment of its own, whose node it is if this target is one of before."""
         place = directory / self.name
         if self.kind == "kafka":
             return KafkaBroker(place, heap="1g", settings=dict(self.settings))
         if self.kind == "document":
             return DocumentNode(place / "data", settings=self.settings, backend_settings=self.settings)
-        return NodeProcess(place / "data", settings=self.settings)
+        node = NodeProcess(place / "data", settings=self.settings)
+        if self.kind == "before":
+            assert tree is not None
+            node.python = [str(tree.absolute() / ".venv/bin/python"), "-P"]  # not what lies in this directory
+        return node
 
 
 TARGETS = {
@@ -45,6 +50,8 @@ TARGETS = {
             {"log.flush.interval.messages": "1"},
             "power loss: flush.messages=1, flushed before acknowledged",
         ),
+        Target("before-fsync", "before", {"sbp.durability": "fsync"}, "power loss; of --tree", asked_for=True),
+        Target("before-os", "before", {"sbp.durability": "os"}, "death of the process; of --tree", asked_for=True),
         Target(
             "workers-2-fsync",
             "anabranch",
@@ -68,5 +75,10 @@ TARGETS = {
         ),
     )
 }
-# Whom a target is compared with: the one that promises the same.
-RIVALS = {"anabranch-fsync": "kafka-flush-1", "anabranch-os": "kafka-default"}
+# Whom a target is compared with: those that promise the same.
+RIVALS = (
+    ("anabranch-fsync", "kafka-flush-1"),
+    ("anabranch-os", "kafka-default"),
+    ("anabranch-fsync", "before-fsync"),
+    ("anabranch-os", "before-os"),
+)

@@ -51,6 +51,7 @@ class NodeProcess:
         start_seconds: float = 60.0,
     ) -> None:
         self.data = data
+        self.python = [sys.executable]
         self.settings = dict(settings or {})
         self.listen = dict(listen) if listen is not None else dict.fromkeys(FRONTS, ANY)
         if self.settings.get("cluster.database"):
@@ -95,7 +96,7 @@ class NodeProcess:
 
     def command(self) -> list[str]:
         """The command line of the next start."""
-        command = [sys.executable, "-m", "bridges", "serve", "--data", str(self.data)]
+        command = [*self.python, "-m", "bridges", "serve", "--data", str(self.data)]
         # What nobody asked for stays closed: usual ports are for one node of a machine. A node whose data is elsewhere
         # has no listeners of the backend.
         own = self.settings.get("sbp.mode", "embedded") == "embedded"
