@@ -22,7 +22,6 @@ from pravega_front.service.table_life import DroppedTables
 from pravega_front.settings import PravegaSettings
 
 if TYPE_CHECKING:
-    from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
 
 #: The controller's calls by module; each has ``register(registry, controller)``.
@@ -67,7 +66,7 @@ class PravegaServer:
             idle_seconds=settings.connections_max_idle_ms / 1000,
             connections=settings.max_controller_connections,
         )
-        server = self._server = GrpcServer(limits, _Observer(node.metrics), node.budget, node.barrier)
+        server = self._server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
         registry.fill(server)
         bound: dict[str, Address] = {}
         calls = {name: address for name, address in listen.items() if not is_segment_store(name)}
@@ -105,22 +104,3 @@ class PravegaServer:
             await self._dropped.close()
         if self._segments is not None:
             self._segments.close()
-
-
-class _Observer:
-    """Puts what the controller's server reports into the node's metrics."""
-
-    def __init__(self, metrics: FrontMetrics) -> None:
-        self._metrics = metrics
-
-    def opened(self) -> None:
-        pass  # there are no streams
-
-    def closed(self) -> None:
-        pass
-
-    def done(self, method: str, seconds: float, received: int, sent: int) -> None:
-        self._metrics.kind(method).done(seconds, received, sent)
-
-    def failed(self, method: str, error: str) -> None:
-        self._metrics.kind(method).failed(error)

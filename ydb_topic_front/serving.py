@@ -23,7 +23,6 @@ from ydb_topic_front.service.core import YdbService
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import GroupDirectory
-    from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
 
 #: Services by module; each has ``register(registry, service)``. Descriptions ask who reads.
@@ -53,7 +52,7 @@ class YdbServer:
         registry = Registry(node.barrier, node.metrics, settings.max_call_bytes, service.principal, node.db.changes)
         for module in SERVICES:
             module.register(registry, service)
-        server = self._server = GrpcServer(limits, _Observer(node.metrics), node.budget, node.barrier)
+        server = self._server = GrpcServer(limits, node.metrics, node.budget, node.barrier)
         registry.fill(server)
         ports = await server.start(
             {name: (address.host, address.port, node.tls(name)) for name, address in listen.items()}
@@ -80,18 +79,3 @@ class YdbServer:
                 if self._service.readers.coordination is not None:
                     await self._service.readers.coordination.close()
             await self._service.topics.close()
-
-
-class _Observer:
-    """Puts what the server reports into the node's metrics; a stream counts as a connection."""
-
-    def __init__(self, metrics: FrontMetrics) -> None:
-        self._metrics = metrics
-        self.opened = metrics.connection_opened
-        self.closed = metrics.connection_closed
-
-    def done(self, method: str, seconds: float, received: int, sent: int) -> None:
-        self._metrics.kind(method).done(seconds, received, sent)
-
-    def failed(self, method: str, error: str) -> None:
-        self._metrics.kind(method).failed(error)

@@ -56,13 +56,19 @@ class GrpcLimits(Struct, frozen=True):
     connections: int = 10_000
 
 
-class Observer(Protocol):
-    """Is told what happens, for metrics: when streams begin and end, and what calls cost."""
+class Calls(Protocol):
+    """Is told what calls of one method cost."""
 
-    def opened(self) -> None: ...
-    def closed(self) -> None: ...
-    def done(self, method: str, seconds: float, received: int, sent: int) -> None: ...
-    def failed(self, method: str, error: str) -> None: ...
+    def done(self, seconds: float, received: int, sent: int) -> None: ...
+    def failed(self, error: str) -> None: ...
+
+
+class Observer(Protocol):
+    """Is told what happens, as a front's metrics are; a stream counts as a connection."""
+
+    def connection_opened(self) -> None: ...
+    def connection_closed(self) -> None: ...
+    def kind(self, name: str) -> Calls: ...
 
 
 class GrpcCall:
@@ -358,7 +364,7 @@ class GrpcServer:
                     raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
                 with call.room(held):
                     answer = await handler(raw, call)
-                self._observer.done(method, time.monotonic() - began, held, len(answer))
+                self._observer.kind(method).done(time.monotonic() - began, held, len(answer))
                 return answer
             except Exception as error:  # noqa: BLE001 - logged, counted and answered
                 code, message = self._failed("gRPC call", method, error)
@@ -377,7 +383,7 @@ class GrpcServer:
     async def _stream(self, handler: Streaming, method: str, listener: str, requests: object, context: Any) -> None:
         stream = GrpcStream(context, method, listener, self._budget, self.received)
         self._enter()
-        self._observer.opened()
+        self._observer.connection_opened()
         self._streams.add(stream)
         try:
             try:
@@ -389,7 +395,7 @@ class GrpcServer:
                 code, message = self._failed("gRPC stream", method, error)
             finally:
                 self._streams.discard(stream)
-                self._observer.closed()
+                self._observer.connection_closed()
                 stream.close()
             aborting = context.abort(code, message)
             del stream, requests, context  # as above
@@ -400,10 +406,10 @@ class GrpcServer:
     def _failed(self, what: str, method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
         """Tell of what a handler raised; gives how its call ends."""
         if isinstance(error, GrpcRefusal):
-            self._observer.failed(method, error.code.name)
+            self._observer.kind(method).failed(error.code.name)
             return error.code, str(error)
         self._barrier.caught(what, error, method=method)
-        self._observer.failed(method, "unexpected exception")
+        self._observer.kind(method).failed("unexpected exception")
         return Code.INTERNAL, "an unexpected error"
 
     def _enter(self) -> None:

@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from bridges.barrier import Barrier
+from bridges.metrics import FrontMetrics
 from bridges.net import grpc_received
 from bridges.net.budget import MemoryBudget
 from bridges.net.grpc_received import GIVE_BACK_BYTES, ReceivedMemory, peer_of
 from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream, ended
 from bridges.net.sockets import Arrived
-from tests.bridges.net.test_grpc_server import Silent
 from tests.half_messages import HalfMessage
 
 MIB = 1024 * 1024
@@ -28,7 +28,7 @@ class Lab:
     def __init__(self, budget: int) -> None:
         loop = asyncio.get_running_loop()
         self.budget = MemoryBudget(budget, loop.call_soon)
-        self.server = GrpcServer(GrpcLimits(64 * MIB, 100, 100, 60.0), Silent(), self.budget, Barrier())
+        self.server = GrpcServer(GrpcLimits(64 * MIB, 100, 100, 60.0), FrontMetrics("test"), self.budget, Barrier())
         self.server.add_stream("a.B", "Read", self._read)
         self.server.add_call("a.B", "Say", self._say)
         self.got = asyncio.Event()

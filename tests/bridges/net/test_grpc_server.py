@@ -13,18 +13,11 @@ import pytest
 import structlog
 
 from bridges.barrier import Barrier
+from bridges.metrics import FrontMetrics
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.grpc_server import Code, GrpcCall, GrpcLimits, GrpcRefusal, GrpcServer, GrpcStream
 
 MIB = 1024 * 1024
-
-
-class Silent:
-    def opened(self) -> None: ...
-    def closed(self) -> None: ...
-    def refused(self) -> None: ...
-    def done(self, method: str, seconds: float, received: int, sent: int) -> None: ...
-    def failed(self, method: str, error: str) -> None: ...
 
 
 class Held:
@@ -40,7 +33,7 @@ class Lab:
     def __init__(self) -> None:
         self.budget = MemoryBudget(MIB, asyncio.get_running_loop().call_soon)
         self.barrier = Barrier()
-        self.server = GrpcServer(GrpcLimits(MIB, 100, 100, 60.0), Silent(), self.budget, self.barrier)
+        self.server = GrpcServer(GrpcLimits(MIB, 100, 100, 60.0), FrontMetrics("test"), self.budget, self.barrier)
         self.server.add_call("a.B", "Hold", self.hold)
         self.holding = asyncio.Semaphore(0)
         self.go_on = asyncio.Event()
@@ -86,7 +79,10 @@ async def test_what_an_answer_takes_is_counted_until_it_is_sent_or_nobody_wants_
 async def test_a_connection_too_many_is_closed_until_others_are() -> None:
     loop = asyncio.get_running_loop()
     server = GrpcServer(
-        GrpcLimits(MIB, 100, 100, 60.0, connections=2), Silent(), MemoryBudget(MIB, loop.call_soon), Barrier()
+        GrpcLimits(MIB, 100, 100, 60.0, connections=2),
+        FrontMetrics("test"),
+        MemoryBudget(MIB, loop.call_soon),
+        Barrier(),
     )
 
     async def answer(raw: bytes, call: GrpcCall) -> bytes:
@@ -127,7 +123,7 @@ async def test_a_bug_costs_its_call_and_is_counted(lab: Lab) -> None:
 
 async def test_calls_of_one_method_do_not_wait_behind_those_of_another() -> None:
     budget = MemoryBudget(MIB, asyncio.get_running_loop().call_soon)
-    server = GrpcServer(GrpcLimits(MIB, 1000, 1000, 60.0), Silent(), budget, Barrier())
+    server = GrpcServer(GrpcLimits(MIB, 1000, 1000, 60.0), FrontMetrics("test"), budget, Barrier())
     begun: list[bytes] = []
 
     async def answer(raw: bytes, call: GrpcCall) -> bytes:
@@ -163,7 +159,7 @@ def plain_log() -> Iterator[None]:
 async def test_nothing_of_a_refused_request_is_kept(path: str, refused: bool) -> None:
     """Without Python's collector, which comes when very many objects have been made: requests are few and large."""
     budget = MemoryBudget(MIB, asyncio.get_running_loop().call_soon)
-    server = GrpcServer(GrpcLimits(MIB, 100, 100, 60.0), Silent(), budget, Barrier(clock=lambda: 0.0))
+    server = GrpcServer(GrpcLimits(MIB, 100, 100, 60.0), FrontMetrics("test"), budget, Barrier(clock=lambda: 0.0))
     kept: list[weakref.ref[Held]] = []
 
     async def answer(raw: bytes, call: GrpcCall) -> bytes:
