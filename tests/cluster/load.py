@@ -8,6 +8,8 @@ import time
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.history.history import Poll, Recorder
+
 PATIENCE = 120
 PARTITIONS = 12
 TOPIC = "flights"
@@ -95,6 +97,54 @@ class Reader(threading.Thread):
         self._consumer.close()
 
 
+class Load:
+    """A writer and two members of a group, at work while the block lasts."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.writer = Writer(bootstrap)
+        self.written = 0
+        self._bootstrap = bootstrap
+        self._seen: dict[tuple[int, int], int] = {}
+        self._readers = [Reader(bootstrap, self._seen) for _ in range(2)]
+        self._over = threading.Event()
+        self._writing = threading.Thread(target=self.writer.write, kwargs={"over": self._over})
+
+    def __enter__(self) -> Load:
+        for thread in (*self._readers, self._writing):
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop_writing()
+        for reader in self._readers:
+            reader.over.set()
+        for reader in self._readers:
+            reader.join()
+
+    def _stop_writing(self) -> None:
+        self._over.set()
+        self._writing.join()
+
+    def end(self) -> None:
+        """Stop writing, and return when the group has read all of it."""
+        self._stop_writing()
+        self.written = self.writer.close()
+        began = time.monotonic()
+        while len(self._seen) < self.written:
+            assert time.monotonic() - began < PATIENCE
+            time.sleep(0.1)
+
+    def judge(self) -> None:
+        """Offset by offset there is what was acknowledged, everything was, and nothing is there twice."""
+        print(
+            f"{self.written} records, the longest time without an acknowledgement {self.writer.longest:.2f} s, "
+            f"without a record for a member of the group {max(reader.longest for reader in self._readers):.2f} s"
+        )
+        assert self.writer.failed == []
+        assert read_all(self._bootstrap) == self.writer.acknowledged
+        assert sorted(map(int, self.writer.acknowledged.values())) == list(range(self.written))
+
+
 def await_acknowledged(writer: Writer, more: int) -> None:
     """Return when each partition has so many more records."""
     began = time.monotonic()
@@ -104,13 +154,14 @@ def await_acknowledged(writer: Writer, more: int) -> None:
         time.sleep(0.05)
 
 
-def read_all(bootstrap: str) -> dict[tuple[int, int], bytes]:
+def read_all(bootstrap: str, partitions: int = PARTITIONS) -> dict[tuple[int, int], bytes]:
+    """What a reader of committed data is given from beginning to end."""
     options = {"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False}
     consumer = Consumer({**options, "enable.partition.eof": True, "auto.offset.reset": "error"})
-    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(partitions)])
     found: dict[tuple[int, int], bytes] = {}
     ended: set[int] = set()
-    while len(ended) < PARTITIONS:
+    while len(ended) < partitions:
         message = consumer.poll(PATIENCE)
         assert message is not None
         if message.error():
@@ -120,3 +171,21 @@ def read_all(bootstrap: str) -> dict[tuple[int, int], bytes]:
             found[message.partition(), message.offset()] = message.value()
     consumer.close()
     return found
+
+
+def keep_all(bootstrap: str, recorder: Recorder, partitions: int = PARTITIONS) -> int:
+    """Read it all into a history; gives how much there is."""
+    began = recorder.now()
+    found = read_all(bootstrap, partitions)
+    recorder.keep(
+        Poll(
+            client=recorder.client,
+            invoked=began,
+            told=recorder.now(),
+            protocol="kafka",
+            session="whole",
+            records=[(f"{TOPIC}/{number}", offset, value.decode()) for (number, offset), value in found.items()],
+            whole=True,
+        )
+    )
+    return len(found)

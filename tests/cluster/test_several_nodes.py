@@ -28,8 +28,8 @@ from confluent_kafka.admin import (
 )
 
 from pravega_front.wire.controller import message
-from tests.conftest import NodeFactory
-from tests.node_process import ANY, NodeProcess
+from tests.cluster.together import together
+from tests.node_process import NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, stream
 from tests.test_three_protocols import consumed
@@ -49,25 +49,9 @@ def postgres_of(postgres: Postgres) -> str:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_of: str) -> Iterator[list[NodeProcess]]:
     """Two that were started together over a database that nobody had."""
-    factory = NodeFactory(tmp_path_factory.mktemp("several"))
-    url = postgres_of
-    try:
-        made = [
-            factory(
-                f"node{number}",
-                settings={"cluster.database": url, "node.id": f"{number}", "auth.rules": "allow"},
-                listen=dict.fromkeys(LISTENERS, ANY),
-                start=False,
-            )
-            for number in (1, 2)
-        ]
-        for node in made:
-            node.launch()
-        for node in made:
-            node.await_ready()
+    directory = tmp_path_factory.mktemp("several")
+    with together(directory, 2, postgres_of, LISTENERS, lambda _: {"auth.rules": "allow"}) as made:
         yield made
-    finally:
-        factory.dispose()
 
 
 @pytest.fixture

@@ -9,15 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders
+from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders, keep_all
 from tests.history.checks import arrange, judge, told
-from tests.history.history import Commit, Committed, End, Outcome, Poll, Recorder, Send, read
+from tests.history.history import Commit, Committed, End, Outcome, Recorder, Send, read
 from tests.node_process import NodeProcess
 
 CALL_S = 10
@@ -184,32 +186,7 @@ def _until_done(call) -> None:  # type: ignore[no-untyped-def]
 def read_everything(bootstrap: str, directory: Path, clients: list[Client]) -> None:
     """What a reader of committed data is given from beginning to end, and every group's position."""
     recorder = Recorder(directory / "reader.jsonl", "reader")
-    options = {"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False}
-    consumer = Consumer({**options, "enable.partition.eof": True, "auto.offset.reset": "error"})
-    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
-    invoked = recorder.now()
-    records: list[tuple[str, int, str]] = []
-    ended: set[int] = set()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(PATIENCE)
-        assert message is not None
-        if message.error():
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            ended.add(message.partition())
-        else:
-            records.append((f"{TOPIC}/{message.partition()}", message.offset(), message.value().decode()))
-    consumer.close()
-    recorder.keep(
-        Poll(
-            client="reader",
-            invoked=invoked,
-            told=recorder.now(),
-            protocol="kafka",
-            session="whole",
-            records=records,
-            whole=True,
-        )
-    )
+    keep_all(bootstrap, recorder)
     for client in clients if clients[0].positions else ():
         group = Consumer({"bootstrap.servers": bootstrap, "group.id": client.group})
         number = client.number % PARTITIONS
@@ -246,28 +223,27 @@ def listed(node: NodeProcess, *arguments: str) -> object:
     return json.loads(done.stdout)
 
 
-def start(
-    nodes: list[NodeProcess], tmp_path: Path, *, positions: bool = False
-) -> tuple[str, list[Client], threading.Event]:
+@contextmanager
+def transactions(nodes: list[NodeProcess], directory: Path, *, positions: bool = False) -> Iterator[list[Client]]:
+    """Clients at work while the block lasts; then what they and a reader were told is judged."""
     # librdkafka waits for ever for a group's coordinator that is killed meanwhile (docs/compatibility.md).
     bootstrap = ",".join(node.kafka for node in nodes)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
     await_leaders(admin, {1, 2, 3})
     over = threading.Event()
-    clients = [Client(bootstrap, number, tmp_path / "history", over, positions=positions) for number in range(6)]
+    clients = [Client(bootstrap, number, directory, over, positions=positions) for number in range(6)]
     for client in clients:
         client.start()
-    return bootstrap, clients, over
-
-
-def finish(bootstrap: str, clients: list[Client], over: threading.Event, tmp_path: Path) -> None:
-    over.set()
-    for client in clients:
-        client.join()
+    try:
+        yield clients
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
     assert [client.error for client in clients] == [None] * len(clients)
-    read_everything(bootstrap, tmp_path / "history", clients)
-    anomalies = judge(arrange(read(sorted((tmp_path / "history").iterdir())), wholly=PLACES))
+    read_everything(bootstrap, directory, clients)
+    anomalies = judge(arrange(read(sorted(directory.iterdir())), wholly=PLACES))
     longest = max(client.longest for client in clients)
     print(f"{sum(client.known for client in clients)} transactions, the longest took {longest:.1f} s")
     assert not anomalies, told(anomalies)
@@ -276,8 +252,7 @@ def finish(bootstrap: str, clients: list[Client], over: threading.Event, tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_transactions_are_whole_when_nodes_are_killed(nodes: list[NodeProcess], tmp_path: Path) -> None:
-    bootstrap, clients, over = start(nodes, tmp_path)
-    try:
+    with transactions(nodes, tmp_path / "history") as clients:
         await_known(clients, 5)
         # Each transaction writes everywhere: of each node some lose their coordinator, some an owner, some both.
         for node in nodes[:2]:
@@ -287,18 +262,12 @@ def test_transactions_are_whole_when_nodes_are_killed(nodes: list[NodeProcess], 
             await_known(clients, 3)
         known = {one["transactional_id"]: one["state"] for one in listed(nodes[2], "list")}  # type: ignore[attr-defined]
         assert set(known) == {f"txn{number}" for number in range(len(clients))}
-    finally:
-        over.set()
-        for client in clients:
-            client.join()
-    finish(bootstrap, clients, over, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_node_that_wakes_up_after_others_went_on_decides_nothing(nodes: list[NodeProcess], tmp_path: Path) -> None:
-    bootstrap, clients, over = start(nodes, tmp_path)
-    try:
+    with transactions(nodes, tmp_path / "history") as clients:
         await_known(clients, 5)
         process = nodes[1].process
         assert process is not None
@@ -307,27 +276,16 @@ def test_a_node_that_wakes_up_after_others_went_on_decides_nothing(nodes: list[N
         process.send_signal(signal.SIGCONT)
         assert process.wait(PATIENCE) != 0  # it was taken for dead
         await_known(clients, 3)
-    finally:
-        over.set()
-        for client in clients:
-            client.join()
-    finish(bootstrap, clients, over, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_ids_come_with_their_slots_when_nodes_leave_in_order(nodes: list[NodeProcess], tmp_path: Path) -> None:
-    bootstrap, clients, over = start(nodes, tmp_path)
-    try:
+    with transactions(nodes, tmp_path / "history") as clients:
         await_known(clients, 5)
         for node in nodes:
             assert node.terminate() == 0
             node.start()
             await_known(clients, 2)
-    finally:
-        over.set()
-        for client in clients:
-            client.join()
-    finish(bootstrap, clients, over, tmp_path)
     # Nobody was told that a transaction failed because nodes went and came.
     assert all(client.unknown == 0 for client in clients)

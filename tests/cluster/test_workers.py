@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,7 +31,7 @@ from tests.cluster.load import (
     PARTITIONS,
     PATIENCE,
     TOPIC,
-    Reader,
+    Load,
     Writer,
     await_acknowledged,
     await_leaders,
@@ -97,47 +96,21 @@ def test_clients_go_on_when_a_worker_is_killed(make: NodeFactory) -> None:
     node = workers(make, 2)
     admin = made(node)
     await_leaders(admin, {0, 1})
-    writer = Writer(bootstrap(node))
-    seen: dict[tuple[int, int], int] = {}
-    readers = [Reader(bootstrap(node), seen) for _ in range(2)]
-    over = threading.Event()
-    writing = threading.Thread(target=writer.write, kwargs={"over": over})
-    for thread in (*readers, writing):
-        thread.start()
-    try:
-        await_acknowledged(writer, 300)
-        writer.longest = 0.0  # first openings are not what this is about
+    with Load(bootstrap(node)) as load:
+        await_acknowledged(load.writer, 300)
+        load.writer.longest = 0.0  # first openings are not what this is about
         for victim in (1, 0):
             before = children(node)
             os.kill(before[victim], signal.SIGKILL)
-            await_acknowledged(writer, 300)
+            await_acknowledged(load.writer, 300)
             after = children(node)
             assert len(after) == 2
             assert len({*before, *after}) == 3
-        over.set()
-        writing.join()
-        written = writer.close()
-        began = time.monotonic()
-        while len(seen) < written:
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.1)
-    finally:
-        over.set()
-        writing.join()
-        for reader in readers:
-            reader.over.set()
-        for reader in readers:
-            reader.join()
-    print(
-        f"{written} records, the longest time without an acknowledgement {writer.longest:.2f} s, "
-        f"without a record for a member of the group {max(reader.longest for reader in readers):.2f} s"
-    )
-    assert writer.failed == []
-    assert read_all(bootstrap(node)) == writer.acknowledged
-    assert sorted(map(int, writer.acknowledged.values())) == list(range(written))
+        load.end()
+    load.judge()
     # Nothing was moved for it.
     await_leaders(admin, {0, 1})
-    assert writer.longest < 30
+    assert load.writer.longest < 30
     assert node.terminate() == 0
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import ydb
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from tests.cluster.load import PATIENCE, TOPIC, keep_all
 from tests.history.checks import arrange, judge, told
 from tests.history.history import Outcome, Poll, Recorder, Send, read
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient
 
-PATIENCE = 120
 PARTITIONS = 6
-TOPIC = "flights"
 
 
 class Client(threading.Thread):
@@ -112,38 +111,6 @@ class Reader(Client):
                 reader.commit(batch)
 
 
-def read_everything(bootstrap: str, directory: Path) -> int:
-    """By a client of Kafka's, from beginning to end; gives how much there is."""
-    recorder = Recorder(directory / "everything.jsonl", "everything")
-    options = {"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False}
-    consumer = Consumer({**options, "enable.partition.eof": True, "auto.offset.reset": "error"})
-    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
-    began, ended = recorder.now(), set[int]()
-    found: list[tuple[str, int, str]] = []
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(PATIENCE)
-        assert message is not None
-        if message.error():
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            ended.add(message.partition())
-        else:
-            found.append((f"{TOPIC}/{message.partition()}", message.offset(), message.value().decode()))
-    consumer.close()
-    recorder.keep(
-        Poll(
-            client="everything",
-            invoked=began,
-            told=recorder.now(),
-            protocol="kafka",
-            session="everything",
-            records=found,
-            whole=True,
-        )
-    )
-    recorder.close()
-    return len(found)
-
-
 def await_more(clients: list[Writer], count: int) -> None:
     """Return when each has so many more acknowledgements."""
     began = time.monotonic()
@@ -214,7 +181,8 @@ def test_clients_of_ydb_go_on_when_a_node_ends(nodes: list[NodeProcess], end: st
     )
     assert [client.failure for client in clients] == [None] * len(clients)
     bootstrap = ",".join(node.kafka for node in nodes if node is not victim)
-    assert read_everything(bootstrap, directory) == written
+    with closing(Recorder(directory / "everything.jsonl", "everything")) as recorder:
+        assert keep_all(bootstrap, recorder, PARTITIONS) == written
     anomalies = judge(arrange(read(sorted(directory.iterdir()))))
     assert not anomalies, told(anomalies)
     # How fast it goes is the machine's as well: what is asserted would catch clients that wait for their own timeouts.
