@@ -61,10 +61,6 @@ class ForwardedStream(GrpcStream):
         self.received = self.sent = 0
 
     @property
-    def is_forwarded(self) -> bool:
-        return True
-
-    @property
     def peer(self) -> str:
         return self.host
 

@@ -109,11 +109,6 @@ class GrpcCall:
         """What the client says under ``name`` (small letters); empty if it says nothing."""
         return self.headers.get(name, "")
 
-    @property
-    def is_forwarded(self) -> bool:
-        """Whether another node has passed it on."""
-        return False
-
     def replace_header(self, name: str, value: str) -> None:
         """From now on the client says ``value`` under ``name``, for protocols whose messages may tell it anew."""
         self._headers()[name] = value

@@ -64,9 +64,8 @@ class Forwarding:
         self._handlers[method] = handler
 
         async def lead(stream: GrpcStream) -> None:
-            async with asyncio.timeout(self._init_timeout_s) as waiting:
+            async with asyncio.timeout(self._init_timeout_s):
                 raw = await stream.read()
-                waiting.reschedule(None)
             if raw is None or not await self._led(stream, method, raw, find, lost):
                 if raw is not None:
                     stream.unread(raw)

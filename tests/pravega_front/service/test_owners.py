@@ -1,0 +1,380 @@
+"""Who Pravega's clients are led to, and what controllers ask of other nodes: each safeguard is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bridges.cluster.members import Member, State
+from bridges.cluster.slots import slot_of_key, slot_of_partition
+from bridges.errors import NotOwner, PeerUnreachable
+from pravega_front.service import asking, owners
+from pravega_front.service.segment import Truncated
+from pravega_front.service.segments import SegmentMissing
+from tests.left_out import Scenario, is_noticed, without
+
+SLOTS = 64
+NEXT_S = 0.1
+PATIENCE_S = 5.0
+
+
+class Cluster:
+    """What node 1 knows of who owns what; everything is one node's, but for what is in ``by_slot``."""
+
+    def __init__(self, has: int) -> None:
+        self.has = has
+        self.acts = has == 1
+        self.silent: set[int] = set()
+        self.states = dict.fromkeys((1, 2, 3), State.UP)
+
+    def member(self, number: int) -> Member:
+        addresses = {"cluster": f"node{number}:1", "pravega-segmentstore": f"node{number}:12345"}
+        return Member(number, number, self.states[number], addresses=addresses)
+
+    @property
+    def nodes(self) -> list[Member]:
+        return [self.member(number) for number in self.states]
+
+    def slot_of(self, topic: str, partition: int) -> int:
+        return partition
+
+    def slot_of_key(self, kind: str, key: str) -> int:
+        return slot_of_key(kind, key, SLOTS)
+
+    def owner(self, slot: int) -> Member | None:
+        return self.member(self.has) if self.has else None
+
+    def is_heard(self, member: Member) -> bool:
+        return member.node_id not in self.silent
+
+    def is_mine(self, slot: int) -> bool:
+        return self.has == 1 and self.acts
+
+    def later(self, change: Callable[[], Any]) -> None:
+        asyncio.get_running_loop().call_later(NEXT_S, change)
+
+    def moves(self, to: int) -> None:
+        def move() -> None:
+            self.has, self.acts = to, True
+
+        self.later(move)
+
+
+class Peers:
+    """Other nodes: ``answers`` by their numbers."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Callable[[Any], Any]] = {}
+        self.asked: list[tuple[int, str]] = []
+        self.sizes: list[int] = []
+
+    def serve(self, kind: str, message: type, answer: Callable[[Any], Any]) -> None:
+        pass
+
+    async def ask(self, member: Member, kind: str, message: Any, answer: type, patience_s: float = 10) -> Any:
+        self.asked.append((member.node_id, kind))
+        self.sizes.append(len(getattr(message, "names", ())))
+        if member.node_id not in self.answers:
+            raise PeerUnreachable(f"node {member.node_id}")
+        found = self.answers[member.node_id](message)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def lab(made: ModuleType, has: int) -> tuple[Any, Cluster, Peers]:
+    cluster, peers = Cluster(has), Peers()
+    return made.Owners(cluster, 1, cast("Any", peers)), cluster, peers
+
+
+async def number(found: Any) -> int | None:
+    async with asyncio.timeout(PATIENCE_S):
+        member = await found
+    return None if member is None else int(member.node_id)
+
+
+async def somebody_is_waited_for(made: ModuleType) -> None:
+    found, cluster, _ = lab(made, 0)
+    cluster.moves(2)
+    assert await number(found.settled(3)) == 2
+
+
+async def one_that_was_not_heard_of_is_waited_for(made: ModuleType) -> None:
+    found, cluster, _ = lab(made, 2)
+    cluster.silent.add(2)
+    cluster.moves(3)
+    assert await number(found.settled(3)) == 3
+
+
+async def one_that_ends_is_waited_for(made: ModuleType) -> None:
+    found, cluster, _ = lab(made, 2)
+    cluster.states[2] = State.ENDING
+    cluster.moves(3)
+    assert await number(found.settled(3)) == 3
+    cluster.states[3] = State.LEAVING
+    assert await number(found.settled(3)) == 3, "it serves until it has handed over"
+
+
+async def what_this_node_is_about_to_have_is_waited_for(made: ModuleType) -> None:
+    found, cluster, _ = lab(made, 1)
+    cluster.acts = False
+    cluster.moves(1)
+    async with asyncio.timeout(PATIENCE_S):
+        await found.require(3, "it")
+
+
+async def what_another_has_is_refused_with_its_name(made: ModuleType) -> None:
+    found, _, _ = lab(made, 2)
+    with pytest.raises(NotOwner) as refused:
+        await found.require(3, "it")
+    assert refused.value.node_id == 2
+    assert found.find(2, "pravega-segmentstore") == ("node2", 12345)
+    assert found.find(1, "pravega-segmentstore") is None
+
+
+async def of_what_is_gone_nobody_is_waited_for(made: ModuleType) -> None:
+    found, _, _ = lab(made, 0)
+    async with asyncio.timeout(NEXT_S):
+        assert await found.settled(-1) is None
+
+
+async def clients_are_led_to_who_answers(made: ModuleType) -> None:
+    found, cluster, peers = lab(made, 2)
+    peers.answers[3] = lambda message: message
+    cluster.moves(3)
+    assert await number(found.reached(3)) == 3
+    assert (2, "pravega are you there") in peers.asked
+    cluster.moves(1)
+    await asyncio.sleep(2 * NEXT_S)
+    assert await number(found.reached(3)) == 1, "nobody has to ask this node"
+
+
+async def what_lies_beside_is_this_nodes(made: ModuleType) -> None:
+    found, cluster, _ = lab(made, 1)
+    mine = {3, 17}
+    cluster.is_mine = lambda slot: slot in mine  # type: ignore[method-assign]
+    for _ in range(5):
+        beside = found.beside_own()
+        assert beside is not None
+        assert slot_of_partition(beside.topic_id, beside.partitions[0], SLOTS) in mine
+    mine.clear()
+    assert found.beside_own() is None
+
+
+OWNERS: list[Scenario] = [
+    somebody_is_waited_for,
+    one_that_was_not_heard_of_is_waited_for,
+    one_that_ends_is_waited_for,
+    what_this_node_is_about_to_have_is_waited_for,
+    what_another_has_is_refused_with_its_name,
+    of_what_is_gone_nobody_is_waited_for,
+    clients_are_led_to_who_answers,
+    what_lies_beside_is_this_nodes,
+]
+WITHOUT = {
+    "nobody is no answer": ("if owner is not None and self._acts(owners, owner, slot):", "if True:"),
+    "who serves": ("owner.state in SERVING and owners.is_heard(owner)", "owners.is_heard(owner)"),
+    "who was heard of": ("owner.state in SERVING and owners.is_heard(owner)", "owner.state in SERVING"),
+    "who acts for it": (
+        "            return owners.is_mine(slot)\n        return owner.state",
+        "            return True\n        return owner.state",
+    ),
+    "whose it is": ("        if self._owners is not None and not self._owners.is_mine(slot):", "        if False:"),
+    "which other": ("-1 if owner is None or owner.node_id == self._node_id else owner.node_id", "-1"),
+    "what is gone": ("if owners is None or slot < 0:", "if owners is None:"),
+    "who answers": (
+        "        except LogError:\n            return False",
+        "        except LogError:\n            return True",
+    ),
+    "this node is there": ("owner is None or self.is_this(owner) or", "owner is None or"),
+    "it is this node's": ("self._owners.is_mine(self._owners.slot_of_key(_NAMED, key))", "True"),
+    "the same slot": ('f"{_NAMED}\\0{key}"', 'f"{_NAMED}{key}"'),
+    "this node is no other": ("None if member.node_id == self._node_id else member", "member"),
+}
+
+
+@pytest.mark.parametrize("scenario", OWNERS, ids=lambda one: one.__name__)
+async def test_owners_keep_a_promise(scenario: Scenario) -> None:
+    await scenario(owners)
+
+
+@pytest.mark.parametrize("safeguard", WITHOUT)
+async def test_a_safeguard_of_owners_that_is_left_out_is_noticed(safeguard: str) -> None:
+    assert await is_noticed(without(owners, *WITHOUT[safeguard]), OWNERS)
+
+
+class Segment:
+    """From 5 to 9, and sealed as its length is asked for."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.cut: list[int] = []
+
+    async def start(self) -> int:
+        return 5
+
+    async def start_at(self, timestamp: int) -> int:
+        return 5
+
+    async def length(self) -> int:
+        length, self.ended = 9, True
+        return length
+
+    async def truncate(self, position: int) -> None:
+        if position > 9:
+            raise Truncated(9)
+        self.cut.append(position)
+
+
+class Segments:
+    """Of node 1; what has no slot there is not."""
+
+    def __init__(self, found: Any) -> None:
+        self.owners = found
+        self.segment = Segment()
+
+    def slot_of_name(self, name: str) -> int:
+        return -1 if name.startswith("none") else 3
+
+    async def here(self, name: str) -> Segment | None:
+        return None if name.startswith("none") else self.segment
+
+
+def anywhere(made: ModuleType, has: int) -> tuple[Any, Cluster, Peers, Segment]:
+    found, cluster, peers = lab(owners, has)
+    segments = Segments(found)
+    if made is not asking:
+        vars(made)["PATIENCE_S"] = 1.0  # some safeguards are missed by waiting in vain
+    node = SimpleNamespace(peers=peers)
+    return made.SegmentsAnywhere(cast("Any", node), cast("Any", segments)), cluster, peers, segments.segment
+
+
+def known(made: ModuleType, at: int) -> Callable[[Any], Any]:
+    return lambda message: made._Found([made.Known(at, at, at) for _ in message.names])
+
+
+def _said(answer: Any, message: Any) -> Any:
+    return answer
+
+
+async def whoever_has_it_by_now_is_asked(made: ModuleType) -> None:
+    for failing in (None, NotOwner("it", 3)):
+        found, cluster, peers, _ = anywhere(made, 2)
+        peers.answers[3] = known(made, 30)
+        if failing is not None:
+            peers.answers[2] = partial(_said, failing)
+        cluster.moves(3)
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await found.look(["a"]))["a"].length == 30
+        peers.answers[3] = lambda message: made._Done()
+        cluster.has = 2
+        cluster.moves(3)
+        async with asyncio.timeout(PATIENCE_S):
+            await found.truncate("a", 7)
+
+
+async def what_is_here_is_not_asked_for(made: ModuleType) -> None:
+    found, _, peers, segment = anywhere(made, 1)
+    one = (await found.look(["a"]))["a"]
+    assert (one.start, one.length) == (5, 9)
+    assert not one.ended, "an end that was told before the last length is not final"
+    for position, wanted in ((7, [7]), (5, []), (None, [9])):
+        segment.cut.clear()
+        await found.truncate("a", position)
+        assert segment.cut == wanted
+    with pytest.raises(Truncated):
+        await found.truncate("a", 10)
+    assert peers.asked == []
+
+
+async def what_is_missing_is_told(made: ModuleType) -> None:
+    found, _, peers, _ = anywhere(made, 2)
+    peers.answers[2] = known(made, 20)
+    for call in (partial(found.look, ["a", "none"]), partial(found.truncate, "none")):
+        with pytest.raises(SegmentMissing):
+            await call()
+    peers.answers[2] = lambda message: made._Done(missing=True)
+    with pytest.raises(SegmentMissing):
+        await found.truncate("a")
+    peers.answers[2] = lambda message: made._Done(start=9)
+    with pytest.raises(Truncated):
+        await found.truncate("a", 12)
+
+
+async def many_are_asked_for_in_parts(made: ModuleType) -> None:
+    found, _, peers, _ = anywhere(made, 2)
+    peers.answers[2] = known(made, 20)
+    names = [f"s{one}" for one in range(1200)]
+    assert list(await found.look(names)) == names
+    assert peers.sizes == [500, 500, 200]
+
+
+async def an_owner_that_nobody_is_is_no_segment_of_this_node(made: ModuleType) -> None:
+    found, *_ = anywhere(made, 0)
+    vars(made)["PATIENCE_S"] = 0.0
+    found._owners.settled = _nobody
+    with pytest.raises(NotOwner):
+        await found.look(["a"])
+
+
+async def _nobody(slot: int) -> None:
+    return None
+
+
+ASKING: Sequence[Scenario] = [
+    whoever_has_it_by_now_is_asked,
+    what_is_here_is_not_asked_for,
+    what_is_missing_is_told,
+    many_are_asked_for_in_parts,
+    an_owner_that_nobody_is_is_no_segment_of_this_node,
+]
+WITHOUT_ASKING = {
+    "another is asked for positions": (
+        "            except (NotOwner, PeerUnreachable):\n                if loop.time() > end:\n"
+        "                    raise\n                await asyncio.sleep(_AGAIN_S)  # it has",
+        "            except ValueError:\n                await asyncio.sleep(_AGAIN_S)  # it has",
+    ),
+    "another is asked to truncate": (
+        "            except (NotOwner, PeerUnreachable):\n                if loop.time() > end:\n"
+        "                    raise\n                await asyncio.sleep(_AGAIN_S)  # doing",
+        "            except ValueError:\n                await asyncio.sleep(_AGAIN_S)  # doing",
+    ),
+    "what is missing": (
+        "        for name, one in found.items():\n            if one.missing:",
+        "        for name, one in found.items():\n            if False:",
+    ),
+    "what is missing there": ("        if done.missing:", "        if False:"),
+    "where it starts": ("        if done.start is not None:", "        if False:"),
+    "parts are bounded": ("some[first : first + _AT_ONCE]", "some[first:]"),
+    "nobody is not this node": (
+        "        if owner is None:\n            raise NotOwner(name, -1)",
+        "        if owner is None:\n            return None",
+    ),
+    "this node is this": ("None if self._owners.is_this(owner) else owner", "owner"),
+    "of what is gone nobody": (
+        "        if slot < 0:\n            return None  # there",
+        "        if slot < -1:\n            return None  # there",
+    ),
+    "nothing is given back": ("            if position > await segment.start():", "            if True:"),
+    "final before how long": (
+        "    ended = segment.ended  # before the end is asked for, which does not move any more then\n"
+        "    return Known(start, at, await segment.length(), ended)",
+        "    length = await segment.length()\n    return Known(start, at, length, segment.ended)",
+    ),
+}
+
+
+@pytest.mark.parametrize("scenario", ASKING, ids=lambda one: one.__name__)
+async def test_asking_keeps_a_promise(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PATIENCE_S", PATIENCE_S)
+    await scenario(asking)
+
+
+@pytest.mark.parametrize("safeguard", WITHOUT_ASKING)
+async def test_a_safeguard_of_asking_that_is_left_out_is_noticed(safeguard: str) -> None:
+    assert await is_noticed(without(asking, *WITHOUT_ASKING[safeguard]), ASKING)
