@@ -130,6 +130,10 @@ class Embedded(Struct):
         """Take over the log of another range server, and serve its ranges; see :meth:`RangeServer.adopt`."""
         await self.range_server.adopt(server_id)
 
+    async def is_fenced(self) -> bool:
+        """Whether another range server has taken over this one's log. Raises ``OSError``: that cannot be known now."""
+        return await asyncio.to_thread(self.store.is_fenced)
+
     async def close(self) -> None:
         """Stop in the order that loses nothing: clients from outside, our own, the range server, the store (with a
         checkpoint), the placement driver. A step that fails does not keep the later ones from happening; its error

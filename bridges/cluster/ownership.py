@@ -63,6 +63,16 @@ class Ownership(Protocol):
         """Whether this node acts for it."""
         ...
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody can have taken over from this node: so recently was it heard of."""
+        ...
+
+    async def sure(self) -> None:
+        """Return when what this node owns was still its own after this was asked. Raises NotOwner where that cannot be
+        found out for a lease: clients are to ask others, or again."""
+        ...
+
     def epoch(self, slot: int) -> int:
         """The epoch in which its owner has it, as far as is known here."""
         ...

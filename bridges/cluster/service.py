@@ -7,6 +7,7 @@ keeper. Everything here may be repeated, so what fails is tried again at the nex
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -44,6 +45,7 @@ _RETIRING_S = 0.05
 T = TypeVar("T")
 Place = Callable[[str, int], tuple[bytes, int] | None]
 Adopt = Callable[[int], Awaitable[None]]
+Fenced = Callable[[], Awaitable[bool]]
 
 
 class Cluster:
@@ -65,6 +67,9 @@ class Cluster:
         self.open_logs: Callable[[int], int] = lambda slot: 0
         """How many logs of a slot have to be closed before it is handed over."""
         self.adopt: Adopt | None = None
+        self.fenced: Fenced | None = None
+        """Whether this node's log was taken over, asked of what it is kept in (OSError: cannot be known); None where
+        nobody can take it over."""
         self.taken_over = 0
         """Members whose log this node has taken over."""
         self.given = 0
@@ -81,6 +86,11 @@ class Cluster:
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
         self._retired = False
+        # Until when, by this node's monotonic clock, nobody can have suspected it; and when it was found, by asking
+        # what its log is kept in, that nobody had taken over.
+        self._sure_until = -math.inf
+        self._unfenced_at = -math.inf
+        self._asking: asyncio.Task[None] | None = None
         self._known = asyncio.Event()
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -210,6 +220,8 @@ class Cluster:
 
     async def _end_tasks(self) -> None:
         tasks, self._tasks = [*self._tasks, *self._ending.values()], []
+        if self._asking is not None:
+            tasks.append(self._asking)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -272,6 +284,33 @@ class Cluster:
     def is_mine(self, slot: int) -> bool:
         return slot in self._member.acting
 
+    @property
+    def is_sure(self) -> bool:
+        return self.fenced is None or time.monotonic() < self._sure_until
+
+    async def sure(self) -> None:
+        asked = time.monotonic()
+        while not self.is_sure and self._unfenced_at < asked:
+            if self._member.ended or time.monotonic() - asked > self._patience.lease:
+                raise NotOwner("what this node may own no more", -1)
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask_fenced(), name="whether the log is this node's still")
+            await asyncio.wait({self._asking}, timeout=_RETIRING_S)
+
+    async def _ask_fenced(self) -> None:
+        began = time.monotonic()
+        try:
+            assert self.fenced is not None, "asked where it may be"
+            if not await self.fenced():
+                self._unfenced_at = began
+            elif not self._member.ended:
+                await self._ended(self._member.end())
+        except OSError as error:
+            _log.warning("whether the log is this node's still is not known", error=str(error))
+            await asyncio.sleep(_RETIRING_S)
+        finally:
+            self._asking = None
+
     def epoch(self, slot: int) -> int:
         slots = self._member.slots
         return slots[slot].epoch if 0 <= slot < len(slots) else -1
@@ -301,6 +340,7 @@ class Cluster:
                 if not await self._db.run(partial(tables.beat, start=keeper.start)):
                     await self._ended(keeper.end())
                     return
+                self._sure_until = began + self._patience.lease - self._patience.heartbeat
             except DatabaseClosed:
                 return
             except LogError as error:

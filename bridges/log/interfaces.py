@@ -171,6 +171,13 @@ class Owner(Protocol):
     def leader_epoch(self, topic: str, partition: int) -> int:
         """The epoch that a partition is, or would be, written in."""
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether open logs are this node's for certain (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
+
+    def when_sure(self, callback: Callable[[LogError | None], None]) -> None:
+        """Call back when they were so after this was asked, or with what keeps that from being known."""
+
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
 

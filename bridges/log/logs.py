@@ -253,6 +253,26 @@ class Logs:
         log = self._logs.get((topic, partition))
         return self.epoch if log is None or log.epoch < 0 else log.epoch
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether open logs are this node's for certain (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
+        return self._owners is None or self._owners.is_sure
+
+    def when_sure(self, callback: Callable[[LogError | None], None]) -> None:
+        """See :class:`bridges.log.interfaces.Owner`."""
+        task = self._loop.create_task(self._ascertain(callback))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ascertain(self, callback: Callable[[LogError | None], None]) -> None:
+        error: LogError | None = None
+        try:
+            if self._owners is not None:
+                await self._owners.sure()
+        except LogError as found:
+            error = found
+        self.barrier.call("opening answer", callback, error)
+
     def __iter__(self) -> Iterator[PartitionLog]:
         """Every log touched so far."""
         return iter([*self._logs.values(), *self._hidden.values()])

@@ -216,9 +216,13 @@ class PartitionLog:
         return self.phase is Phase.DELETED
 
     def when_open(self, callback: Callable[[LogError | None], None]) -> None:
-        """Call back once the log can be used (at once if it can), or with the error that prevents it."""
+        """Call back once the log can be used (at once if it can), or with the error that prevents it. What it says then
+        is not older than this call, even if this node was cut off and others may have gone on with it."""
         if self.phase is Phase.OPEN:
-            callback(None)
+            if self._owner.is_sure:
+                callback(None)
+            else:
+                self._owner.when_sure(callback)
         elif self.phase is Phase.DELETED:
             callback(LogDeleted(f"{self.topic}-{self.partition} was deleted"))
         else:

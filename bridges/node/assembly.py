@@ -328,6 +328,7 @@ class Node:
             # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
             if self.embedded is not None and settings.sbp.durability == "object" and worker is None:
                 self.cluster.adopt = self.embedded.adopt
+                self.cluster.fenced = self.embedded.is_fenced
         self._needed = NeededByConsumers(self.catalog, self.progress)
         self._handed_over = HandedOver(settings.migrate.grace_ms)
         starts = LogStarts(self.db)

@@ -43,6 +43,7 @@ class FetchOperation(Reading):
         "_answered",
         "_counted",
         "_missing",
+        "_sure",
         "_unopened",
         "_waited",
         "_waits",
@@ -64,6 +65,8 @@ class FetchOperation(Reading):
         # What the authorizer has said of topics: it is asked once for each.
         self._allowed: dict[str, bool] = {}
         self._unopened = 0
+        # Otherwise it is asked first whether this node's logs are its own still, lest their ends are of before.
+        self._sure = owner.is_sure
         self._waited: list[PartitionLog] = []
         # What the budget counts for the partitions, where they are many, since the request has to wait.
         self._account: Account | None = None
@@ -102,13 +105,13 @@ class FetchOperation(Reading):
 
     def _find(self, slot: Slot) -> None:
         self._owner.resolve(slot, self._ctx, self._allowed)
-        if slot.log is not None and slot.log.phase is not Phase.OPEN:
+        if slot.log is not None and (slot.log.phase is not Phase.OPEN or not self._sure):
             self._unopened += 1
 
     def _begin(self) -> FetchResponse | Outcome:
         if self._unopened and self._holds():
             for slot in self._slots:
-                if slot.log is not None and not slot.log.is_open:
+                if slot.log is not None and not (self._sure and slot.log.is_open):
                     slot.log.when_open(partial(self._guarded, self._opened, slot))
         else:
             if self._unopened:

@@ -88,6 +88,11 @@ class Partitions:
         self.at_once = _AT_ONCE
         self.quota = service.node.quotas.fetch
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether open logs are this node's for certain."""
+        return self._logs.is_sure
+
     def resolve(self, slot: Slot, ctx: Context, readable: dict[str, bool]) -> None:
         """Find the slot's log, or say why there is none; ``readable`` is what was found out for the same request."""
         asked = slot.asked

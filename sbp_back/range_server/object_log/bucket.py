@@ -219,11 +219,15 @@ class Bucket:
         """Put an object of a log if its number is free; with ``Put.TAKEN``, the head of what has it.
 
         Raises ``OSError`` instead of ``Put.UNKNOWN``."""
-        key = key_of("", incarnation, number)
-        if self.put_if_absent(key, content):
+        if self.put_if_absent(key_of("", incarnation, number), content):
             return Put.CREATED, None
+        return Put.TAKEN, self.head(incarnation, number)
+
+    def head(self, incarnation: int, number: int) -> ObjectHead:
+        """Of an object of a log. Raises ``FileNotFoundError`` and other ``OSError``."""
         try:
-            return Put.TAKEN, decode_head(self.get_range(key, 0, HEAD_BYTES), incarnation, number)
+            found = self.get_range(key_of("", incarnation, number), 0, HEAD_BYTES)
+            return decode_head(found, incarnation, number)
         except DecodeError as error:
             raise OSError(errno.EIO, str(error)) from error
 

@@ -102,7 +102,7 @@ class ObjectStore(Store):
     def _make_writer(self, recovered: Recovered) -> Writing:
         log = self._log
         ranges = list(log.state.ranges.values())
-        return ObjectWriter(
+        self._objects = ObjectWriter(
             log.options,
             self._bucket,
             self._opened.cache,
@@ -114,6 +114,10 @@ class ObjectStore(Store):
             self._hand_over,
             self._writer_failed,
         )
+        return self._objects
+
+    def is_fenced(self) -> bool:
+        return self._objects.is_fenced()
 
     def _make_maintenance(self) -> Upkeep:
         opened = self._opened

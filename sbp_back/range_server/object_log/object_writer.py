@@ -20,7 +20,7 @@ from msgspec import Struct
 from sbp_back.errors import StoreError, StoreFailed
 from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.cache import Cache, source_of
-from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, ObjectHead
+from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, ObjectHead, ObjectKind
 from sbp_back.range_server.object_log.group import BEFORE_RECORDS, encode_object, group_bytes
 from sbp_back.range_server.object_log.writer import Group as Numbered
 from sbp_back.range_server.object_log.writer import LogWriter, Put
@@ -124,6 +124,17 @@ class ObjectWriter(Writing):
     def close(self) -> None:
         """Puts that are under way may still take effect, as those of a process that dies."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def is_fenced(self) -> bool:
+        """Whether somebody else has ended the log, asked of the objects: a fence lies behind all that is acknowledged,
+        with nothing missing before it. Blocks, on any thread. Raises ``OSError``: that cannot be known now."""
+        number = self._log.acknowledged
+        try:
+            while self._bucket.head(self._log.incarnation, number).kind is not ObjectKind.FENCE:
+                number += 1  # this one's own, put meanwhile
+        except FileNotFoundError:
+            return False
+        return True
 
     # --- the thread
 

@@ -260,6 +260,11 @@ class Store:
         that was done before. Raises ``StoreError``: its log cannot be reached, or is somebody else's."""
         raise StoreError("a log on a disk is read by its own range server only")
 
+    def is_fenced(self) -> bool:
+        """Whether somebody else has ended the log, as far as can be found out now. Blocks, on any thread. Raises
+        ``OSError``: that cannot be known."""
+        return False
+
     @property
     def failed(self) -> StoreFailed | None:
         return self._writer.failure

@@ -18,6 +18,11 @@ OTHER = Member(2, 2, State.UP)
 class Owners:
     """A slot for each partition, all of them this node's at first."""
 
+    is_sure = True
+
+    async def sure(self) -> None:
+        pass
+
     def __init__(self) -> None:
         self.on_lost: list[Lost] = []
         self.on_gained: list[Gained] = []

@@ -271,6 +271,8 @@ class Db:
 class Owners:
     """What a node knows of who owns what."""
 
+    is_sure = True
+
     def __init__(self, node: Node) -> None:
         self.node = node
         self.on_lost: list[Any] = []
