@@ -14,6 +14,7 @@ from pravega_front.settings import PravegaSettings
 from pravega_front.tables import ERASERS, MIGRATIONS
 
 if TYPE_CHECKING:
+    from bridges.catalog.transaction_view import TransactionDirectory
     from pravega_front.serving import PravegaServer
 
 
@@ -40,6 +41,10 @@ class PravegaFront(Front):
         server: PravegaServer = serving.PravegaServer(self._node)
         self._server = server
         return await server.start(listen)
+
+    @property
+    def transactions(self) -> TransactionDirectory | None:
+        return None if self._server is None else self._server.transactions
 
     async def drain(self) -> None:
         if self._server is not None:

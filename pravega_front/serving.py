@@ -19,6 +19,7 @@ from pravega_front.service.merging import Merges
 from pravega_front.service.running import OpenTransactions, RunningMerges
 from pravega_front.service.segments import Segments
 from pravega_front.service.table_life import DroppedTables
+from pravega_front.service.transaction_view import LiveTransactions
 from pravega_front.settings import PravegaSettings
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class PravegaServer:
         self._store: SegmentStore | None = None
         self._controller: Controller | None = None
         self._server: GrpcServer | None = None
+        self.transactions: LiveTransactions | None = None
+        """The open transactions of writers; None before :meth:`start`."""
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node, settings = self._node, self._settings
@@ -55,6 +58,7 @@ class PravegaServer:
         tables.register(store, node.db, dropped)
         controller = self._controller = Controller(node, settings, segments, access, dropped)
         await controller.load()
+        self.transactions = LiveTransactions(controller.transactions, node.catalog)
         await merges.load()  # also with the segments of transactions, which are known now
         registry = Registry(access, node.db.changes)
         for module in CALLS:

@@ -55,6 +55,10 @@ class OpenTransactions:
         """The one of that id of a stream."""
         return self._by_topic.get(topic, {}).get((high, low))
 
+    def by_id(self, hex_id: str) -> Transaction | None:
+        """The one whose segments have that id in their names."""
+        return self._by_hex.get(hex_id)
+
     def of(self, topic: str) -> list[Transaction]:
         """Those of a stream."""
         return list(self._by_topic.get(topic, {}).values())

@@ -96,7 +96,9 @@ class Transactions:
         self._node = node
         self._settings = settings
         self._segments = segments
-        self._open = segments.transactions
+        self.open = segments.transactions
+        self.timed_out = 0
+        """Transactions that were aborted since their lease had ended."""
         self._owners = segments.owners
         self._tasks: set[asyncio.Task[None]] = set()
         # By stream: who carries out what was decided of it, and whether there is more than was seen.
@@ -122,7 +124,7 @@ class Transactions:
         self._follow(rows, None)
         # A creation that a crash cut short has left a topic of nobody.
         for name in list(self._node.catalog.hidden):
-            if name.startswith(_HIDDEN) and self._open.in_hidden(name) is None:
+            if name.startswith(_HIDDEN) and self.open.in_hidden(name) is None:
                 try:
                     await self._node.catalog.delete_topic(name)
                 except LogError as error:
@@ -160,22 +162,22 @@ class Transactions:
 
     def _follow(self, found: dict[str, _Row], names: Collection[str] | None) -> None:
         """Have memory be as the database says."""
-        for hidden in (self._open.hidden() if names is None else set(names)) - found.keys():
-            one = self._open.in_hidden(hidden)
+        for hidden in (self.open.hidden() if names is None else set(names)) - found.keys():
+            one = self.open.in_hidden(hidden)
             if one is not None:
                 self._ended(one, TxnState.ABORTED if one.state is TxnState.ABORTING else TxnState.COMMITTED)
         for row in sorted(found.values(), key=lambda row: (row.decided, row.low)):
             self._learn(row)
 
     def _learn(self, row: _Row) -> None:
-        one = self._open.in_hidden(row.hidden)
+        one = self.open.in_hidden(row.hidden)
         if one is None:
             one = Transaction(
                 row.topic, row.high, row.low, TxnState.OPEN, row.lease_ms, row.created_ms, row.hidden,
                 json.loads(row.parents), pings=row.pings,
             )  # fmt: skip
             self._renew(one)
-            self._open.add(one)
+            self.open.add(one)
         one.merged.update(json.loads(row.merged))
         if one.state is TxnState.OPEN and row.state != TxnState.OPEN:
             self._take_decision(one, TxnState(row.state), row.decided)
@@ -183,7 +185,7 @@ class Transactions:
     def _gained(self, slots: Collection[int]) -> None:
         """This node is the owner of more: what others have left undone is its to do."""
         gained = set(slots)
-        for one in self._open:
+        for one in self.open:
             if self._owners.slot_of(one.hidden, 0) in gained:
                 self._renew(one)  # as after a restart
             if one.state is not TxnState.OPEN:
@@ -193,7 +195,7 @@ class Transactions:
         now, lease = time.monotonic(), transaction.lease_ms / 1000
         transaction.deadline, transaction.look_at = now + lease, now + lease * _LOOKS
 
-    def _ends(self, transaction: Transaction) -> bool:
+    def ends(self, transaction: Transaction) -> bool:
         """Whether this node is the one that ends its lease, and aborts it."""
         return self._owners.is_mine(transaction.hidden, 0)
 
@@ -202,7 +204,7 @@ class Transactions:
     async def get(self, topic: Topic, high: int, low: int) -> Transaction | None:
         """A transaction of a stream; of one that has ended only how. None if there never was one, or too many have
         ended since."""
-        found = self._open.get(topic.name, high, low)
+        found = self.open.get(topic.name, high, low)
         if found is not None:
             return found
         state = await self._node.db.run(partial(outcome, topic_id=topic.topic_id, high=high, low=low))
@@ -222,7 +224,7 @@ class Transactions:
         """Begin a transaction, whose segments can be written to when this returns. Raises LeaseRefused, TooManyOpen,
         LogError."""
         self.check_lease(lease_ms)
-        if len(self._open) >= self._settings.transactions:
+        if len(self.open) >= self._settings.transactions:
             raise TooManyOpen(f"there are {self._settings.transactions} open transactions")
         if topic.name in self._changing:
             raise TooManyOpen(f"the segments of {topic.name} are being changed")
@@ -276,7 +278,7 @@ class Transactions:
 
         def begun() -> None:
             self._renew(found)
-            self._open.add(found)
+            self.open.add(found)
 
         # What its stream demands is looked at when the events are written: what is committed is refused no more.
         config = {**demands(topic.config), **KEEP}
@@ -290,7 +292,7 @@ class Transactions:
         """The transaction is wanted for ``lease_ms`` more. Raises an error of the database."""
         transaction.lease_ms = lease_ms
         self._renew(transaction)
-        if not self._ends(transaction):
+        if not self.ends(transaction):
             change = (
                 "UPDATE front_pravega_transactions SET pings = pings + 1, lease_ms = ? "
                 "WHERE topic = ? AND high = ? AND low = ?"
@@ -371,7 +373,7 @@ class Transactions:
 
     def _ended(self, transaction: Transaction, state: TxnState) -> None:
         transaction.state = state
-        self._open.remove(transaction)
+        self.open.remove(transaction)
         transaction.ended.set()
 
     @asynccontextmanager
@@ -390,7 +392,7 @@ class Transactions:
                 await begun.wait()
             if self._owners.shared:
                 await self._node.db.changes.catch_up()
-            for one in self._open.of(topic):
+            for one in self.open.of(topic):
                 if one.state not in ENDED:
                     try:
                         async with asyncio.timeout_at(end):
@@ -407,29 +409,29 @@ class Transactions:
     def _changed(self, change: Change) -> None:
         """A stream's transactions go with it: another of its name has nothing to do with them."""
         if change.kind is ChangeKind.DELETED and change.topic is not None:
-            for one in self._open.of(change.topic.name):
+            for one in self.open.of(change.topic.name):
                 self._stream_gone(one)
 
     def _stream_gone(self, transaction: Transaction) -> None:
-        self._open.forget(transaction)
+        self.open.forget(transaction)
         if transaction.state not in ENDED:
             transaction.state = TxnState.ABORTING
             transaction.ended.set()  # what is left to do concerns nobody
-        if self._ends(transaction):
+        if self.ends(transaction):
             self._spawn(self._clear(transaction))
         else:
-            self._open.remove(transaction)
+            self.open.remove(transaction)
 
     async def abort_all(self, topic: str) -> None:
         """Abort the open transactions of a stream, and return when all have ended."""
-        for one in self._open.of(topic):
+        for one in self.open.of(topic):
             await self.abort(one)
             await one.ended.wait()
 
     async def expire(self, now_ms: int) -> None:
         """A chore: abort what was not pinged in time."""
         now = time.monotonic()
-        mine = [one for one in self._open if one.state is TxnState.OPEN and one.deciding is None and self._ends(one)]
+        mine = [one for one in self.open if one.state is TxnState.OPEN and one.deciding is None and self.ends(one)]
         if self._owners.shared:
             await self._look_for_pings([one for one in mine if min(one.look_at, one.deadline) < now])
         await self._rounds.each([one for one in mine if one.deadline < now or self.is_overdue(one)], self._expire)
@@ -454,7 +456,7 @@ class Transactions:
     async def _expire(self, transaction: Transaction) -> None:
         log.info("a transaction is aborted: its lease has ended", topic=transaction.topic, id=transaction.hex_id)
         try:
-            await self.abort(transaction)
+            self.timed_out += await self.abort(transaction)
         except LogError as error:
             log.warning("a transaction is aborted later", topic=transaction.topic, reason=str(error))
 
@@ -476,7 +478,7 @@ class Transactions:
         try:
             while True:
                 self._more.discard(topic)
-                decided = [one for one in self._open.of(topic) if one.state is not TxnState.OPEN]
+                decided = [one for one in self.open.of(topic) if one.state is not TxnState.OPEN]
                 for one in sorted(decided, key=lambda one: one.decided):
                     end = partial(self._try, one)
                     await carry_out(end, self._few, LogError, "end of a transaction", topic=topic)
@@ -505,7 +507,7 @@ class Transactions:
             if places and await self._store_merged(transaction, places):
                 self._ended(transaction, TxnState.COMMITTED)
                 await self._clear(transaction)
-        elif transaction.state is TxnState.ABORTING and self._ends(transaction):
+        elif transaction.state is TxnState.ABORTING and self.ends(transaction):
             await self._store_end(transaction, TxnState.ABORTED)
             self._ended(transaction, TxnState.ABORTED)
             await self._clear(transaction)
@@ -514,7 +516,7 @@ class Transactions:
         """Append one of its segments to the one that it is of."""
         number = transaction.parents[place]
         segment = self._own_segment(transaction, place)
-        parent = self._segments.find(self._open.parent_name(transaction, number) or "")
+        parent = self._segments.find(self.open.parent_name(transaction, number) or "")
         if segment is None or parent is None:
             raise LogError(f"a segment of transaction {transaction.hex_id} cannot be found")
         segment.loose_sealed = True
@@ -557,7 +559,7 @@ class Transactions:
 
     async def _clear(self, transaction: Transaction) -> None:
         """Nobody asks for what it has written any more."""
-        self._open.remove(transaction)
+        self.open.remove(transaction)
         work = partial(self._node.catalog.delete_topic, transaction.hidden)
         with suppress(TopicNotFound):
             await carry_out(work, asyncio.Semaphore(1), _AGAIN, "deletion of a transaction", topic=transaction.topic)
@@ -569,7 +571,7 @@ class Transactions:
         return [at for at in range(count) if at not in transaction.merged and is_mine(transaction.hidden, at)]
 
     def _own_segment(self, transaction: Transaction, place: int) -> Segment | None:
-        return self._segments.find(self._open.name(transaction, transaction.parents[place]))
+        return self._segments.find(self.open.name(transaction, transaction.parents[place]))
 
 
 def _read(connection: Connection, hidden: Collection[str] | None) -> dict[str, _Row]:

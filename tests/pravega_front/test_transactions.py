@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
 import threading
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import grpc
@@ -80,6 +83,26 @@ class Stream:
         while (state := self.state(txn)) in (TxnState.COMMITTING, TxnState.ABORTING):
             pass
         return state
+
+
+def test_operators_see_what_is_open_and_abort_it(node: NodeProcess) -> None:
+    found = Stream(node, "seen")
+    kept, dropped = found.begin(), found.begin()
+    found.write(dropped, event(b"never seen"))
+    names = [f"{SCOPE}/seen/{one.highBits:016x}{one.lowBits:016x}" for one in (kept, dropped)]
+    with urlopen(f"{node.console}/api/transactions?limit=50&open=true&search=/seen/") as answer:
+        told = json.load(answer)["transactions"]
+    assert sorted(one["transactional_id"] for one in told) == sorted(names)
+    assert {(one["front"], one["state"], one["timeout_ms"]) for one in told} == {("pravega", "Open", 30_000)}
+    path = f"{node.console}/api/transactions/{quote(names[1], safe='')}"
+    with urlopen(path) as answer:
+        places = json.load(answer)["partitions"]
+    assert [one["partition"] for one in places] == [0, 1]
+    with urlopen(Request(f"{path}/abort", method="POST")) as answer:
+        assert json.load(answer)["open_ms"] is None
+    assert found.ended(dropped) is TxnState.ABORTED
+    assert found.state(kept) is TxnState.OPEN
+    assert found.read(0) == b""
 
 
 def test_the_life_of_a_transaction(node: NodeProcess) -> None:
