@@ -9,26 +9,40 @@ turn of the loop is counted in bytes (:mod:`sbp_back.transport.turn`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sbp_back.cycle import cycle_of
 
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
-S = TypeVar("S", str, tuple[str, str], tuple[str, int], tuple[float, str, str])
+S = TypeVar("S", str, tuple[str, str], tuple[str, int], tuple[float, str, str], tuple[int, tuple[str, str]])
 
 _TURN_SECONDS = 0.003
 """Of a turn of the loop, from its beginning on, for all works of this kind."""
 _LEAST_SECONDS = 0.001
 """For each of them, however late its turn comes."""
 _PORTION = 50
+_PARTS = 256
 _RUN = 500
 _AT_ONCE = 100
 """Coroutines that run at the same time: enough to share flushes of the database."""
+
+
+class Parts(Generic[N, T]):
+    """A mapping of very many in many small ones: a large one holds up everybody each time that it grows."""
+
+    __slots__ = ("all",)
+
+    def __init__(self) -> None:
+        self.all: list[dict[N, T]] = [{} for _ in range(_PARTS)]
+
+    def of(self, key: N) -> dict[N, T]:
+        """The one in which ``key`` is, or comes."""
+        return self.all[hash(key) % _PARTS]
 
 
 class Turns:
@@ -66,6 +80,18 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
         if turns.is_over:
             await turns.end()
         yield item
+
+
+async def worked_off(steps: Generator[object, None, T]) -> T:
+    """What comes of ``steps``."""
+    turns = Turns()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await turns.rest()
 
 
 async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
@@ -135,7 +161,14 @@ def sorting(items: Sequence[S], *, descending: bool = False) -> Iterator[S | Non
     for start in range(0, len(items), _RUN):
         runs.append(sorted(items[start : start + _RUN], reverse=descending))
         yield None
-    yield from merge(*runs, reverse=descending)
+    yield from merge(*map(_taken, runs), reverse=descending)
+
+
+def _taken(run: list[S]) -> Iterator[S]:
+    """The items of ``run``, which has them no longer."""
+    run.reverse()
+    while run:
+        yield run.pop()
 
 
 async def in_order(names: Sequence[str]) -> AsyncIterator[str]:

@@ -144,6 +144,15 @@ class Progress:
         """Groups that have committed positions."""
         return list(self._groups)
 
+    @property
+    def group_count(self) -> int:
+        """How many :meth:`names` there are."""
+        return len(self._groups)
+
+    def readers_of(self, topic: str) -> list[GroupName]:
+        """Groups that have committed positions in a topic."""
+        return [*self._readers.get(topic, ())]
+
     def of_group(self, name: GroupName) -> Mapping[Place, Committed]:
         """All positions of a group (a live view; empty for an unknown group)."""
         positions = self._groups.get(name)

@@ -11,9 +11,9 @@ from bridges.auth import users
 from bridges.checkup import certificates
 from bridges.checkup.finding import Finding, fine, note, warning, wrong
 from bridges.net.address import Address
-from bridges.node import tls_settings
+from bridges.node import tls_settings, workers
 from bridges.node.config import Settings
-from bridges.node.listening import Listening
+from bridges.node.listening import OFF, Listening
 from bridges.node.sections import SettingsError
 
 
@@ -22,17 +22,27 @@ def check(settings: Settings, *, running: bool, now_s: float) -> Iterator[Findin
     listening = Listening(settings, settings.fronts)
     try:
         addresses = listening.addresses()
+        every = dict(workers.by_name(_of_workers(settings)))
     except SettingsError as error:
         yield wrong("listeners", str(error), "see 'anabranch config'")
         return
     if not running:
-        yield from check_free(addresses)
+        yield from check_free({name: Address.parse(text) for name, text in every.items()})
     yield from check_open(settings, listening, addresses)
     told = listening.advertised({})
     for name, files in tls_settings.tls_files(settings.tls).items():
         if name in addresses:
             advertised = Address.parse(settings.advertise[name]) if name in settings.advertise else told.get(name)
             yield from certificates.check(name, files, advertised, now_s)
+
+
+def _of_workers(settings: Settings) -> Iterator[Mapping[str, str]]:
+    """Where each worker would listen; a node by itself is one. Raises SettingsError."""
+    if settings.node.workers > 1:
+        workers.check(settings, settings.fronts)
+    for number in range(settings.node.workers):
+        listen = workers.settings_of(settings, settings.fronts, number).listen
+        yield {name: text for name, text in listen.items() if text != OFF}
 
 
 def check_free(addresses: Mapping[str, Address]) -> Iterator[Finding]:
@@ -42,7 +52,7 @@ def check_free(addresses: Mapping[str, Address]) -> Iterator[Finding]:
         reason = _refused(address)
         if reason is not None:
             taken = True
-            remedy = f"stop who has it, or choose another one: listen.{name}=HOST:PORT"
+            remedy = f"stop who has it, or choose another one: listen.{name.partition('/')[0]}=HOST:PORT"
             yield wrong(f"listen.{name}", f"{address} cannot be listened on: {reason}", remedy)
     if not taken:
         yield fine("listeners", f"all {len(addresses)} addresses are free")

@@ -8,6 +8,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -43,6 +44,41 @@ def node_option(function: F) -> F:
     )(function)
 
 
+def history_options(function: F) -> F:
+    """``--span`` beside what every command has that asks a node."""
+    span = click.option("--span", type=click.Choice(["hour", "day"]), default="hour", show_default=True)
+    return span(node_option(json_option(function)))
+
+
+def print_history(node: str, path: str, *, as_json: bool, **query: str) -> None:
+    """What a node remembers: a line for each step, a column for each thing of which there was something."""
+    found = NodeClient(node, as_json=as_json).call("GET", f"{path}?{urlencode(query)}")
+    if as_json:
+        print_json(found)
+        return
+    columns = {name: points for name, points in _series("", found) if any(points)}
+    steps = max(map(len, columns.values()), default=0)
+    first = found["end_ms"] / 1000 - steps * found["step_s"]
+    rows = []
+    for step, values in enumerate(zip(*columns.values(), strict=True), 1):
+        if any(value is not None for value in values):
+            at = datetime.fromtimestamp(first + step * found["step_s"], UTC).isoformat(timespec="seconds")
+            rows.append([at, *(NOTHING if value is None else f"{value:g}" for value in values)])
+    print_table(["UNTIL", *map(str.upper, columns)], rows)
+
+
+def _series(name: str, value: Any) -> Iterator[tuple[str, list[float | None]]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _series(f"{name}.{key}" if name else key, one)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for one in value:
+            told = ".".join(shown(str(one[key])) for key in ("group", "topic", "partition") if key in one)
+            yield from _series(told, {key: points for key, points in one.items() if isinstance(points, list)})
+    elif isinstance(value, list):
+        yield name, value
+
+
 def service_options(function: F) -> F:
     """Options of every command that runs a server: ``--set``, ``--config`` and ``--ready-file``."""
     for option in (
@@ -75,6 +111,20 @@ def print_table(heads: list[str], rows: Iterable[Iterable[object]]) -> None:
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
+
+
+def lag(group: dict[str, Any]) -> list[str]:
+    """The lag of a group in records, in seconds, and by how many records a second it grows. ``+`` says that there is
+    more: the ends of some partitions are not known; ``>=`` that it is at least so long."""
+    if group["lag"] is None:
+        return [NOTHING] * 3
+    seconds, trend = group.get("lag_seconds"), group.get("trend")
+    exact = "" if group.get("lag_exact", True) else ">="
+    return [
+        f"{group['lag']}{'+' if group['unknown_lags'] else ''}",
+        NOTHING if seconds is None else f"{exact}{seconds:g}",
+        NOTHING if trend is None else f"{trend:+g}",
+    ]
 
 
 def shown(text: str | None) -> str:
@@ -146,6 +196,12 @@ class NodeClient:
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         return self._answer(self._send(method, path, data, headers))
+
+    def asked(self, path: str) -> Any:
+        """The JSON answer to a GET; None where it is refused."""
+        response = self._send("GET", path, None, {})
+        content = response.read()
+        return None if response.status >= 400 else json.loads(content)
 
     def upload(self, path: str, chunks: Iterator[bytes]) -> Any:
         """The JSON answer to a streamed body."""

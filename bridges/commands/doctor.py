@@ -59,10 +59,11 @@ def command(data: Path | None, sets: tuple[str, ...], config: Path | None, as_js
 
 def look(settings: Settings) -> Iterator[Finding]:
     """Everything that is looked at."""
-    from bridges.checkup import clock, doors, machine, storage
+    from bridges.checkup import clock, database, doors, machine, storage
 
     now_s = clock.now_s()
     yield from storage.check(settings)
     yield from machine.check(settings)
     yield from clock.check(settings.data_dir, kept=clock.is_kept(), now_s=now_s)
+    yield from database.check(settings.cluster.database)
     yield from doors.check(settings, running=storage.holder_of(settings.data_dir) is not None, now_s=now_s)

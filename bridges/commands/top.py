@@ -1,17 +1,18 @@
-"""``anabranch top``: what a node does, refreshed in place."""
+"""``anabranch top``: what a node does, or the nodes of a cluster, refreshed in place."""
 
 from __future__ import annotations
 
 import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
 import click
 
 from bridges.commands.common import NodeClient, json_option, node_option, print_json
 
 if TYPE_CHECKING:
-    from bridges.commands.top_figures import Scrape
+    from bridges.commands.top_figures import Figures, Scrape
 
 
 @click.command("top")
@@ -19,41 +20,32 @@ if TYPE_CHECKING:
     "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between two looks."
 )
 @click.option("--once", is_flag=True, help="Print one look and end; so it is where nothing can be refreshed.")
+@click.option("--alone", is_flag=True, help="Of this node only, not of its cluster or the other workers.")
 @node_option
 @json_option
-def command(interval: float, once: bool, node: str, as_json: bool) -> None:
-    """Show what a node does: rates of protocols and topics, who falls behind, memory, stalls. Ctrl-C ends it."""
+def command(interval: float, once: bool, alone: bool, node: str, as_json: bool) -> None:
+    """Show what a node does, with all nodes of its cluster and all workers: rates of protocols and topics, who falls
+    behind, memory, stalls. Ctrl-C ends it."""
     from msgspec import to_builtins
     from rich.console import Console
 
-    from bridges.commands.top_figures import figures
     from bridges.commands.top_screen import screen
 
-    before = look(NodeClient(node, as_json=as_json))
+    look = _Looks(node, NodeClient, alone=alone, as_json=as_json)
+    look.next()
     if once or as_json or not sys.stdout.isatty():
         time.sleep(interval)
-        seen = figures(before, look(NodeClient(node, as_json=as_json)))
+        seen = look.next()
+        assert seen is not None  # the second
         if as_json:
             print_json(to_builtins(seen))
         else:
             Console().print(screen(seen, node, 10_000))
         return
     try:
-        _refresh(node, interval, before)
+        _refresh(node, interval, look)
     except KeyboardInterrupt:
         return
-
-
-def look(client: NodeClient) -> Scrape:
-    """A scrape of the node, now."""
-    from bridges.commands.top_figures import scrape
-
-    at = time.monotonic()
-    lines = (line.decode("utf-8", "replace") for line in client.lines("/metrics"))
-    try:
-        return scrape(lines, at)
-    finally:
-        client.close()
 
 
 class _Gone(Exception):
@@ -67,22 +59,84 @@ class _Patient(NodeClient):
         raise _Gone(message)
 
 
-def _refresh(node: str, interval: float, before: Scrape) -> None:
+class _Looks:
+    """Looks at a node, and at the others of its cluster; each tells what was done since the one before."""
+
+    def __init__(self, node: str, client: type[NodeClient], *, alone: bool, as_json: bool = False) -> None:
+        self.client = client
+        self._node = node
+        self._alone = alone
+        self._as_json = as_json
+        self._before: dict[str, Scrape] = {}
+        self._known: dict[str, str] = {}
+
+    def next(self) -> Figures | None:
+        """What was done since the last look; None of the first."""
+        from bridges.commands.top_figures import all_figures, figures
+
+        others = {} if self._alone else self._others()
+        now, unheard = {}, 0
+        for name, url in (others or {"": self._node}).items():
+            try:
+                now[name] = _scraped((_Patient if others else self.client)(url, as_json=self._as_json))
+            except _Gone:
+                if not others:
+                    raise
+                unheard += 1
+        before, self._before = self._before, now
+        if not before.keys() & now.keys():
+            return None
+        return all_figures(before, now, unheard) if others else figures(before[""], now[""])
+
+    def _others(self) -> dict[str, str]:
+        """Where all nodes of the cluster answer, by what they are called, if there are several."""
+        client = self.client(self._node, as_json=self._as_json)
+        try:
+            told = client.asked("/api/cluster")
+        except _Gone:
+            if self._known:
+                return self._known  # it may be the only one that is gone
+            raise
+        finally:
+            client.close()
+        parts = urlsplit(self._node if "//" in self._node else f"http://{self._node}")
+        login = parts.netloc.rpartition("@")[0]
+        found = {}
+        for one in (told or {}).get("nodes", ()):
+            where = one["addresses"].get("console")
+            if where is not None and one["state"] != "ending":
+                found[f"node {one['node_id']}"] = f"{parts.scheme}://{f'{login}@' if login else ''}{where}"
+        self._known = found if len(found) > 1 else {}
+        return self._known
+
+
+def _scraped(client: NodeClient) -> Scrape:
+    from bridges.commands.top_figures import scrape
+
+    at = time.monotonic()
+    lines = (line.decode("utf-8", "replace") for line in client.lines("/metrics"))
+    try:
+        return scrape(lines, at)
+    finally:
+        client.close()
+
+
+def _refresh(node: str, interval: float, look: _Looks) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    from bridges.commands.top_figures import figures
     from bridges.commands.top_screen import screen
 
     console = Console()
+    look.client = _Patient
     with Live(Text("..."), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(interval)
             try:
-                now = look(_Patient(node))
+                seen = look.next()
             except _Gone as error:
                 live.update(Text(f"{error}; asked again every {interval:g} s", "yellow"), refresh=True)
                 continue
-            live.update(screen(figures(before, now), node, console.height), refresh=True)
-            before = now
+            if seen is not None:
+                live.update(screen(seen, node, console.height), refresh=True)

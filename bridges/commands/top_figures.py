@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TextIO, cast
+from typing import TextIO, TypeVar, cast
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from prometheus_client.parser import text_fd_to_metric_families
 
+_Key = TypeVar("_Key", str, float)
 _TOPIC = {
     "anabranch_appended_records_total": "records_in",
     "anabranch_appended_bytes_total": "bytes_in",
@@ -17,6 +19,7 @@ _TOPIC = {
 }
 _STALLS = "anabranch_loop_stall_seconds_bucket"
 _LAG = "anabranch_group_lag_records"
+_LATE = "anabranch_group_lag_seconds"
 _ERRORS = "anabranch_request_errors_total"
 _REQUESTS = "anabranch_request_seconds_count"
 _CONNECTIONS = "anabranch_connections"
@@ -50,6 +53,7 @@ class Scrape(Struct):
     fronts: dict[str, Flow] = field(default_factory=lambda: defaultdict(Flow))
     topics: dict[str, Flow] = field(default_factory=lambda: defaultdict(Flow))
     lag: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    late: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     requests: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     errors: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     connections: dict[str, float] = field(default_factory=dict)
@@ -80,16 +84,28 @@ class Topic(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """``lag`` in records over all partitions; ``trend``: records a second by which it grows."""
+    """``lag`` in records over all partitions, ``late`` in seconds; ``trend``: records a second by which it grows."""
 
     name: str
     lag: int
+    late: float
     trend: float
 
 
+class Member(Struct, frozen=True):
+    """A node of a cluster, or a worker; all but ``connections`` and ``resident_bytes`` a second."""
+
+    name: str
+    connections: int
+    cpu: float
+    resident_bytes: int
+    stall_s: float
+    flow: Flow
+
+
 class Figures(Struct, frozen=True):
-    """What a node does. ``stall_s``: the longest of the last interval is at most this late, 0 for none to speak of;
-    ``flush_s``: how long a flush took, on average; ``cpu``: of one core, 1.0 being all of it."""
+    """What a node does, or a cluster together. ``stall_s``: the longest of the last interval is at most this late, 0
+    for none to speak of; ``flush_s``: how long a flush took, on average; ``cpu``: of one core, 1.0 being all of it."""
 
     seconds: float
     protocols: list[Protocol]
@@ -110,6 +126,60 @@ class Figures(Struct, frozen=True):
     free_bytes: int
     is_full: bool
     denials: float
+    nodes: list[Member] = []
+    """Each of a cluster, or of workers."""
+    unheard: int = 0
+    """Nodes of it that did not answer."""
+
+
+_SAME = frozenset({"anabranch_topics", "anabranch_partitions", "anabranch_groups", "anabranch_store_disk_full"})
+"""Samples that all nodes of a cluster tell of the same things."""
+_FREE = "anabranch_store_disk_free"
+
+
+def together(scrapes: Mapping[str, Scrape]) -> Scrape:
+    """What several nodes say, as if it were one."""
+    found = Scrape(max(one.at for one in scrapes.values()))
+    for one in scrapes.values():
+        for mine, theirs in ((found.fronts, one.fronts), (found.topics, one.topics)):
+            for name, flow in theirs.items():
+                for way in flow.__struct_fields__:
+                    setattr(mine[name], way, getattr(mine[name], way) + getattr(flow, way))
+        _add_up(found.lag, one.lag)
+        _add_up(found.requests, one.requests)
+        _add_up(found.errors, one.errors)
+        _add_up(found.connections, one.connections)
+        _add_up(found.stalls, one.stalls)
+        for name, late in one.late.items():
+            found.late[name] = max(found.late[name], late)
+        found.held += one.held
+        for name, value in one.single.items():
+            before = found.single.get(name, value if name == _FREE else 0.0)
+            found.single[name] = (
+                max(before, value) if name in _SAME else min(before, value) if name == _FREE else before + value
+            )
+    return found
+
+
+def _add_up(sums: dict[_Key, float], more: Mapping[_Key, float]) -> None:
+    for key, value in more.items():
+        sums[key] = sums.get(key, 0.0) + value
+
+
+def all_figures(before: Mapping[str, Scrape], now: Mapping[str, Scrape], unheard: int) -> Figures:
+    """Of the nodes of a cluster, by what they are called: of those that answered both times, one at least."""
+    both = [name for name in now if name in before]
+    whole = figures(together({name: before[name] for name in both}), together({name: now[name] for name in both}))
+    members = []
+    for name in both:
+        one = figures(before[name], now[name])
+        flow = Flow()
+        for protocol in one.protocols:
+            for way in flow.__struct_fields__:
+                setattr(flow, way, getattr(flow, way) + getattr(protocol.flow, way))
+        clients = sum(protocol.connections for protocol in one.protocols)
+        members.append(Member(name, clients, one.cpu, one.resident_bytes, one.stall_s, flow))
+    return replace(whole, nodes=members, unheard=unheard)
 
 
 def scrape(lines: Iterable[str], at: float) -> Scrape:
@@ -134,6 +204,8 @@ def _add(found: Scrape, name: str, labels: Mapping[str, str], value: float) -> N
                 setattr(flow, what, getattr(flow, what) + value)
         case n if n == _LAG:
             found.lag[labels["group"]] += value
+        case n if n == _LATE:
+            found.late[labels["group"]] = max(found.late[labels["group"]], value)
         case n if n == _REQUESTS:
             found.requests[front] += value
         case n if n == _ERRORS:
@@ -166,7 +238,12 @@ def figures(before: Scrape, now: Scrape) -> Figures:
     topics = [Topic(name, flow.less(before.topics[name], seconds)) for name, flow in now.topics.items()]
     topics.sort(key=lambda one: (-one.flow.bytes_in - one.flow.bytes_out, one.name))
     groups = [
-        Group(name, int(lag), (lag - before.lag[name]) / seconds if name in before.lag else 0.0)
+        Group(
+            name,
+            int(lag),
+            now.late[name] if lag else 0.0,
+            (lag - before.lag[name]) / seconds if name in before.lag else 0.0,
+        )
         for name, lag in now.lag.items()
     ]
     groups.sort(key=lambda one: (-one.lag, one.name))

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bridges.commands.common import shown
-from bridges.commands.top_figures import Figures
+from bridges.commands.top_figures import Figures, Flow
 
 _LATE_S = 0.1
 """A stall that users notice."""
@@ -21,11 +21,13 @@ _HEAD_LINES = 10
 
 def screen(seen: Figures, node: str, lines: int) -> RenderableType:
     """Everything, in about ``lines`` lines."""
-    room = max(2, lines - _HEAD_LINES - len(seen.protocols))
+    nodes = len(seen.nodes) + 2 if seen.nodes else 0
+    room = max(2, lines - _HEAD_LINES - len(seen.protocols) - nodes)
     topics = min(len(seen.topics), max(1, room - min(len(seen.groups), room // 3)))
     groups = min(len(seen.groups), max(1, room - topics))
     return Stack(
         _summary(seen, node),
+        *((Text(), _nodes(seen)) if seen.nodes else ()),
         Text(),
         _protocols(seen),
         Text(),
@@ -39,6 +41,10 @@ def _summary(seen: Figures, node: str) -> RenderableType:
     first = Text.assemble(
         (node, "bold"), f"  {seen.topic_count} topics, {seen.partition_count} partitions, {seen.group_count} groups"
     )
+    if seen.nodes:
+        first.append(f", {len(seen.nodes)} nodes")
+    if seen.unheard:
+        first.append(f", {seen.unheard} do not answer", "yellow")
     memory = Text(f"cpu {seen.cpu:.0%}  memory {size(seen.resident_bytes)}")
     memory.append(f", connections hold {size(seen.held_bytes)} of {size(seen.budget_bytes)}")
     if seen.waiting:
@@ -62,21 +68,24 @@ def _table(heads: Iterable[str]) -> Table:
     return table
 
 
+def _nodes(seen: Figures) -> Table:
+    table = _table(("NODE", "CLIENTS", "CPU", "MEMORY", "LATE", *_FLOW))
+    for one in seen.nodes:
+        late = Text(f"{one.stall_s * 1000:.0f} ms", "yellow" if one.stall_s >= _LATE_S else "")
+        cells = (str(one.connections), f"{one.cpu:.0%}", size(one.resident_bytes), late)
+        table.add_row(one.name, *cells, *_cells(one.flow))
+    return table
+
+
+def _cells(flow: Flow) -> tuple[str, str, str, str]:
+    return count(flow.records_in), size(flow.bytes_in), count(flow.records_out), size(flow.bytes_out)
+
+
 def _protocols(seen: Figures) -> Table:
     table = _table(("PROTOCOL", "CLIENTS", "REQ/s", "ERR/s", *_FLOW))
     for one in seen.protocols:
         errors = Text(count(one.errors), "yellow" if one.errors else "")
-        flow = one.flow
-        table.add_row(
-            one.name,
-            str(one.connections),
-            count(one.requests),
-            errors,
-            count(flow.records_in),
-            size(flow.bytes_in),
-            count(flow.records_out),
-            size(flow.bytes_out),
-        )
+        table.add_row(one.name, str(one.connections), count(one.requests), errors, *_cells(one.flow))
     return table
 
 
@@ -84,18 +93,17 @@ def _topics(seen: Figures, most: int) -> Table:
     more = len(seen.topics) - most
     table = _table((f"TOPIC{_more(more)}", *_FLOW))
     for one in seen.topics[:most]:
-        flow = one.flow
-        cells = (count(flow.records_in), size(flow.bytes_in), count(flow.records_out), size(flow.bytes_out))
-        table.add_row(shown(one.name), *cells)
+        table.add_row(shown(one.name), *_cells(one.flow))
     return table
 
 
 def _groups(seen: Figures, most: int) -> Table:
     more = len(seen.groups) - most
-    table = _table((f"GROUP{_more(more)}", "BEHIND", "TREND/s", "CAUGHT UP IN"))
+    table = _table((f"GROUP{_more(more)}", "BEHIND", "FOR", "TREND/s", "CAUGHT UP IN"))
     for one in seen.groups[:most]:
         trend = Text(f"{'+' if one.trend > 0 else ''}{count(one.trend)}", "yellow" if one.trend > 0 else "")
-        table.add_row(shown(one.name), count(one.lag), trend, caught_up(one.lag, one.trend))
+        late = duration(one.late) if one.late else "-"
+        table.add_row(shown(one.name), count(one.lag), late, trend, caught_up(one.lag, one.trend))
     return table
 
 
@@ -109,7 +117,11 @@ def caught_up(lag: float, trend: float) -> str:
         return "now"
     if trend >= 0:
         return "-"
-    seconds = lag / -trend
+    return duration(lag / -trend)
+
+
+def duration(seconds: float) -> str:
+    """``90`` is ``1.5m``."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f}{unit}"

@@ -1,7 +1,8 @@
-"""``anabranch topic``: list, create, describe, alter, delete, skip."""
+"""``anabranch topic``: list, create, describe, groups, history, record, alter, delete, skip."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,13 +12,18 @@ import click
 
 from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import (
+    NOTHING,
     NodeClient,
     fail,
+    history_options,
     json_option,
     key_values,
+    lag,
     node_option,
+    print_history,
     print_json,
     print_table,
+    shown,
     topic_path,
 )
 
@@ -103,6 +109,57 @@ def _compaction(view: Mapping[str, Any]) -> str:
         passed = datetime.fromtimestamp(view["passed_ms"] / 1000, UTC)
         told += f", last pass {passed.isoformat(timespec='seconds')}"
     return f"{told}: {view['why']}" if view["why"] else told
+
+
+@command.command("groups")
+@click.argument("topic")
+@node_option
+@json_option
+def groups(topic: str, node: str, as_json: bool) -> None:
+    """Show the groups that read a topic, and how far behind each is in it."""
+    found = NodeClient(node, as_json=as_json).call("GET", topic_path(topic, "groups"))["groups"]
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "PARTITIONS", "LAG", "SECONDS", "TREND/s"],
+        (
+            [
+                shown(one["group"]),
+                ",".join(one["fronts"]) or NOTHING,
+                *(one[key] for key in ("state", "members", "partitions")),
+                *lag(one),
+            ]
+            for one in found
+        ),
+    )
+
+
+@command.command("history")
+@click.argument("topic")
+@history_options
+def history(topic: str, span: str, node: str, as_json: bool) -> None:
+    """Show what went into a topic and out of it lately, through which protocol, and who fell behind."""
+    print_history(node, topic_path(topic, "history"), as_json=as_json, span=span)
+
+
+@command.command("record")
+@click.argument("topic")
+@click.argument("offset", type=click.IntRange(0))
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
+@node_option
+@json_option
+def record(topic: str, offset: int, partition: int, node: str, as_json: bool) -> None:
+    """Show one record as it is stored, and as the readers of each protocol get it."""
+    path = topic_path(topic, "partitions", str(partition), "records", str(offset))
+    found = NodeClient(node, as_json=as_json).call("GET", path)
+    if as_json:
+        print_json(found)
+        return
+    for side in ("stored", "kafka", "pravega", "ydb"):
+        click.echo(side)
+        for key, value in found[side].items():
+            click.echo(f"  {key:<16} {shown(json.dumps(value, ensure_ascii=False))}")
 
 
 @command.command("alter")

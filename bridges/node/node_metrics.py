@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,6 +23,7 @@ from bridges.net import heap
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.node.log_limit import LOG_LIMIT
 from bridges.node.stalls import BUCKETS
+from bridges.turns import Parts, sorting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Database
     from bridges.catalog.topics import Catalog
     from bridges.cluster.service import Cluster
+    from bridges.console.sampling import Recorder
     from bridges.log.cleaner import Cleaner
     from bridges.log.logs import Logs
     from bridges.net.quotas import Quotas
@@ -63,6 +66,7 @@ class Scraped(Protocol):
     denied: int
     quotas: Quotas
     cluster: Cluster | None
+    recorder: Recorder
 
     @property
     def limits(self) -> LimitSettings: ...
@@ -283,15 +287,15 @@ def _jobs(node: Scraped) -> Iterator[Metric]:
 
 def _groups(node: Scraped) -> Iterator[Metric]:
     about = ("anabranch_groups", "Consumer groups, joined or with committed positions.")
-    elsewhere: set[GroupName] = set()
+    elsewhere: Parts[GroupName, None] = Parts()
     kinds: Counter[tuple[str, str]] = Counter()
     for number, (name, front, summary) in enumerate(live_groups(node.group_directories), 1):
         if not node.progress.has_positions(name):
-            elsewhere.add(name)
+            elsewhere.of(name)[name] = None
         kinds[front, summary.kind] += 1
         if not number % SLICE:
             yield gauge(*about)
-    yield value(*about, len(elsewhere) + len(node.progress.names()))
+    yield value(*about, sum(map(len, elsewhere.all)) + node.progress.group_count)
     joined = gauge("anabranch_groups_joined", "Groups that clients joined, by their kind.", "front", "kind")
     for labels, count in sorted(kinds.items()):
         joined.add_metric(labels, count)
@@ -312,8 +316,13 @@ def _lag(node: Scraped) -> Iterator[Metric]:
     room = node.limits.group_lag_series
     omitted = 0
     # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.
-    groups.sort()
-    for some in slices(groups):
+    in_order: list[tuple[int, GroupName]] = []
+    for number, one in enumerate(sorting(groups)):
+        if one is not None:
+            in_order.append(one)
+        if one is None or not number % SLICE:
+            yield _lag_family()
+    for some in slices(in_order):
         told = _lag_family()
         for size, (space, group) in some:
             if size > room:
@@ -330,6 +339,12 @@ def _lag(node: Scraped) -> Iterator[Metric]:
                     told = _lag_family()
         yield told
     yield value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)
+    text = "How long ago the first record came that a group has not read, as of the last look; of those behind."
+    for behind_now in slices([*islice(node.recorder.lags.items(), node.limits.group_lag_series)]):
+        late = gauge("anabranch_group_lag_seconds", text, "group", "space")
+        for (space, group), (_, seconds, _) in behind_now:
+            late.add_metric([group, space], seconds)
+        yield late
 
 
 _STORE_TOTALS = {

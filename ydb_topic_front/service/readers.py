@@ -343,9 +343,10 @@ class Readers:
         """YDB's consumers are Kafka's groups."""
         return CONSUMERS
 
-    def summaries(self) -> list[GroupSummary]:
+    def summaries(self) -> Iterator[GroupSummary]:
         """The consumers that have sessions now."""
-        return [self._summary(consumer, sessions) for consumer, sessions in self._by_consumer.items()]
+        for consumer, sessions in [*self._by_consumer.items()]:
+            yield self._summary(consumer, sessions)
 
     def view(self, group_id: str) -> GroupView | None:
         """One consumer, if it has sessions."""

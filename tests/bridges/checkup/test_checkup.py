@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from bridges.checkup import certificates, clock, doors, machine, storage
+from bridges.checkup import certificates, clock, database, doors, machine, storage
 from bridges.checkup.finding import Finding, Severity
 from bridges.commands.cli import main
 from bridges.net.address import Address
@@ -23,6 +23,7 @@ from bridges.node.config import Settings, load
 from sbp_back.files import Files
 from tests.certificates import Authority, openssl
 from tests.kafka_front.node_lab import serving
+from tests.postgres import Postgres
 
 
 def set_to(tmp_path: Path, **sets: str) -> Settings:
@@ -238,3 +239,35 @@ def test_users_that_are_missing_or_damaged(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "users.json").write_text("{")
     assert [one for one, _ in of(doors.check(settings, running=True, now_s=0), "users")] == [Severity.WRONG]
+
+
+def test_addresses_of_all_workers_are_looked_at(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        first = port - 7
+        sets = [
+            *free_ports(tmp_path)[1:],
+            f"listen.kafka=127.0.0.1:{first}",
+            "node.workers=2",
+            "node.worker_port_step=7",
+        ]
+        result = doctor(tmp_path, *sets)
+    assert result.exit_code == 1, result.output
+    (wrong,) = [one for one in json.loads(result.output) if one["severity"] == "wrong"]
+    assert wrong["about"] == "listen.kafka/1"
+    assert f"127.0.0.1:{port}" in wrong["sentence"]
+    assert "listen.kafka=HOST:PORT" in wrong["remedy"]
+    closed = json.loads(doctor(tmp_path, "node.workers=2", "listen.sbp-range-server=off").output)
+    assert any("read each other's partitions" in one["sentence"] for one in closed)
+
+
+def test_the_database_of_a_cluster_and_its_clock(postgres: Postgres) -> None:
+    assert list(database.check("")) == []
+    (found,) = database.check(postgres.url("postgres"))
+    assert (found.severity, found.about) == (Severity.FINE, "database")
+    moment = iter(range(1_000_000, 2_000_000))
+    slow, apart = database.check(postgres.url("postgres"), lambda: float(next(moment)))
+    assert (slow.severity, apart.severity, apart.about) == (Severity.WARNING, Severity.WARNING, "clock")
+    (gone,) = database.check("postgresql://nobody@127.0.0.1:1/none")
+    assert gone.severity is Severity.WRONG
+    assert gone.remedy

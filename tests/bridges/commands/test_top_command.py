@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from rich.console import Console
 
-from bridges.commands.top_figures import Figures, figures, scrape
+from bridges.commands.top_figures import Figures, Scrape, all_figures, figures, scrape
 from bridges.commands.top_screen import caught_up, count, screen, size
 from tests.node_process import NodeProcess
 
@@ -32,6 +32,8 @@ anabranch_appended_bytes_total{front="kafka",topic="a"} %(a)s
 # TYPE anabranch_group_lag_records gauge
 anabranch_group_lag_records{group="g",partition="0",space="kafka",topic="a"} %(lag)s
 anabranch_group_lag_records{group="g",partition="1",space="kafka",topic="a"} 10
+# TYPE anabranch_group_lag_seconds gauge
+anabranch_group_lag_seconds{group="g",space="kafka"} 7.5
 # TYPE anabranch_loop_stall_seconds histogram
 anabranch_loop_stall_seconds_bucket{le="0.001"} %(beats)s
 anabranch_loop_stall_seconds_bucket{le="0.25"} %(late)s
@@ -54,8 +56,27 @@ def test_rates_are_of_the_time_between_two_scrapes() -> None:
     (kafka,) = found.protocols
     assert (kafka.connections, kafka.flow.records_in, kafka.flow.bytes_in) == (3, 100, 100)
     assert [(one.name, one.flow.records_in) for one in found.topics] == [("a", 100), ("b", 0)]
-    assert [(one.name, one.lag, one.trend) for one in found.groups] == [("g", 100, 20)]
+    assert [(one.name, one.lag, one.late, one.trend) for one in found.groups] == [("g", 100, 7.5, 20)]
     assert (found.cpu, found.stall_s) == (0.5, 0.0)
+
+
+def test_nodes_of_a_cluster_are_added_up_and_told_apart() -> None:
+    def scraped(at: float, **more: float) -> Scrape:
+        return scrape((METRICS % (EARLIER | more)).splitlines(keepends=True), at)
+
+    before = {"node 1": scraped(10), "node 2": scraped(10), "node 3": scraped(10)}
+    now = {"node 1": scraped(12, a=300, cpu=2), "node 2": scraped(12, late=11, beats=10)}
+    found = all_figures(before, now, 1)
+    assert [(one.name, one.cpu, one.flow.records_in, one.stall_s) for one in found.nodes] == [
+        ("node 1", 0.5, 100, 0.0),
+        ("node 2", 0.0, 0, 0.25),
+    ]
+    assert (found.unheard, found.cpu, found.protocols[0].connections, found.stall_s) == (1, 0.5, 6, 0.25)
+    assert found.topics[0].flow.records_in == 100, "a node that does not answer has taken nothing back"
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(screen(found, "here", 40))
+    assert "2 nodes, 1 do not answer" in capture.get()
 
 
 def test_the_longest_stall_is_that_of_the_interval() -> None:
@@ -158,3 +179,12 @@ def shows(master: int, text: str, seconds: float = 60.0) -> None:
         ready, _, _ = select.select([master], [], [], left)
         if ready:
             seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(master, 65536).decode("utf-8", "replace"))
+
+
+def test_all_workers_are_told(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", settings={"node.workers": "2", "node.worker_port_step": "0"}) as node:
+        found = json.loads(subprocess.run(top(node, "--json"), capture_output=True, check=True, timeout=60).stdout)
+        assert [one["name"] for one in found["nodes"]] == ["node 0", "node 1"]
+        assert sum(one["resident_bytes"] for one in found["nodes"]) == found["resident_bytes"]
+        alone = subprocess.run(top(node, "--json", "--alone"), capture_output=True, check=True, timeout=60).stdout
+        assert json.loads(alone)["nodes"] == []
