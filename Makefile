@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock matrix demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
+.PHONY: serve test lint types unit thorough lock matrix console-hour demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -48,6 +48,9 @@ setup: $(VENV)/.dev  ## the virtual environment with everything that tests need
 
 matrix: $(VENV)/.dev  ## what every client writes, read by every other, with all that happens in between; ARGS=write: into the docs
 	$(if $(filter write,$(ARGS)),ANBR_MATRIX=write) $(BIN)/pytest -n 0 -m '' --timeout=900 tests/matrix $(PYTEST)
+
+console-hour: $(VENV)/.dev  ## the console's page open for an hour: its memory, and what it costs the node; MINUTES=60
+	ANBR_CONSOLE_MINUTES=$(or $(MINUTES),60) $(BIN)/pytest -n 0 -m hour tests/bridges/console $(PYTEST)
 
 demo: $(VENV)/.dev  ## 336,776 flights through the clients of three protocols, compared record by record
 	$(BIN)/python -m benchmarks.demo $(ARGS)
