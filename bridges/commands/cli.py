@@ -28,6 +28,7 @@ _COMMANDS = {
     "group": "Show consumer groups and their lag, and set their positions.",
     "acl": "Say who may do what.",
     "quota": "Say how much users and clients may do.",
+    "node": "Ask a node how it is, what it promises, and whom it knows.",
     "cluster": "Show the nodes of a cluster, and drain one.",
     "user": "Add, remove and list users, and change passwords.",
     "produce": "Append lines to a topic.",

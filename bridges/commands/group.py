@@ -12,7 +12,19 @@ import click
 
 from bridges.catalog.group_view import CONSUMERS
 from bridges.commands.cli import EXIT_USAGE
-from bridges.commands.common import NOTHING, NodeClient, fail, json_option, node_option, print_json, print_table, shown
+from bridges.commands.common import (
+    NOTHING,
+    NodeClient,
+    fail,
+    history_options,
+    json_option,
+    lag,
+    node_option,
+    print_history,
+    print_json,
+    print_table,
+    shown,
+)
 
 
 class _Groups(click.Group):
@@ -55,7 +67,7 @@ class _Groups(click.Group):
 def command() -> None:
     """List consumer groups, or show the members of one and its lag.
 
-    A group that is itself called "list", "describe" or "reset" is shown with "describe".
+    A group that is itself called "list", "describe", "history" or "reset" is shown with "describe".
     """
 
 
@@ -68,7 +80,7 @@ def list_(node: str, as_json: bool) -> None:
     if as_json:
         print_json(groups)
         return
-    heads = ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG"]
+    heads = ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "SECONDS", "TREND/s"]
     with_space = any(group["space"] != CONSUMERS for group in groups)
     print_table(
         ["SPACE", *heads] if with_space else heads,
@@ -81,7 +93,7 @@ def list_(node: str, as_json: bool) -> None:
                 group["members"],
                 len(group["topics"]),
                 group["partitions"],
-                _lag(group),
+                *lag(group),
             ]
             for group in groups
         ),
@@ -113,6 +125,15 @@ def describe(group: str, space: str, node: str, as_json: bool) -> None:
     if members:
         click.echo()
         _print_members(members)
+
+
+@command.command("history")
+@click.argument("group")
+@click.option("--space", default=CONSUMERS, show_default=True, help="As of describe.")
+@history_options
+def history(group: str, space: str, span: str, node: str, as_json: bool) -> None:
+    """Show how far behind a group was lately, in records and seconds, and in which partitions."""
+    print_history(node, f"/api/groups/{quote(group, safe='')}/history", as_json=as_json, span=span, space=space)
 
 
 @command.command("reset")
@@ -180,19 +201,29 @@ def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
     if found["generation"] is not None:
         yield "generation", found["generation"]
     yield "members", len(found["members"])
-    yield "lag", _lag(found)
+    yield "lag", lag(found)[0]
 
 
 def _print_positions(found: dict[str, Any]) -> None:
     members = {member["member_id"]: member for member in found["members"]}
-    heads = ["TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
+    heads = [
+        "TOPIC",
+        "PARTITION",
+        "CURRENT-OFFSET",
+        "LOG-END-OFFSET",
+        "LAG",
+        "SECONDS",
+        "CONSUMER-ID",
+        "HOST",
+        "CLIENT-ID",
+    ]
     with_metadata = any(one["metadata"] for one in found["positions"])
     rows = []
     for one in found["positions"]:
         member = members.get(one["member_id"], {})
         numbers = [NOTHING if one[key] is None else one[key] for key in ("offset", "end_offset", "lag")]
         reader = [shown(member.get(key)) for key in ("member_id", "host", "client_id")]
-        row = [shown(one["topic"]), one["partition"], *numbers, *reader]
+        row = [shown(one["topic"]), one["partition"], *numbers, lag({**one, "unknown_lags": 0})[1], *reader]
         rows.append([*row, shown(one["metadata"])] if with_metadata else row)
     print_table([*heads, "METADATA"] if with_metadata else heads, rows)
 
@@ -220,13 +251,6 @@ def _print_members(members: list[dict[str, Any]]) -> None:
 
 def _fronts(group: dict[str, Any]) -> str:
     return ",".join(group["fronts"]) or NOTHING
-
-
-def _lag(group: dict[str, Any]) -> str:
-    """``+`` says that there is more: the ends of some partitions are not known."""
-    if group["lag"] is None:
-        return NOTHING
-    return f"{group['lag']}{'+' if group['unknown_lags'] else ''}"
 
 
 def _ranges(numbers: Iterable[int]) -> str:

@@ -88,12 +88,16 @@ def _seconds(ms: int) -> str:
 
 
 @command.command("find-hanging")
-@click.argument("topic")
+@click.argument("topic", required=False)
 @click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
 @node_option
 @json_option
-def find_hanging(topic: str, partition: int, node: str, as_json: bool) -> None:
-    """Show a partition's open transactions: readers of committed data wait for the first."""
+def find_hanging(topic: str | None, partition: int, node: str, as_json: bool) -> None:
+    """Show a partition's open transactions: readers of committed data wait for the first. Without TOPIC those of all
+    partitions of the node that nobody coordinates."""
+    if topic is None:
+        _find_all(node, as_json)
+        return
     path = topic_path(topic, "partitions", str(partition), "transactions")
     found = NodeClient(node, as_json=as_json).call("GET", path)
     if as_json:
@@ -104,6 +108,16 @@ def find_hanging(topic: str, partition: int, node: str, as_json: bool) -> None:
         ([one["producer_id"], one["first_offset"], *_known(one["transaction"])] for one in found["transactions"]),
     )
     click.echo(f"readers of committed data get as far as {found['last_stable_offset']}, of {found['end_offset']}")
+
+
+def _find_all(node: str, as_json: bool) -> None:
+    found = NodeClient(node, as_json=as_json).call("GET", "/api/open-transactions?hanging=true")["transactions"]
+    if as_json:
+        print_json(found)
+        return
+    keys = ("partition", "producer_id", "first_offset", "held")
+    heads = ["TOPIC", "PARTITION", "PRODUCER", "FIRST-OFFSET", "HELD-RECORDS"]
+    print_table(heads, ([shown(one["topic"]), *(one[key] for key in keys)] for one in found))
 
 
 def _known(transaction: dict[str, Any] | None) -> list[str]:

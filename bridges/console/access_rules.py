@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
 from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import ANY, InvalidRule, Pattern, Rule, RuleFilter
-from bridges.console import rows
+from bridges.console import paging, rows
 from bridges.console.access import Access
 from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
@@ -35,17 +34,19 @@ class AccessRuleHandlers:
         app.router.add_post("/api/acls/remove", self.remove)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """Query: any of a rule's fields; and ``about``, with ``resource``: the rules about what is called so."""
+        """Query: any of a rule's fields; and ``about``, with ``resource``: the rules about what is called so. All that
+        agree, or a page of them (:mod:`bridges.console.paging`), which searches for whom and what they name."""
         self._access.require_node(request, Operation.DESCRIBE)
-        found = await self._rules().find(_filter(dict(request.query)))
-        return await rows.answer(request, "acls", _told(found))
+        fields = {name: value for name, value in request.query.items() if name not in paging.FIELDS}
+        found = await self._rules().find(_filter(fields))
+        return await paging.listed(request, "acls", found, _name, _told)
 
     async def add(self, request: web.Request) -> web.StreamResponse:
         """Body: a rule's fields; those that are left out are ``literal``, ``*`` and true."""
         self._access.require_node(request, Operation.ALTER)
         rule = _rule(await json_object(request, _FIELDS))
         await self._rules().add([rule])
-        return await rows.answer(request, "acls", _told([rule]), status=201)
+        return await rows.answer(request, "acls", [_told(rule)], status=201)
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """Body: any of a rule's fields. Answers with the rules that agree with all of them, which hold no longer."""
@@ -54,7 +55,7 @@ class AccessRuleHandlers:
         if not fields:
             raise RequestError("say which rules: at least one field")
         gone = await self._rules().remove([_filter(fields)])
-        return await rows.answer(request, "acls", _told(gone[0]))
+        return await rows.answer(request, "acls", map(_told, gone[0]))
 
     def _rules(self) -> AccessRules:
         if self._node.access_rules is None:
@@ -62,17 +63,20 @@ class AccessRuleHandlers:
         return self._node.access_rules
 
 
-def _told(rules: Sequence[Rule]) -> Iterator[dict[str, object]]:
-    for rule in rules:
-        yield {
-            "resource": rule.kind.value,
-            "pattern": rule.pattern.value,
-            "name": rule.name,
-            "principal": rule.principal,
-            "host": rule.host,
-            "operation": rule.operation.name.lower(),
-            "allow": rule.allow,
-        }
+def _name(rule: Rule) -> str:
+    return f"{rule.kind.value} {rule.name} {rule.principal} {rule.operation.name.lower()}"
+
+
+def _told(rule: Rule) -> dict[str, object]:
+    return {
+        "resource": rule.kind.value,
+        "pattern": rule.pattern.value,
+        "name": rule.name,
+        "principal": rule.principal,
+        "host": rule.host,
+        "operation": rule.operation.name.lower(),
+        "allow": rule.allow,
+    }
 
 
 def _rule(fields: dict[str, Any]) -> Rule:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from bridges.auth import Operation
-from bridges.console import rows
+from bridges.console import paging
 from bridges.console.access import Access
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 
 if TYPE_CHECKING:
+    from bridges.cluster.members import Member
     from bridges.cluster.service import Cluster
 
 
@@ -30,7 +30,7 @@ class ClusterHandlers:
         app.router.add_post("/api/cluster/nodes/{node}/drain", self.drain)
 
     async def status(self, request: web.Request) -> web.StreamResponse:
-        """All members, as this node sees them."""
+        """All members, as this node sees them, or a page of them (:mod:`bridges.console.paging`)."""
         self._access.require_node(request, Operation.DESCRIBE)
         return await self._answer(request)
 
@@ -54,20 +54,27 @@ class ClusterHandlers:
         cluster = self._cluster
         keeper = cluster.keeper
         head = {"node_id": cluster.node_id, "slots": len(keeper.slots), "version": keeper.version}
-        return await rows.answer(request, "nodes", _told(cluster), head=head)
+        owned = Counter(slot.owner for slot in keeper.slots)
 
+        def told(member: Member) -> dict[str, object]:
+            return {
+                "node_id": member.node_id,
+                "start": member.start,
+                "state": member.state.value,
+                "slots": owned[member.start],
+                "silent_seconds": round(keeper.still(member.start), 3),
+                "suspected": keeper.is_suspected(member.start),
+                "rack": member.rack,
+                "addresses": dict(member.addresses),
+            }
 
-def _told(cluster: Cluster) -> Iterator[dict[str, object]]:
-    keeper = cluster.keeper
-    owned = Counter(slot.owner for slot in keeper.slots)
-    for member in sorted(keeper.members.values(), key=lambda one: (one.node_id, one.start)):
-        yield {
-            "node_id": member.node_id,
-            "start": member.start,
-            "state": member.state.value,
-            "slots": owned[member.start],
-            "silent_seconds": round(keeper.still(member.start), 3),
-            "suspected": keeper.is_suspected(member.start),
-            "rack": member.rack,
-            "addresses": dict(member.addresses),
-        }
+        members = sorted(keeper.members.values(), key=lambda one: (one.node_id, one.start))
+        return await paging.listed(
+            request,
+            "nodes",
+            members,
+            lambda one: f"{one.node_id} {one.rack} {' '.join(one.addresses.values())}",
+            told,
+            head=head,
+            as_they_are=True,
+        )

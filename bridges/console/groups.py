@@ -23,10 +23,12 @@ from bridges.catalog.group_view import (
 from bridges.console import paging, rows
 from bridges.console.access import Access
 from bridges.console.errors import RequestError
+from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, page_of
+from bridges.console.sampling import RECORDS, trend_of
 from bridges.errors import LogError
-from bridges.turns import in_turns, let_go, sorting
+from bridges.turns import Parts, in_turns, let_go, sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
@@ -40,6 +42,8 @@ _TOPICS = 20
 _MEMBERS_BYTES = 96 * 1024
 """Of members of a group that are told with a page of its positions."""
 _POSITIONS_BYTES = paging.MOST_BYTES - _MEMBERS_BYTES
+_Live = Parts[GroupName, dict[str, GroupSummary]]
+"""What each front in which a group lives says of it."""
 _NOBODY = "Empty"
 """State of a group that has nothing but committed positions."""
 
@@ -54,30 +58,31 @@ class GroupHandlers:
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/groups", self.list)
         app.router.add_get("/api/groups/{group}", self.describe)
+        app.router.add_get("/api/topics/{topic}/groups", self.of_topic)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All groups by name. Lag covers partitions in use, ``unknown_lags`` counts the others. Or a page of them
-        (:mod:`bridges.console.paging`), with their lag in seconds and its trend; a lag to sort by is that of the last
-        time the node looked."""
+        """All groups by name, or a page of them (:mod:`bridges.console.paging`). Lag covers partitions in use,
+        ``unknown_lags`` counts the others; in seconds, and as one to sort by, it is that of the last time the node
+        looked."""
         page = page_of(request, _SORTS)
         if page is None:
             return await rows.answer(request, "groups", self._summaries(request))
-        live: dict[GroupName, dict[str, GroupSummary]] = {}
+        live: _Live = Parts()
         names: list[tuple[str, str]] = []
         async for _ in in_turns(_all(self._node, live, names)):
             pass
         found, total = await paging.chosen(
             self._sorted_by(request, page, live, names), page, descending=page.sort == "name" and page.descending
         )
-        shown = {(one[2], one[1]): live.get((one[2], one[1]), {}) for one in found}
-        await let_go(names, live)
+        shown = {name: _fronts(live, name) for name in ((space, group) for _, group, space in found)}
+        await let_go(names, *live.all)
         return await paging.answer("groups", shown, lambda name: self._row(request, name, shown[name]), page, total)
 
     def _sorted_by(
         self,
         request: web.Request,
         page: Page,
-        live: Mapping[GroupName, Mapping[str, GroupSummary]],
+        live: _Live,
         names: Iterable[tuple[str, str]],
     ) -> Iterator[tuple[float, str, str] | None]:
         lags = self._node.recorder.lags
@@ -87,7 +92,7 @@ class GroupHandlers:
                 continue
             value = 0.0
             if page.sort == "members":
-                value = sum(summary.members for summary in live.get((space, name), {}).values())
+                value = sum(summary.members for summary in _fronts(live, (space, name)).values())
             elif page.sort in ("lag", "seconds"):
                 value = lags.get((space, name), (0, 0.0))[page.sort == "seconds"]
             yield page.keyed(value), name, space
@@ -95,27 +100,28 @@ class GroupHandlers:
     def _row(
         self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
     ) -> Iterator[dict[str, object] | None]:
-        recorder = self._node.recorder
         for row in self._line(request, name, fronts):
             if row is not None:
                 topics = cast("list[str]", row["topics"])
                 row["topic_count"] = len(topics)
                 row["topics"] = topics[:_TOPICS]
-                _, seconds, exact = recorder.lags.get(name, (0, 0.0, True))
-                row["lag_seconds"], row["lag_exact"] = round(seconds, 1), exact
-                trend = recorder.trend(name)
-                row["trend"] = None if trend is None else round(trend, 3)
             yield row
 
     def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
-        live: dict[GroupName, dict[str, GroupSummary]] = {}
+        live: _Live = Parts()
         names: list[tuple[str, str]] = []
         yield from _all(self._node, live, names)
         for one in sorting(names):
-            if one is None or not self._access.group(request, Operation.DESCRIBE, one[0]):
+            if one is None:
+                yield None
+                continue
+            # What nobody needs any more is let go of one by one.
+            names.pop()
+            fronts = live.of((one[1], one[0])).pop((one[1], one[0]), {})
+            if not self._access.group(request, Operation.DESCRIBE, one[0]):
                 yield None
             else:
-                yield from self._line(request, (one[1], one[0]), live.get((one[1], one[0]), {}))
+                yield from self._line(request, (one[1], one[0]), fronts)
 
     def _line(
         self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
@@ -140,6 +146,60 @@ class GroupHandlers:
             "topics": sorted(topics),
             "partitions": partitions,
             **total.told,
+            **_late(node, name, total),
+            "trend": _rounded(node.recorder.trend(name)),
+        }
+
+    async def of_topic(self, request: web.Request) -> web.StreamResponse:
+        """The groups that have positions in a topic, with their lag in it and its trend: all, or a page of them
+        (:mod:`bridges.console.paging`); a lag to sort by is that in all their topics."""
+        topic = request.match_info["topic"]
+        self._access.require_topic(request, Operation.DESCRIBE, topic)
+        places = [(topic, info.index) for info in self._node.catalog.topic(topic).partitions]
+        readers = ((group, space) for space, group in self._node.progress.readers_of(topic))
+        asked = page_of(request, _SORTS - {"members"})
+        page = asked or Page(self._node.progress.group_count, sort="name")
+        found, total = await paging.chosen(
+            self._sorted_by(request, page, Parts(), readers), page, descending=page.sort == "name" and page.descending
+        )
+        shown: dict[GroupName, dict[str, GroupSummary]] = {(space, group): {} for _, group, space in found}
+        async for name, front, summary in in_turns(live_groups(self._node.group_directories)):
+            if name in shown:
+                shown[name][front] = summary
+
+        def row(name: GroupName) -> Iterator[dict[str, object] | None]:
+            return self._line_in(name, shown[name], places)
+
+        if asked is None:
+            return await rows.answer(request, "groups", (line for name in shown for line in row(name)))
+        return await paging.answer("groups", shown, row, page, total)
+
+    def _line_in(
+        self, name: GroupName, fronts: Mapping[str, GroupSummary], places: Sequence[Place]
+    ) -> Iterator[dict[str, object] | None]:
+        node, total = self._node, _Total()
+        read: list[Place] = []
+        seconds, exact = 0.0, True
+        for place in places:
+            committed = node.progress.committed(name, *place)
+            if committed is not None:
+                row = self._aged(self._position(name, place, None))
+                total.add(row["lag"])
+                if (row["lag_seconds"] or 0.0) > seconds:
+                    seconds, exact = row["lag_seconds"], row["lag_exact"]
+                read.append(place)
+            yield None
+        trend = trend_of((yield from node.recorder.lag_in(name, read, RECORDS, Span.HOUR)))
+        yield {
+            "group": name[1],
+            "space": name[0],
+            **_summary(fronts),
+            "members": sum(summary.members for summary in fronts.values()),
+            "partitions": len(read),
+            **total.told,
+            "lag_seconds": seconds,
+            "lag_exact": exact,
+            "trend": _rounded(trend),
         }
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
@@ -170,7 +230,7 @@ class GroupHandlers:
                 row = self._position(name, place, readers.get(place))
                 if row["offset"] is not None:
                     total.add(row["lag"])
-                yield row
+                yield row if page is not None else self._aged(row)
 
         summaries = {front: view.summary for front, view in views.items()}
         main = _main(summaries)
@@ -182,6 +242,7 @@ class GroupHandlers:
             "protocol": "" if shown is None else shown.protocol,
             "generation": None if shown is None else shown.generation,
             "leader": None if shown is None else shown.leader,
+            "trend": _rounded(node.recorder.trend(name)),
             "members": [
                 {"front": front, **_member(member)} for front, view in views.items() for member in view.members
             ],
@@ -196,13 +257,8 @@ class GroupHandlers:
                     some.append(row)
                 matching += 1
         members = cast("list[dict[str, object]]", head["members"])
-        trend = node.recorder.trend(name)
-        head |= {
-            "members": _first(members, _MEMBERS_BYTES),
-            "member_count": len(members),
-            "trend": None if trend is None else round(trend, 3),
-            **total.told,
-        }
+        head |= {"members": _first(members, _MEMBERS_BYTES), "member_count": len(members)}
+        head |= {**total.told, **_late(node, name, total)}
         return await paging.answer(
             "positions", some, lambda one: iter([self._aged(one)]), page, matching, head, _POSITIONS_BYTES
         )
@@ -232,16 +288,24 @@ class GroupHandlers:
         }
 
 
-def _all(node: Host, live: dict[GroupName, dict[str, GroupSummary]], names: list[tuple[str, str]]) -> Iterator[None]:
+def _rounded(trend: float | None) -> float | None:
+    return None if trend is None else round(trend, 3)
+
+
+def _fronts(live: _Live, name: GroupName) -> Mapping[str, GroupSummary]:
+    return live.of(name).get(name, {})
+
+
+def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None]:
     """Fill in the groups that live in fronts, and the names of all, those with their spaces behind them."""
     for name, front, summary in live_groups(node.group_directories):
-        if name not in live:
+        if name not in live.of(name):
             names.append((name[1], name[0]))
-        live.setdefault(name, {})[front] = summary
+        live.of(name).setdefault(name, {})[front] = summary
         yield None
     # A group whose positions go, or come, between the two is told once all the same.
     for name in node.progress.names():
-        if name not in live:
+        if name not in live.of(name):
             names.append((name[1], name[0]))
         yield None
 
@@ -333,6 +397,13 @@ class _Total:
         return {"lag": self._sum if self._known else None, "unknown_lags": self._unknown}
 
 
+def _late(node: Host, name: GroupName, total: _Total) -> dict[str, object]:
+    """Lag in seconds as of the last look. Of a group that was not behind then: 0, or it has fallen behind since."""
+    seen = node.recorder.lags.get(name)
+    seconds, exact = (None if total.told["lag"] else 0.0, True) if seen is None else seen[1:]
+    return {"lag_seconds": None if seconds is None else round(seconds, 1), "lag_exact": exact}
+
+
 def _behind(log: PartitionLog, committed: int) -> int:
     return records_behind(committed, log.log_start_offset, log.high_watermark)
 
@@ -349,7 +420,7 @@ async def _open(logs: Iterable[PartitionLog]) -> None:
         with suppress(LogError):  # shown as unknown; the node's log says why
             await log.ready()
 
-    opening = [asyncio.create_task(attempt(log)) for log in logs if not log.is_open]
+    opening = [asyncio.create_task(attempt(log)) async for log in in_turns(logs) if not log.is_open]
     if opening:
         try:
             await asyncio.wait(opening, timeout=_OPEN_WAIT_S)

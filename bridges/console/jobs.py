@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from bridges.auth import Operation
-from bridges.console import rows
+from bridges.console import paging
 from bridges.console.access import Access
 from bridges.console.host import Host
 
@@ -21,7 +21,15 @@ class JobHandlers:
         app.router.add_get("/api/jobs", self.list)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All that are known, by front, in the order of :meth:`JobDirectory.jobs`."""
+        """All that are known, by front, in the order of :meth:`JobDirectory.jobs`, or a page of them
+        (:mod:`bridges.console.paging`)."""
         self._access.require_node(request, Operation.DESCRIBE)
         found = [(front, view) for front, directory in self._node.job_directories.items() for view in directory.jobs()]
-        return await rows.answer(request, "jobs", ({"front": front, **view.as_json()} for front, view in found))
+        return await paging.listed(
+            request,
+            "jobs",
+            found,
+            lambda one: f"{one[1].kind} {one[1].name}",
+            lambda one: {"front": one[0], **one[1].as_json()},
+            as_they_are=True,
+        )

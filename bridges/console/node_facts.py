@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from bridges.auth import Operation
-from bridges.console import paging, rows
+from bridges.console import paging
 from bridges.console.access import Access
 from bridges.console.host import Host
-from bridges.console.paging import page_of
+
+if TYPE_CHECKING:
+    from bridges.auth.users import User
 
 
 class NodeFactHandlers:
@@ -36,17 +39,9 @@ class NodeFactHandlers:
         """Users of the node's file by name, and the mechanisms of SCRAM that each may use; never a password. All, or a
         page of them (:mod:`bridges.console.paging`)."""
         self._access.require_node(request, Operation.DESCRIBE)
-        users = self._node.authenticator.users
-        names = sorted(users)
+        users = [*self._node.authenticator.users.items()]
 
-        def told(name: str) -> Iterator[dict[str, object]]:
-            if name in users:
-                yield {"user": name, "scram": sorted(users[name].scram)}
+        def told(one: tuple[str, User]) -> dict[str, object]:
+            return {"user": one[0], "scram": sorted(one[1].scram)}
 
-        page = page_of(request, {"name"})
-        if page is None:
-            return await rows.answer(request, "users", (row for name in names for row in told(name)))
-        found, total = await paging.chosen(
-            (name if page.finds(name) else None for name in names), page, descending=page.descending
-        )
-        return await paging.answer("users", found, told, page, total)
+        return await paging.listed(request, "users", users, itemgetter(0), told)

@@ -87,7 +87,10 @@ OPERATIONS = (
     Operation("GET", _TOPIC, "One topic and its partitions, or a page of these", _sorted_by()),
     Operation("PATCH", _TOPIC, "More partitions, other configuration", body={"partitions": _NUMBER, "config": _OBJECT}),
     Operation("DELETE", _TOPIC, "Delete a topic"),
-    Operation("GET", _TOPIC + "/history", "What went in and out through each protocol", {"span": _SPAN}),
+    Operation(
+        "GET", _TOPIC + "/history", "What went in and out through each protocol, and who fell behind", {"span": _SPAN}
+    ),
+    Operation("GET", _TOPIC + "/groups", "Groups that read it, with their lag in it", _sorted_by("lag", "seconds")),
     Operation(
         "GET",
         _TOPIC + "/records",
@@ -145,17 +148,28 @@ OPERATIONS = (
         needed=("topic", "to"),
     ),
     Operation("GET", "/api/transactions", "Transactional ids", {**_sorted_by(), "open": _FLAG}),
-    Operation("GET", "/api/transactions/{transaction}", "One of them, and what its open transaction has written to"),
+    Operation(
+        "GET",
+        "/api/open-transactions",
+        "Open transactions of all partitions in use, those that hold back most first",
+        {**_sorted_by(), "hanging": {"type": "boolean", "description": "only those that nobody coordinates"}},
+    ),
+    Operation(
+        "GET",
+        "/api/transactions/{transaction}",
+        "One of them, and what its open transaction has written to",
+        _sorted_by(),
+    ),
     Operation("POST", "/api/transactions/{transaction}/abort", "Abort what is open of it"),
-    Operation("GET", "/api/jobs", "Jobs of the data pipeline that have told of themselves"),
-    Operation("GET", "/api/cluster", "Nodes of the cluster"),
+    Operation("GET", "/api/jobs", "Jobs of the data pipeline that have told of themselves", _sorted_by()),
+    Operation("GET", "/api/cluster", "Nodes of the cluster", _sorted_by()),
     Operation("POST", "/api/cluster/nodes/{node}/drain", "Have a node hand over all it owns"),
-    Operation("GET", "/api/acls", "Rules of who may do what", {**_RULE, "about": _TEXT}),
+    Operation("GET", "/api/acls", "Rules of who may do what", {**_RULE, "about": _TEXT, **_sorted_by()}),
     Operation(
         "POST", "/api/acls", "Add a rule", body=_RULE, needed=("resource", "name", "principal", "operation"), status=201
     ),
     Operation("POST", "/api/acls/remove", "Remove the rules that agree with all of this", body=_RULE),
-    Operation("GET", "/api/quotas", "Quotas"),
+    Operation("GET", "/api/quotas", "Quotas", _sorted_by()),
     Operation("POST", "/api/quotas", "Set quotas", body={**_ENTITY, "values": _OBJECT}, needed=("entity", "values")),
     Operation("POST", "/api/quotas/remove", "Remove quotas", body={**_ENTITY, "keys": _LIST}, needed=("entity",)),
 )

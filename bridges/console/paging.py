@@ -6,18 +6,23 @@ A request that says ``limit`` gets a page; one that does not gets all of it, row
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from typing import TypeVar
 
 from aiohttp import web
 from msgspec import Struct
 
+from bridges.console import rows
 from bridges.console.errors import RequestError
-from bridges.turns import S, Turns, in_turns, let_go, sorting
+from bridges.turns import S, Turns, in_turns, let_go
 
 MOST_BYTES = 240 * 1024
 """Of rows; with what stands around them an answer stays below 256 KiB."""
 MOST_ROWS = 500
+_RUN = 500
+FIELDS = frozenset({"limit", "skip", "search", "sort", "descending"})
+"""What of a query says which page."""
 _SEARCHED = 249
 """Longest text to search for: that of a topic's name."""
 T = TypeVar("T")
@@ -76,20 +81,23 @@ def flag(request: web.Request, name: str) -> bool:
 
 async def chosen(items: Iterable[S | None], page: Page, *, descending: bool = False) -> tuple[list[S], int]:
     """Those of ``items`` that are on the page, and how many there are of all pages; None is passed over."""
-    found = [one async for one in in_turns(items) if one is not None]
-    rows: list[S] = []
-    place = 0
-    async for one in in_turns(sorting(found, descending=descending)):
-        if one is None:
-            continue
+    runs: list[list[S]] = [[]]
+    async for one in in_turns(items):
+        if one is not None:
+            runs[-1].append(one)
+            if len(runs[-1]) == _RUN:
+                runs[-1].sort(reverse=descending)
+                runs.append([])
+    runs[-1].sort(reverse=descending)
+    total = sum(map(len, runs))
+    found: list[S] = []
+    async for place, one in in_turns(enumerate(merge(*runs, reverse=descending))):
+        if place >= page.skip + page.limit:
+            break
         if place >= page.skip:
-            rows.append(one)
-            if len(rows) == page.limit:
-                break
-        place += 1
-    total = len(found)
-    await let_go(found)
-    return rows, total
+            found.append(one)
+    await let_go(*runs)
+    return found, total
 
 
 async def answer(
@@ -124,3 +132,28 @@ async def answer(
     start = json.dumps(head)[:-1] + ", " if head else "{"
     body = f"{start}{json.dumps(key)}: [{', '.join(pieces)}], {json.dumps(tail)[1:]}"
     return web.Response(text=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+async def listed(
+    request: web.Request,
+    key: str,
+    found: Sequence[T],
+    name: Callable[[T], str],
+    row: Callable[[T], Row],
+    *,
+    head: Row | None = None,
+    as_they_are: bool = False,
+) -> web.StreamResponse:
+    """All of ``found``, or the page that is asked for: searched and sorted by ``name``, or ``as_they_are``."""
+    asked = page_of(request, {"name"})
+    page = Page(len(found)) if asked is None else asked
+
+    def places() -> Iterator[tuple[str, int] | None]:
+        for place, one in enumerate(found):
+            text = name(one)
+            yield ("" if as_they_are else text, place) if page.finds(text) else None
+
+    on_page, total = await chosen(places(), page, descending=page.descending)
+    if asked is None:
+        return await rows.answer(request, key, (row(found[place]) for _, place in on_page), head=head)
+    return await answer(key, on_page, lambda one: iter([row(found[one[1]])]), page, total, head)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -14,11 +14,16 @@ from bridges.console.access import Access
 from bridges.console.errors import RequestError
 from bridges.console.history import Span
 from bridges.console.host import Host
+from bridges.console.paging import Page, chosen
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
-from bridges.turns import in_turns
+from bridges.turns import in_turns, worked_off
 
 _PLACES = 12
 """Partitions of a group in one picture: those that are furthest behind."""
+_GROUPS = 7
+"""Groups in the picture of a topic."""
+_LOOKED_AT = 1_000
+"""Partitions of a topic whose lag such a picture sums up."""
 Points = list[float | None]
 
 
@@ -51,7 +56,8 @@ class PictureHandlers:
         return self._answer(span, {**own, "fronts": fronts})
 
     async def topic(self, request: web.Request) -> web.Response:
-        """What went through each front into and out of a topic, in records and bytes a second."""
+        """What went through each front into and out of a topic, in records and bytes a second; and the lag in it, in
+        ``records`` and ``seconds``, of the groups that are furthest behind."""
         name = request.match_info["topic"]
         self._access.require_topic(request, Operation.DESCRIBE, name)
         self._node.catalog.topic(name)
@@ -61,7 +67,26 @@ class PictureHandlers:
             told = {way: self._points(TOPICS, (name, front, way), span) for way in WAYS}
             if any(points is not None for points in told.values()):
                 fronts[front] = told
-        return self._answer(span, {"fronts": fronts})
+        groups = [one async for one in self._behind(request, name, span)]
+        return self._answer(span, {"fronts": fronts, "groups": groups})
+
+    async def _behind(self, request: web.Request, topic: str, span: Span) -> AsyncIterator[dict[str, object]]:
+        node, lags = self._node, self._node.recorder.lags
+        places = [(topic, info.index) for info in node.catalog.topic(topic).partitions[:_LOOKED_AT]]
+        page = Page(_GROUPS, descending=True)
+        readers = (
+            (page.keyed(lags.get((space, group), (0,))[0]), group, space)
+            if self._access.group(request, Operation.DESCRIBE, group)
+            else None
+            for space, group in node.progress.readers_of(topic)
+        )
+        for _, group, space in (await chosen(readers, page))[0]:
+            told = {
+                what: rounded(await worked_off(node.recorder.lag_in((space, group), places, what, span)))
+                for what in (RECORDS, SECONDS)
+            }
+            if told[RECORDS] is not None:
+                yield {"group": group, "space": space, **told}
 
     async def group(self, request: web.Request) -> web.Response:
         """Lag of a group in ``records`` and ``seconds``, its ``trend``, and the same of the partitions that are

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.auth.quotas import FIELDS, Entity, QuotaError, QuotaKey, check, entity_of, key_of, parts_of
-from bridges.console import rows
+from bridges.console import paging, rows
 from bridges.console.access import Access
 from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
+
+_Quota = tuple[Entity, Mapping[QuotaKey, float]]
 
 
 class QuotaHandlers:
@@ -29,9 +31,9 @@ class QuotaHandlers:
         app.router.add_post("/api/quotas/remove", self.remove)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All of them."""
+        """All of them, or a page (:mod:`bridges.console.paging`)."""
         self._access.require_node(request, Operation.DESCRIBE_CONFIGS)
-        return await rows.answer(request, "quotas", _told(await self._node.client_quotas.find({})))
+        return await paging.listed(request, "quotas", await self._node.client_quotas.find({}), _name, _told)
 
     async def set(self, request: web.Request) -> web.StreamResponse:
         """Body: ``entity``, an object with ``user``, ``client-id``, both, or ``ip``, null being the default, and
@@ -47,7 +49,7 @@ class QuotaHandlers:
         except QuotaError as error:
             raise RequestError(str(error)) from None
         await self._node.client_quotas.alter(changes)
-        return await rows.answer(request, "quotas", _told([(entity, self._node.client_quotas.rules.of(entity))]))
+        return await rows.answer(request, "quotas", [_told((entity, self._node.client_quotas.rules.of(entity)))])
 
     async def remove(self, request: web.Request) -> web.StreamResponse:
         """Body: ``entity``; ``keys``, a list of quotas, all of them when it is left out."""
@@ -62,7 +64,7 @@ class QuotaHandlers:
         except QuotaError as error:
             raise RequestError(str(error)) from None
         await self._node.client_quotas.alter([(entity, key, None) for key in gone])
-        return await rows.answer(request, "quotas", _told([(entity, self._node.client_quotas.rules.of(entity))]))
+        return await rows.answer(request, "quotas", [_told((entity, self._node.client_quotas.rules.of(entity)))])
 
 
 def _entity(body: dict[str, Any]) -> Entity:
@@ -76,6 +78,9 @@ def _is_number(given: Any) -> bool:
     return isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < 1e300
 
 
-def _told(found: Sequence[tuple[Entity, Mapping[QuotaKey, float]]]) -> Iterator[dict[str, object]]:
-    for entity, values in found:
-        yield {"entity": parts_of(entity), "values": {key.value: value for key, value in values.items()}}
+def _name(one: _Quota) -> str:
+    return " ".join(f"{kind} {name or ''}" for kind, name in parts_of(one[0]).items())
+
+
+def _told(one: _Quota) -> dict[str, object]:
+    return {"entity": parts_of(one[0]), "values": {key.value: value for key, value in one[1].items()}}

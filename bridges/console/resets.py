@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.console")
 
 _FIELDS = {"space", "topic", "partitions", "to", "offset", "time_ms", "dry_run"}
+_TOLD = 1_000
 _TO = ("earliest", "latest", "offset", "time")
 
 
@@ -41,7 +43,8 @@ class ResetHandlers:
     async def reset(self, request: web.Request) -> web.StreamResponse:
         """Body: ``topic``; ``partitions`` (a list; all when it is left out); ``to``: ``earliest``, ``latest``,
         ``offset`` (with ``offset``, brought to within what there is) or ``time`` (with ``time_ms``: the first record
-        that is not older, else the end); ``space``; ``dry_run``: only show. Answers with what was, and what is then.
+        that is not older, else the end); ``space``; ``dry_run``: only show. Answers with what was, and what is then, of
+        the first :data:`_TOLD` of its ``partitions``.
 
         409 while the group has members, and where somebody commits meanwhile."""
         body = await json_object(request, _FIELDS)
@@ -71,8 +74,8 @@ class ResetHandlers:
                 to=body.get("to"),
                 user=str(principal_of(request)),
             )
-        told = (_row(log, before[log], target) for log, target in targets.items())
-        head = {"group": group, "space": space, "topic": topic, "dry_run": dry}
+        told = (_row(log, before[log], target) for log, target in islice(targets.items(), _TOLD))
+        head = {"group": group, "space": space, "topic": topic, "dry_run": dry, "partitions": len(targets)}
         return await rows.answer(request, "positions", told, head=head)
 
     async def _commit(
@@ -119,7 +122,8 @@ class ResetHandlers:
     def _require_empty(self, name: GroupName) -> None:
         members = sum(len(view.members) for view in views_of(self._node, name).values())
         if members:
-            raise RequestError(f"group {name[1]!r} has {members} members: end them before its positions are set", 409)
+            told = "a member" if members == 1 else f"{members} members"
+            raise RequestError(f"group {name[1]!r} has {told}: positions are set while nobody reads", 409)
 
     def _logs(self, topic: str, partitions: Any) -> list[PartitionLog]:
         known = self._node.catalog.topic(topic)

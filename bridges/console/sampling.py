@@ -8,7 +8,7 @@ whatever else the event loop does.
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -232,8 +232,30 @@ class Recorder:
 
     def trend(self, name: GroupName) -> float | None:
         """Records a second by which a group's lag grows, over the last minutes; None where that is not known."""
-        points = self.history.points(GROUPS, (*name, RECORDS), Span.HOUR, monotonic())
-        return None if points is None else slope(points[-_WINDOW:], Span.HOUR.step_s)
+        return trend_of(self.history.points(GROUPS, (*name, RECORDS), Span.HOUR, monotonic()))
+
+    def lag_in(
+        self, name: GroupName, places: Iterable[Place], what: str, span: Span
+    ) -> Generator[None, None, list[float | None] | None]:
+        """The lag of a group in some of its partitions lately, in one step after the other: the sum of records, the
+        most of seconds. None where nothing is known of any."""
+        now, total = monotonic(), None
+        both = _sum if what == RECORDS else _most
+        for place in places:
+            points = self.history.points(PLACES, (*name, what, *place), span, now)
+            if points is not None:
+                total = points if total is None else [both(a, b) for a, b in zip(total, points, strict=True)]
+            yield
+        return total
+
+
+def trend_of(points: Sequence[float | None] | None) -> float | None:
+    """By how much what was measured in the steps of an hour grows a second, over the last minutes."""
+    return None if points is None else slope(points[-_WINDOW:], Span.HOUR.step_s)
+
+
+def _most(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else max(one, other)
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

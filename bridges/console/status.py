@@ -14,7 +14,7 @@ from bridges.console.access import Access, principal_of
 from bridges.console.host import Host
 from bridges.metric_text import rendered
 from bridges.metrics import FrontMetrics
-from bridges.turns import in_turns, let_go, portions
+from bridges.turns import Parts, in_turns, let_go, portions
 
 _UNTOLD = "the reason is in the log, and told to who may look at the node"
 
@@ -79,13 +79,13 @@ class StatusHandlers:
     async def status(self, request: web.Request) -> web.Response:
         node = self._node
         self._access.require_node(request, Operation.DESCRIBE)
-        elsewhere: set[GroupName] = set()
+        elsewhere: Parts[GroupName, None] = Parts()
         """Groups that have nothing but members."""
         async for name, _, _ in in_turns(live_groups(self._node.group_directories)):
             if not node.progress.has_positions(name):
-                elsewhere.add(name)
-        others = len(elsewhere)
-        await let_go(elsewhere)
+                elsewhere.of(name)[name] = None
+        others = sum(map(len, elsewhere.all))
+        await let_go(*elsewhere.all)
         fronts = [await _told(front) for front in [*node.metrics.fronts.values()]]
         return web.json_response(
             {
@@ -94,7 +94,7 @@ class StatusHandlers:
                 "failure": node.failure,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
-                "groups": len(node.progress.names()) + others,
+                "groups": node.progress.group_count + others,
                 "fronts": fronts,
             }
         )

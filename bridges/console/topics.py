@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +23,7 @@ from bridges.console.paging import Page, flag, page_of
 from bridges.console.pictures import rounded
 from bridges.console.sampling import WAYS
 from bridges.log.skipping import skip
-from bridges.turns import in_turns, sorting
+from bridges.turns import sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from bridges.log.partition_log import Appended, PartitionLog
 
 _log = structlog.get_logger("anabranch.console")
-
-_TOLD = 1_000
-"""Open transactions of a partition that one answer names."""
 
 
 class TopicHandlers:
@@ -164,27 +159,17 @@ class TopicHandlers:
 
     async def transactions(self, request: web.Request) -> web.Response:
         """The open transactions of a partition, the one that readers of committed data wait for first: ``producer_id``,
-        ``first_offset``, ``transaction`` (what its coordinator tells; None where no front has it, or it is not to be
-        told), and of the partition ``last_stable_offset`` and ``end_offset``."""
+        and what :func:`bridges.console.transactions.opened` says of it; and of the partition ``last_stable_offset`` and
+        ``end_offset``."""
         log = self._partition(request, self._topic(request, Operation.DESCRIBE))
         await log.ready()
-        known: dict[int, dict[str, object]] = {}
-        now_ms = time.time_ns() // 1_000_000
-        for front, directory in self._node.transaction_directories.items():
-            async for view in in_turns(directory.writing_to(log.topic, log.partition)):
-                if view is not None and self._access.transaction(request, Operation.DESCRIBE, view.transactional_id):
-                    known[view.producer_id] = transactions.told(front, view, now_ms)
-        opened = log.state.transactions.open
-        told = [
-            {"producer_id": producer, "first_offset": first, "transaction": known.get(producer)}
-            for producer, first in islice(opened.items(), _TOLD)
-        ]
+        told = await transactions.opened(self._node, self._access, request, log)
         return web.json_response(
             {
                 "partition": log.partition,
                 "last_stable_offset": log.last_stable_offset,
                 "end_offset": log.high_watermark,
-                "open": len(opened),
+                "open": len(log.state.transactions.open),
                 "transactions": told,
             }
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, cast
 
 import structlog
 from aiohttp import web
@@ -16,11 +19,17 @@ from bridges.console.access import Access, principal_of
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
-from bridges.turns import in_order, sorting
+from bridges.turns import in_order, in_turns, sorting
+
+if TYPE_CHECKING:
+    from bridges.log.partition_log import PartitionLog
 
 _log = structlog.get_logger("anabranch.console")
 
-
+_TOLD = 500
+"""Open transactions of a partition that one answer names."""
+_MOST_HELD = 10_000
+"""Open transactions among which those are found that hold back most."""
 _Others = Mapping[tuple[str, str], TransactionView]
 """What other nodes coordinate, by transactional id and front."""
 
@@ -35,6 +44,7 @@ class TransactionHandlers:
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/transactions", self.list)
         app.router.add_get("/api/transactions/{transaction}", self.describe)
+        app.router.add_get("/api/open-transactions", self.holding)
         app.router.add_post("/api/transactions/{transaction}/abort", self.abort)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -48,6 +58,35 @@ class TransactionHandlers:
         names = self._names(request, only_open, page, others)
         found, total = await paging.chosen(names, page, descending=page.descending)
         return await paging.answer("transactions", found, partial(self._told, others=others), page, total)
+
+    async def holding(self, request: web.Request) -> web.StreamResponse:
+        """Open transactions of all partitions that this node has in use, those that hold back most records first: all,
+        or a page of them (:mod:`bridges.console.paging`). Query: ``hanging``, only those that nobody coordinates."""
+        only_hanging = flag(request, "hanging")
+        found: list[tuple[int, dict[str, object]]] = []
+        async for log in in_turns(self._node.logs):
+            if log.high_watermark == log.last_stable_offset or not log.is_open:
+                continue
+            if self._node.catalog.stream_of(log.topic, log.partition) is None:
+                continue  # what a front keeps by itself
+            if not self._access.topic(request, Operation.DESCRIBE, log.topic):
+                continue
+            for one in await opened(self._node, self._access, request, log):
+                if not (only_hanging and one["coordinated"]):
+                    held = log.high_watermark - cast("int", one["first_offset"])
+                    head = {"topic": log.topic, "partition": log.partition, "held": held}
+                    found.append((held, head | one))
+            if len(found) >= _MOST_HELD:
+                break
+        found.sort(key=itemgetter(0), reverse=True)
+        return await paging.listed(
+            request,
+            "transactions",
+            [one for _, one in found],
+            lambda one: f"{one['topic']} {one['producer_id']}",
+            lambda one: one,
+            as_they_are=True,
+        )
 
     async def _others(self) -> _Others:
         return {
@@ -92,22 +131,31 @@ class TransactionHandlers:
             yield None if found is None else told(one[1], found, now_ms)
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
-        """One transactional id, and of an open transaction the groups and ``partitions`` that are part of it."""
+        """One transactional id, and of an open transaction the groups and ``partitions`` that are part of it: all, or a
+        page of these (:mod:`bridges.console.paging`)."""
         name = request.match_info["transaction"]
         self._access.require_transaction(request, Operation.DESCRIBE, name)
         front, _, view = await self._found(name)
 
-        def partitions() -> Iterator[dict[str, object] | None]:
+        def partitions() -> Iterator[tuple[str, int] | None]:
             for topic in sorting([*view.places]):
                 if topic is None or not self._access.topic(request, Operation.DESCRIBE, topic):
                     yield None
                     continue
                 for partition in sorted(view.places.get(topic, ())):
-                    yield {"topic": topic, "partition": partition}
+                    yield topic, partition
 
         groups = [one async for one in in_order([*view.groups]) if self._access.group(request, Operation.DESCRIBE, one)]
         head = {**told(front, view, _now_ms()), "groups": groups}
-        return await rows.answer(request, "partitions", partitions(), head=head)
+        return await paging.listed(
+            request,
+            "partitions",
+            [one async for one in in_turns(partitions()) if one is not None],
+            itemgetter(0),
+            lambda one: {"topic": one[0], "partition": one[1]},
+            head=head,
+            as_they_are=True,
+        )
 
     async def abort(self, request: web.Request) -> web.Response:
         """Abort what is open of a transactional id. What it wrote is never shown, and its producer is fenced.
@@ -131,6 +179,36 @@ class TransactionHandlers:
             if view is not None:
                 return front, directory, view
         raise RequestError(f"there is no transactional id {name!r}", 404)
+
+
+async def opened(node: Host, access: Access, request: web.Request, log: PartitionLog) -> list[dict[str, object]]:
+    """The first open transactions of a partition: ``producer_id``; ``first_offset``; ``appended_ms``, about when that
+    was appended; whether a front of any node knows of it (``coordinated``); and what it tells of it (``transaction``),
+    None where that is not to be told."""
+    some = dict(islice(log.state.transactions.open.items(), _TOLD))
+    known: dict[int, tuple[str, TransactionView]] = {}
+    for front, directory in node.transaction_directories.items():
+        async for view in in_turns(directory.writing_to(log.topic, log.partition)):
+            if view is not None and view.producer_id in some:
+                known[view.producer_id] = front, view
+        if len(known) < len(some):
+            for view in await directory.others():
+                if view.started_ms is not None and log.partition in view.places.get(log.topic, ()):
+                    known.setdefault(view.producer_id, (front, view))
+    now_ms, index = _now_ms(), log.state.index
+
+    def row(producer: int, first: int) -> dict[str, object]:
+        found = known.get(producer)
+        shown = found is not None and access.transaction(request, Operation.DESCRIBE, found[1].transactional_id)
+        return {
+            "producer_id": producer,
+            "first_offset": first,
+            "appended_ms": index.time_at(first),
+            "coordinated": found is not None,
+            "transaction": told(*found, now_ms) if found is not None and shown else None,
+        }
+
+    return [row(producer, first) for producer, first in some.items()]
 
 
 def told(front: str, view: TransactionView, now_ms: int) -> dict[str, object]:

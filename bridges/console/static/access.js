@@ -1,29 +1,32 @@
 // Who may do what, and how much: users, rules, quotas.
 
-import { get, send } from "./api.js";
+import { get, query as asked, send } from "./api.js";
 import { card, choice, confirmed, dialog, failed, field, fill, h, note, nothing, table, tag } from "./dom.js";
+import { innerList } from "./topics.js";
 
 const RESOURCES = ["topic", "group", "transactional id", "node", "token", "user"];
 
 export function access({ element, refresh }) {
   const users = h("div", {}), rules = h("div", {}), quotas = h("div", {});
-  element.append(h("h1", {}, "Access"), h("div", { class: "grid" }, card("Users", users), card("Quotas", h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => setQuota(refresh) }, "Set a quota…")), quotas)),
-    card("Rules", h("div", { class: "bar" }, h("button", { type: "button", class: "plain", onclick: () => addRule(refresh) }, "Add a rule…")), rules));
+  const [userList, quotaList, ruleList] = [0, 1, 2].map(() => innerList(refresh));
+  ruleList.search.placeholder = "Who, what, which operation";
+  element.append(h("h1", {}, "Access"), h("div", { class: "grid" }, card("Users", h("div", { class: "bar" }, userList.search), users), card("Quotas", h("div", { class: "bar" }, quotaList.search, h("button", { type: "button", class: "plain", onclick: () => setQuota(refresh) }, "Set a quota…")), quotas)),
+    card("Rules", h("div", { class: "bar" }, ruleList.search, h("button", { type: "button", class: "plain", onclick: () => addRule(refresh) }, "Add a rule…")), rules));
   const own = async (where, path, draw) => { try { draw(await get(path)); } catch (error) { fill(where, error.status === 409 ? h("p", { class: "empty" }, error.message) : failed(error)); } };
   async function look() {
     await Promise.all([
-      own(users, "/api/users?limit=200", (told) => fill(users, table([
+      own(users, "/api/users" + asked(userList.wanted()), (told) => fill(users, table([
         { title: "User", cell: (one) => one.user }, { title: "SCRAM", cell: (one) => one.scram.join(", ") || nothing() },
-      ], told.users, { empty: "No users. Add some with: anabranch user add NAME", caption: "Users" }), told.next ? h("p", { class: "faint" }, `${told.users.length} of ${told.total}`) : null)),
-      own(quotas, "/api/quotas", (told) => fill(quotas, table([
+      ], told.users, { empty: userList.state.search ? "No user of that name." : "No users. Add some with: anabranch user add NAME", caption: "Users" }), told.total ? userList.pages(told, told.users) : null)),
+      own(quotas, "/api/quotas" + asked(quotaList.wanted()), (told) => fill(quotas, table([
         { title: "Of", cell: (one) => entity(one.entity) }, { title: "Quotas", kind: "mono", cell: (one) => Object.entries(one.values).map(([name, value]) => `${name} = ${value}`).join(", ") },
         { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "q" + entity(one.entity), onclick: () => confirmed("Remove these quotas?", entity(one.entity), "Remove", async () => { await send("POST", "/api/quotas/remove", { entity: one.entity }); refresh(); }) }, "Remove…") },
-      ], told.quotas.slice(0, 300), { empty: "No quotas.", caption: "Quotas" }))),
-      own(rules, "/api/acls", (told) => fill(rules, table([
+      ], told.quotas, { empty: quotaList.state.search ? "No such quota." : "No quotas.", caption: "Quotas" }), told.total ? quotaList.pages(told, told.quotas) : null)),
+      own(rules, "/api/acls" + asked(ruleList.wanted()), (told) => fill(rules, table([
         { title: "", cell: (one) => (one.allow ? tag("good", "allow") : tag("bad", "deny")) }, { title: "Who", cell: (one) => one.principal }, { title: "From", cell: (one) => one.host },
         { title: "May", cell: (one) => one.operation }, { title: "Resource", cell: (one) => `${one.resource} ${one.name}${one.pattern === "prefixed" ? "…" : ""}` },
         { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "r" + JSON.stringify(one), onclick: () => confirmed("Remove this rule?", `${one.allow ? "allow" : "deny"} ${one.principal} ${one.operation} ${one.resource} ${one.name}`, "Remove", async () => { await send("POST", "/api/acls/remove", one); refresh(); }) }, "Remove…") },
-      ], told.acls.slice(0, 500), { empty: "No rules.", caption: "Rules" }), told.acls.length > 500 ? h("p", { class: "faint" }, `500 of ${told.acls.length}`) : null)),
+      ], told.acls, { empty: ruleList.state.search ? "No such rule." : "No rules.", caption: "Rules" }), told.total ? ruleList.pages(told, told.acls) : null)),
     ]);
   }
   return { element, refresh: look };

@@ -1,6 +1,6 @@
 // Charts with uPlot, which is vendored, and small ones in SVG.
 
-import { bytes, duration, frontClass, h, short } from "./dom.js";
+import { bytes, duration, frontClass, h, plural, short } from "./dom.js";
 
 export const told = {
   records: (value) => short(value),
@@ -15,6 +15,14 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const palette = ["kafka", "ydb", "http", "pravega", "pipeline", "bad", "other"];
 export const frontColour = (name) => frontClass(name);
 export const colourAt = (place) => palette[place % palette.length];
+
+// Where lines of the axis lie, of what is not counted by tens.
+const steps = {
+  bytes: Array.from({ length: 50 }, (_, power) => 2 ** power),
+  seconds: [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, ...Array.from({ length: 20 }, (_, power) => 86400 * 2 ** power)],
+};
+steps.byterate = steps.bytes;
+steps.time = steps.seconds.filter((one) => one >= 60);
 
 const LEAST = 30; // steps that are shown at least
 
@@ -71,7 +79,7 @@ export class Chart {
     this.plot = new uPlot({
       width: this.width(), height: this.height,
       scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
-      axes: [{ ...axis, size: 34, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 84, values: (_, splits) => splits.map(text) }],
+      axes: [{ ...axis, size: 34, incrs: steps.time, values: (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 84, values: (_, splits) => splits.map(text), ...(steps[this.unit] ? { incrs: steps[this.unit] } : {}) }],
       cursor: { y: false },
       series: [
         { value: (_, at) => (at === null ? "–" : new Date(at * 1000).toTimeString().slice(0, 8)), label: "time" },
@@ -128,7 +136,7 @@ export function lineage(partitions, epoch) {
       tall > 12 ? h("text", { x: (from + to) / 2, y: top + tall / 2 }, String(one.partition)) : null);
   });
   const epochs = Array.from({ length: last }, (_, at) => at).filter((at) => last < 16 || at % Math.ceil(last / 12) === 0);
-  return h("svg", { class: "lineage", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `How ${partitions.length} partitions descend from one another, over ${last} epochs` },
+  return h("svg", { class: "lineage", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `How ${plural(partitions.length, "partition")} descend, over ${plural(last, "epoch")}` },
     boxes, epochs.map((at) => h("text", { class: "axis", x: (x(at) + x(at + 1)) / 2, y: height - 10 }, `epoch ${at}`)),
     [0, 0.5, 1].map((key) => h("text", { class: "axis", x: 20, y: Math.max(10, y(key)) }, String(key))));
 }

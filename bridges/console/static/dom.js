@@ -54,7 +54,7 @@ export const frontClass = (name) => (known.includes(name) ? name : "other");
 export const front = (name, told = "") => h("span", { class: "front " + frontClass(name) }, told ? `${name} ${told}` : name);
 
 export function state(name) {
-  const kind = { Stable: "good", running: "good", done: "good", up: "good", Empty: "faint", Dead: "bad", failed: "bad", silent: "busy" }[name] || "busy";
+  const kind = { Stable: "good", running: "good", done: "good", up: "good", Empty: "faint", CompleteCommit: "faint", CompleteAbort: "faint", Dead: "bad", failed: "bad", silent: "busy" }[name] || "busy";
   return tag(kind, name);
 }
 
@@ -89,7 +89,7 @@ export function pager(page, state, onskip) {
   const last = state.skip + page.count;
   return h("div", { class: "bar end" },
     faint(`${whole(first)}–${whole(last)} of ${whole(page.total)}`),
-    h("button", { type: "button", class: "plain", "data-key": "before", disabled: state.skip === 0, onclick: () => onskip(Math.max(0, state.skip - state.limit)) }, "Before"),
+    h("button", { type: "button", class: "plain", "data-key": "before", disabled: state.skip === 0, onclick: () => onskip(Math.max(0, state.skip - state.limit)) }, "Previous"),
     h("button", { type: "button", class: "plain", "data-key": "next", disabled: page.next === null, onclick: () => onskip(page.next) }, "Next"));
 }
 

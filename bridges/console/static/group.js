@@ -2,14 +2,14 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt } from "./charts.js";
-import { card, choice, count, dialog, failed, field, fill, front, h, note, nothing, pager, ranges, state as stateOf, table, whole } from "./dom.js";
+import { card, choice, count, dialog, failed, field, fill, front, h, note, nothing, plural, ranges, state as stateOf, table, whole } from "./dom.js";
 import { CONSUMERS, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { listState } from "./topics.js";
 
 export function group({ element, parts, query, settle, refresh }) {
   const name = parts[0], space = query.space || CONSUMERS;
-  const { state, change, search } = listState(query, settle, refresh, "name");
+  const { state, search, pages, wanted } = listState(query, settle, refresh, "name");
   state.more = space === CONSUMERS ? {} : { space };
   search.placeholder = "Topic (/)";
   const facts = h("p", {}), members = h("div", {}), positions = h("div", {});
@@ -23,7 +23,7 @@ export function group({ element, parts, query, settle, refresh }) {
   let round = 0, drawn = "";
 
   async function look() {
-    const one = await get(`/api/groups/${part(name)}` + asked({ space, limit: state.limit, skip: state.skip, search: state.search }));
+    const one = await get(`/api/groups/${part(name)}` + asked({ ...wanted(), space }));
     last = one;
     const clients = new Map(one.members.map((member) => [member.member_id, member]));
     fill(facts, stateOf(one.state), " ", one.fronts.map((each) => front(each)),
@@ -49,7 +49,7 @@ export function group({ element, parts, query, settle, refresh }) {
       { title: "Lag", n: true, cell: (row) => count(row.lag) },
       { title: "Behind", n: true, cell: (row) => seconds(row.lag_seconds, row.lag_exact) },
       { title: "Reader", cell: (row) => reader(row.member_id) },
-    ], one.positions, { empty: "No positions.", caption: "Positions" }), pager({ count: one.positions.length, total: one.total, next: one.next }, state, (skip) => change({ skip })));
+    ], one.positions, { empty: "No positions.", caption: "Positions" }), pages(one, one.positions));
     if (round++ % 5 === 0 || drawn !== span.value) {
       drawn = span.value;
       const history = await get(`/api/groups/${part(name)}/history` + asked({ space, span: span.value }));
@@ -88,7 +88,7 @@ function reset(name, space, group, refresh) {
         { title: "Partition", n: true, cell: (row) => whole(row.partition) }, { title: "Now", n: true, cell: (row) => count(row.before) },
         { title: "Then", n: true, cell: (row) => count(row.offset) }, { title: "Change", n: true, cell: (row) => (row.change === null ? nothing() : (row.change > 0 ? "+" : "") + whole(row.change)) },
         { title: "Lag then", n: true, cell: (row) => count(row.lag) },
-      ], answer.positions.slice(0, 200), { caption: "Preview" }));
+      ], answer.positions.slice(0, 200), { caption: "Preview" }), answer.partitions > 200 ? h("p", { class: "faint" }, `The first 200 of ${plural(answer.partitions, "partition")}; all are set.`) : null);
       apply.disabled = false;
     } catch (error) { apply.disabled = true; fill(shown, failed(error)); }
   }

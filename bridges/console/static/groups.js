@@ -2,7 +2,7 @@
 
 import { get, part, query as asked } from "./api.js";
 import { told } from "./charts.js";
-import { duration, fill, front, h, nothing, pager, short, state as stateOf, table, tag, whole } from "./dom.js";
+import { duration, fill, front, h, nothing, short, state as stateOf, table, tag, whole } from "./dom.js";
 import { listState } from "./topics.js";
 
 export const CONSUMERS = "consumers";
@@ -28,11 +28,11 @@ export function trendCell(one) {
 }
 
 export function groups({ element, query, settle, refresh }) {
-  const { state, change, search, onsort } = listState(query, settle, refresh, "name");
+  const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name");
   const list = h("div", {});
   element.append(h("h1", {}, "Consumer groups"), h("div", { class: "bar" }, search), h("section", { class: "card" }, list));
   async function look() {
-    const page = await get("/api/groups" + asked({ limit: state.limit, skip: state.skip, search: state.search, sort: state.sort, descending: state.descending }));
+    const page = await get("/api/groups" + asked(wanted()));
     fill(list, table([
       { title: "Group", sort: "name", kind: "name", cell: (one) => h("span", {}, groupLink(one), one.space === CONSUMERS ? "" : [" ", tag("faint", one.space)]) },
       { title: "State", cell: (one) => stateOf(one.state) },
@@ -43,7 +43,7 @@ export function groups({ element, query, settle, refresh }) {
       { title: "Trend", n: true, cell: trendCell },
       { title: "Topics", cell: (one) => (one.topics.length ? one.topics.slice(0, 3).join(", ") + (one.topic_count > 3 ? ` and ${one.topic_count - 3} more` : "") : nothing()) },
     ].map((one) => (one.sort === "lag" ? { ...one, cell: (row) => lagCell({ ...row, lag_seconds: undefined }) } : one)), page.groups, { ...state, onsort, caption: "Groups", empty: state.search ? "No group of that name." : "No consumer groups yet." }),
-    pager({ count: page.groups.length, total: page.total, next: page.next }, state, (skip) => change({ skip })));
+    pages(page, page.groups));
   }
   return { element, refresh: look };
 }

@@ -1,7 +1,7 @@
 // Records: browse, search within a bound, follow live, download; one from every protocol's side; produce, and replay into another topic.
 
 import { get, lines, part, query as asked, send } from "./api.js";
-import { bytes, card, choice, dialog, failed, field, fill, h, note, nothing, table, when, whole } from "./dom.js";
+import { bytes, card, choice, dialog, failed, field, fill, h, note, nothing, plural, table, when, whole } from "./dom.js";
 
 const SHOWN = 500; // rows that are kept while a topic is followed
 const BATCH = 50;
@@ -19,7 +19,7 @@ export function records({ element, path, name, query }) {
   const more = h("div", {}), told = h("p", { class: "faint", role: "status" }), list = h("div", {});
   const extra = () => fill(more, from.value === "offset" ? field("Offset", offset) : from.value === "time" ? field("Time", time) : null);
   extra();
-  let rows = [], under = null, going = null, chosen = new Set();
+  let rows = [], under = null, going = null, chosen = new Set(), leftOut = "";
   const tail = h("button", { type: "button", class: "plain", "aria-pressed": "false", onclick: () => (under ? stop() : follow()) }, "Follow live");
   const next = h("button", { type: "button", class: "plain", disabled: true, onclick: () => show(going) }, "Go on");
   const searched = () => ({ text: text.value, key: key.value, header: header.value });
@@ -68,7 +68,7 @@ export function records({ element, path, name, query }) {
       rows = found.filter((one) => "offset" in one);
       rows.sort((a, b) => (b.timestamp ?? 0) - (a.timestamp ?? 0) || b.offset - a.offset);
       going = reached; next.disabled = !Object.keys(reached).length;
-      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(all)} looked at.` : `${whole(rows.length)} records, the newest first.`);
+      fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(all)} looked at.` : `${plural(rows.length, "record")}, the newest first.`, leftOut);
       draw();
     } catch (error) { if (error.name !== "AbortError") { fill(told); fill(list, failed(error)); } }
     if (under === mine) under = null;
@@ -79,6 +79,7 @@ export function records({ element, path, name, query }) {
     const page = await get(path + (partition.value === "" ? "?limit=50" : `?limit=1&skip=${Number(partition.value)}`), signal);
     if (!page.partitions.length) throw new Error(`there is no partition ${partition.value}`);
     const each = Math.max(1, Math.ceil(most / page.partitions.length));
+    leftOut = partition.value === "" && page.total > page.partitions.length ? ` Of the first ${page.partitions.length} of ${whole(page.total)} partitions: name another one to see it.` : "";
     return page.partitions.filter((one) => one.last_stable_offset > one.start_offset || page.partitions.length === 1).map((one) => [String(one.partition),
       from.value === "time" ? { since_ms: new Date(time.value).getTime() || 0 }
         : from.value === "offset" ? Math.min(Math.max(Number(offset.value), one.start_offset), one.end_offset)
@@ -97,7 +98,7 @@ export function records({ element, path, name, query }) {
         if (!("offset" in one)) return;
         rows.unshift(one);
         if (rows.length > SHOWN) rows.length = SHOWN;
-        if (!waiting) waiting = setTimeout(() => { waiting = 0; if (under === mine) { fill(told, `following; the last ${whole(rows.length)} records`); draw(); } }, 250);
+        if (!waiting) waiting = setTimeout(() => { waiting = 0; if (under === mine) { fill(told, rows.length === 1 ? "following; the last record" : `following; the last ${whole(rows.length)} records`); draw(); } }, 250);
       }, mine.signal);
     } catch (error) { if (error.name !== "AbortError") fill(told, h("span", { class: "bad" }, error.message)); }
     clearTimeout(waiting);
@@ -126,9 +127,9 @@ export function records({ element, path, name, query }) {
       try {
         const body = some.map((one) => { const { partition: _, ...rest } = one; if (!times.checked) delete rest.timestamp; return JSON.stringify(rest) + "\n"; }).join("");
         const stored = await send("POST", `/api/topics/${part(target.value)}/records`, body);
-        close(); note(`${whole(stored.records)} records are stored in ${target.value}`);
+        close(); note(`${plural(stored.records, "record")} stored in ${target.value}`);
       } catch (error) { fill(problem, failed(error)); }
-    } }, h("p", {}, `${whole(some.length)} records ${chosen.size ? "that are chosen" : "that are shown"}, in their order, each to the partition of its key.`), field("Topic", target), h("label", { class: "line" }, times, "with the times they have"), problem,
+    } }, h("p", {}, `${plural(some.length, "record")}, ${chosen.size ? "as chosen" : "as shown"}, in order, each to the partition of its key.`), field("Topic", target), h("label", { class: "line" }, times, "with the times they have"), problem,
     h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), h("button", { class: "main", disabled: !some.length }, "Replay"))));
   }
 

@@ -1,15 +1,26 @@
 // What goes on: transactions, jobs and migrations, nodes.
 
 import { get, part, query as asked, send } from "./api.js";
-import { bytes, card, confirmed, dialog, duration, failed, fill, front, h, note, nothing, state as stateOf, table, tag, whole } from "./dom.js";
+import { bytes, card, confirmed, count, dialog, duration, failed, fill, front, h, note, nothing, state as stateOf, table, tag, whole } from "./dom.js";
+import { coordinator, open } from "./topic.js";
+import { innerList, listState } from "./topics.js";
 
 export function transactions({ element, query, settle, refresh }) {
   const all = h("input", { type: "checkbox", checked: query.all === "true", onchange: () => { settle({ all: all.checked }); refresh(); } });
-  const list = h("div", {});
-  element.append(h("h1", {}, "Transactions"), h("div", { class: "bar" }, h("label", { class: "line" }, all, "also ids of which nothing is open")), h("section", { class: "card" }, list),
-    h("p", { class: "faint" }, "A partition whose readers of committed data are held back says so among the partitions of its topic, also by a transaction that nobody coordinates any more."));
+  const { state, search, pages, wanted } = listState(query, (told) => settle({ ...told, all: all.checked }), refresh, "name");
+  const holding = innerList(refresh);
+  const list = h("div", {}), held = h("div", {});
+  element.append(h("h1", {}, "Transactions"), h("div", { class: "bar" }, search, h("label", { class: "line" }, all, "also ids of which nothing is open")), h("section", { class: "card" }, list),
+    card("What holds back readers of committed data, on this node", held));
   async function look() {
-    const page = await get("/api/transactions" + asked({ open: all.checked ? "false" : "true", limit: 200 }));
+    const [page, holds] = await Promise.all([get("/api/transactions" + asked({ ...wanted(), open: all.checked ? "false" : "true" })), get("/api/open-transactions" + asked(holding.wanted()))]);
+    fill(held, table([
+      { title: "Topic", kind: "name", cell: (one) => h("a", { href: `#/topic/${part(one.topic)}/partitions` }, one.topic) }, { title: "Partition", n: true, cell: (one) => whole(one.partition) },
+      { title: "Producer", n: true, cell: (one) => String(one.producer_id) }, { title: "Records behind it", n: true, cell: (one) => count(one.held) },
+      { title: "Since about", n: true, cell: (one) => (one.appended_ms === null ? nothing() : duration(Math.max(0, Date.now() - one.appended_ms) / 1000)) },
+      { title: "Transactional id", cell: coordinator },
+      { title: "", cell: (one) => h("button", { type: "button", class: "plain", "data-key": `held${one.topic}/${one.partition}/${one.producer_id}`, onclick: () => open("/api/topics/" + part(one.topic), one.topic, one.partition, refresh) }, "Look…") },
+    ], holds.transactions, { empty: "Nothing: no partition has an open transaction.", caption: "Open transactions of partitions" }), holds.total > holds.transactions.length ? holding.pages(holds, holds.transactions) : null);
     fill(list, table([
       { title: "Transactional id", kind: "name", cell: (one) => h("button", { type: "button", class: "link", "data-key": one.transactional_id, onclick: () => detail(one) }, one.transactional_id) },
       { title: "Protocol", cell: (one) => front(one.front) }, { title: "State", cell: (one) => stateOf(one.state) },
@@ -18,16 +29,16 @@ export function transactions({ element, query, settle, refresh }) {
       { title: "Timeout", n: true, cell: (one) => duration(one.timeout_ms / 1000) }, { title: "Topics", n: true, cell: (one) => whole(one.topics) },
       { title: "", cell: (one) => (one.open_ms === null ? nothing() : h("button", { type: "button", class: "danger", "data-key": "abort" + one.transactional_id, onclick: () => confirmed(`Abort ${one.transactional_id}?`, "What it wrote is never shown, and its producer is fenced.", "Abort it",
         async () => { await send("POST", `/api/transactions/${part(one.transactional_id)}/abort`); note("aborted"); refresh(); }) }, "Abort…")) },
-    ], page.transactions, { empty: "No transaction is open.", caption: "Transactions" }), page.next === null || page.next === undefined ? null : h("p", { class: "faint" }, `${page.transactions.length} of ${whole(page.total)} are shown.`));
+    ], page.transactions, { empty: state.search ? "No transactional id of that name." : "No transaction is open.", caption: "Transactions" }), page.total ? pages(page, page.transactions) : null);
   }
   async function detail(one) {
     const box = h("div", {}, "asking…");
     dialog(one.transactional_id, box);
     try {
-      const told = await get(`/api/transactions/${part(one.transactional_id)}`);
+      const told = await get(`/api/transactions/${part(one.transactional_id)}?limit=500`);
       fill(box, h("p", {}, told.groups.length ? `Positions of ${told.groups.join(", ")} are part of it.` : "No positions are part of it."), table([
         { title: "Topic", cell: (each) => h("a", { href: "#/topic/" + part(each.topic) + "/partitions", onclick: () => document.getElementById("dialog").close() }, each.topic) }, { title: "Partition", n: true, cell: (each) => whole(each.partition) },
-      ], told.partitions.slice(0, 500), { empty: "It has written nowhere." }));
+      ], told.partitions, { empty: "It has written nowhere." }), told.total > told.partitions.length ? h("p", { class: "faint" }, `${told.partitions.length} of ${whole(told.total)} are shown.`) : null);
     } catch (error) { fill(box, failed(error)); }
   }
   return { element, refresh: look };
@@ -41,11 +52,12 @@ function progress(job) {
   return h("span", {}, h("progress", { max: 1, value: share, "aria-label": job.name }), ` ${Math.floor(100 * share)} % · ${amount(job.done, job.unit)} of ${amount(job.total, job.unit)}`);
 }
 
-export function jobs({ element }) {
+export function jobs({ element, query, settle, refresh }) {
+  const { search, pages, wanted } = listState(query, settle, refresh, "name");
   const list = h("div", {});
-  element.append(h("h1", {}, "Migrations and jobs"), h("section", { class: "card" }, list));
+  element.append(h("h1", {}, "Migrations and jobs"), h("div", { class: "bar" }, search), h("section", { class: "card" }, list));
   async function look() {
-    const told = await get("/api/jobs");
+    const told = await get("/api/jobs" + asked(wanted()));
     fill(list, table([
       { title: "Job", kind: "name", cell: (job) => job.name }, { title: "Kind", cell: (job) => job.kind }, { title: "State", cell: (job) => stateOf(job.state) },
       { title: "Done", cell: progress },
@@ -53,13 +65,13 @@ export function jobs({ element }) {
       { title: "Time left", n: true, cell: (job) => (job.seconds_left === null || job.state !== "running" ? nothing() : duration(job.seconds_left)) },
       { title: "Heard of", n: true, cell: (job) => duration(Math.max(0, Date.now() - job.heard_ms) / 1000) + " ago" },
       { title: "Says", cell: (job) => Object.entries(job.details).map(([name, text]) => `${name}: ${text}`).join(" · ") || nothing() },
-    ], told.jobs, { empty: "No job has told of itself. Migrations, archives, replays and audits of the data pipeline do.", caption: "Jobs" }));
+    ], told.jobs, { empty: "No job has told of itself. Migrations, archives, replays and audits of the data pipeline do.", caption: "Jobs" }), told.total > told.jobs.length ? pages(told, told.jobs) : null);
   }
   return { element, refresh: look };
 }
 
 export function nodes({ element, refresh }) {
-  const list = h("div", {}), own = h("div", {}), limits = h("div", {});
+  const list = h("div", {}), own = h("div", {}), limits = h("div", {}), members = innerList(refresh, 100);
   element.append(h("h1", {}, "Nodes"), card("The cluster", list), card("This node", own), card("What it does not promise, as it is set up", limits));
   async function look() {
     const status = await get("/api/status");
@@ -68,14 +80,14 @@ export function nodes({ element, refresh }) {
     const all = await get("/api/promises");
     fill(limits, h("ul", {}, all.not_promised.map((one) => h("li", {}, one.sentence, one.chosen ? h("span", { class: "busy" }, " (a setting)") : null))));
     try {
-      const told = await get("/api/cluster");
+      const told = await get("/api/cluster" + asked(members.wanted()));
       fill(list, table([
         { title: "Node", n: true, cell: (one) => whole(one.node_id) }, { title: "State", cell: (one) => h("span", {}, stateOf(one.state), one.suspected ? [" ", tag("bad", "suspected")] : "") },
         { title: "Shares", n: true, cell: (one) => `${whole(one.slots)} of ${whole(told.slots)}` }, { title: "Silent for", n: true, cell: (one) => duration(one.silent_seconds) },
         { title: "Rack", cell: (one) => one.rack || nothing() }, { title: "Addresses", kind: "mono", cell: (one) => Object.entries(one.addresses).map(([name, where]) => `${name} ${where}`).join(", ") },
         { title: "", cell: (one) => h("button", { type: "button", class: "danger", "data-key": "drain" + one.node_id, onclick: () => confirmed(`Drain node ${one.node_id}?`, "It hands over all it owns, and owns nothing until it is started again.", "Drain it",
           async () => { await send("POST", `/api/cluster/nodes/${one.node_id}/drain`); note("it has begun"); refresh(); }) }, "Drain…") },
-      ], told.nodes, { caption: "Nodes" }));
+      ], told.nodes, { caption: "Nodes" }), told.total > told.nodes.length ? members.pages(told, told.nodes) : null);
     } catch (error) {
       if (error.status !== 409) throw error;
       fill(list, h("p", { class: "empty" }, error.message));

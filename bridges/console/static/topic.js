@@ -1,13 +1,14 @@
 // One topic: what flows through it, its partitions and how they descend, its records, its configuration.
 
 import { get, part, query as asked, send } from "./api.js";
-import { Chart, lineage } from "./charts.js";
-import { bytes, card, confirmed, count, dialog, duration, fact, failed, field, fill, h, note, nothing, pager, table, tag, when, whole } from "./dom.js";
+import { Chart, colourAt, lineage } from "./charts.js";
+import { bytes, card, confirmed, count, dialog, duration, fact, failed, field, fill, front, h, note, nothing, pager, state as stateOf, table, tag, when, whole } from "./dom.js";
+import { groupLink, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { records } from "./records.js";
-import { pairs, users } from "./topics.js";
+import { listState, pairs, users } from "./topics.js";
 
-const TABS = [["", "Flow"], ["partitions", "Partitions"], ["records", "Records"], ["config", "Configuration"]];
+const TABS = [["", "Flow"], ["partitions", "Partitions"], ["records", "Records"], ["groups", "Groups"], ["config", "Configuration"]];
 
 export function topic(screen) {
   const [name, tab = ""] = screen.parts;
@@ -15,7 +16,7 @@ export function topic(screen) {
   const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the topic" }, TABS.map(([key, title]) => h("a", { href: `#/topic/${part(name)}${key && "/" + key}`, "aria-current": key === tab ? "page" : null }, title)));
   const inner = h("div", {});
   screen.element.append(h("h1", {}, name), tabs, inner);
-  const make = { "": flow, partitions, records, config }[tab] || flow;
+  const make = { "": flow, partitions, records, groups, config }[tab] || flow;
   return make({ ...screen, element: inner, name, path });
 }
 
@@ -84,7 +85,12 @@ function ahead(each, keepMs, deletes) {
   return h("span", {}, h("meter", { min: 0, max: 1, value: Math.min(1, Math.max(0, 1 - left / keepMs)), "aria-label": "share of its time that is over" }), left > 0 ? ` in ${duration(left / 1000)}` : " due");
 }
 
-async function open(path, name, partition, refresh) {
+export function coordinator(one) {
+  if (!one.coordinated) return h("span", { class: "bad" }, "nobody coordinates it: hanging");
+  return one.transaction ? one.transaction.transactional_id : h("span", { class: "faint" }, "not told");
+}
+
+export async function open(path, name, partition, refresh) {
   const box = h("div", {}, "asking…");
   dialog(`Open transactions of ${name}, partition ${partition}`, box);
   const where = `${path}/partitions/${partition}/transactions`;
@@ -94,14 +100,41 @@ async function open(path, name, partition, refresh) {
       fill(box, h("p", {}, `Readers of committed data stay at ${whole(told.last_stable_offset)} of ${whole(told.end_offset)}.`), table([
         { title: "Producer", n: true, cell: (one) => String(one.producer_id) },
         { title: "From offset", n: true, cell: (one) => whole(one.first_offset) },
-        { title: "Transactional id", cell: (one) => one.transaction?.transactional_id ?? h("span", { class: "bad" }, "nobody coordinates it: hanging") },
-        { title: "", cell: (one) => (one.transaction ? nothing() : h("button", { type: "button", class: "danger", onclick: async () => {
+        { title: "Transactional id", cell: coordinator },
+        { title: "", cell: (one) => (one.coordinated ? nothing() : h("button", { type: "button", class: "danger", onclick: async () => {
           try { await send("POST", `${where}/${one.producer_id}/end`, { commit: false }); note("ended: what it wrote is never shown"); refresh(); await look(); } catch (error) { fill(box, failed(error)); }
         } }, "Abort it")) },
       ], told.transactions, { empty: "None is open any more." }));
     } catch (error) { fill(box, failed(error)); }
   }
   await look();
+}
+
+// Who reads it, and how far behind each is, in this topic alone.
+function groups({ element, path, query, settle, refresh }) {
+  const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name");
+  const list = h("div", {}), behind = new Chart("Lag of groups, in records", "records"), late = new Chart("Lag of groups, in seconds", "seconds");
+  element.append(spanChoice(refresh), h("div", { class: "grid" }, card("Lag in records, of those furthest behind", behind.element), card("Lag in seconds", late.element)), card("Groups", h("div", { class: "bar" }, search), list));
+  let round = 0, drawn = "";
+  async function look() {
+    const page = await get(`${path}/groups` + asked(wanted()));
+    fill(list, table([
+      { title: "Group", sort: "name", kind: "name", cell: groupLink }, { title: "State", cell: (one) => stateOf(one.state) },
+      { title: "Protocol", cell: (one) => (one.fronts.length ? h("span", {}, one.fronts.map((name) => front(name))) : nothing()) },
+      { title: "Members", n: true, cell: (one) => whole(one.members) }, { title: "Partitions", n: true, cell: (one) => whole(one.partitions) },
+      { title: "Lag", sort: "lag", n: true, cell: (one) => lagCell({ ...one, lag_seconds: undefined }) },
+      { title: "Behind", sort: "seconds", n: true, cell: (one) => seconds(one.lag_seconds, one.lag_exact) },
+      { title: "Trend", n: true, cell: trendCell },
+    ], page.groups, { ...state, onsort, caption: "Groups", empty: "No group has a position in this topic." }), pages(page, page.groups));
+    if (round++ % 5 === 0 || drawn !== span.value) {
+      drawn = span.value;
+      const history = await get(`${path}/history?span=${span.value}`);
+      const lines = (what) => history.groups.map((one, at) => ({ label: one.group || "(no name)", points: one[what], colour: colourAt(at) }));
+      behind.draw(history, lines("records"));
+      late.draw(history, lines("seconds"));
+    }
+  }
+  return { element, refresh: look, close: () => [behind, late].forEach((one) => one.close()) };
 }
 
 function config({ element, path, name, refresh }) {

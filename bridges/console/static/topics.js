@@ -19,18 +19,23 @@ export function listState(query, settle, refresh, first) {
     refresh();
   };
   let waiting = 0;
-  const search = h("input", { type: "search", id: "search", value: state.search, placeholder: "Search (/)", "aria-label": "Search by name", autocomplete: "off",
+  const search = h("input", { type: "search", value: state.search, placeholder: "Search (/)", "aria-label": "Search by name", autocomplete: "off",
     oninput: () => { clearTimeout(waiting); waiting = setTimeout(() => change({ search: search.value, skip: 0 }), 200); } });
   const onsort = (sort, isNumber) => change(sort === state.sort ? { descending: !state.descending, skip: 0 } : { sort, descending: Boolean(isNumber), skip: 0 });
-  return { state, change, search, onsort };
+  const pages = (page, rows) => pager({ count: rows.length, total: page.total, next: page.next }, state, (skip) => change({ skip }));
+  const wanted = () => ({ limit: state.limit, skip: state.skip, search: state.search, sort: state.sort, descending: state.descending });
+  return { state, change, search, onsort, pages, wanted };
 }
 
+// The same of one of several lists of a screen: nothing of it is in the address.
+export const innerList = (refresh, limit = 50) => { const made = listState({}, () => {}, refresh, "name"); made.state.limit = limit; return made; };
+
 export function topics({ element, query, settle, refresh }) {
-  const { state, change, search, onsort } = listState(query, settle, refresh, "name");
+  const { state, search, onsort, pages, wanted } = listState(query, settle, refresh, "name");
   const list = h("div", {});
   element.append(h("h1", {}, "Topics"), h("div", { class: "bar" }, search, h("button", { type: "button", class: "main", onclick: () => create(refresh) }, "New topic")), h("section", { class: "card" }, list));
   async function look() {
-    const page = await get("/api/topics" + asked({ limit: state.limit, skip: state.skip, search: state.search, sort: state.sort, descending: state.descending, history: true }));
+    const page = await get("/api/topics" + asked({ ...wanted(), history: true }));
     fill(list, table([
       { title: "Topic", sort: "name", kind: "name", cell: (one) => [h("a", { href: "#/topic/" + part(one.name) }, one.name), one.internal ? [" ", tag("faint", "internal")] : "", one.importing ? [" ", tag("busy", "importing")] : ""].flat() },
       { title: "Partitions", sort: "partitions", n: true, cell: (one) => whole(one.partitions) },
@@ -40,7 +45,7 @@ export function topics({ element, query, settle, refresh }) {
       { title: "Read through", sort: "bytes_out", cell: (one) => h("span", {}, users(one.rates, "out")) },
       { title: "Last hour", cell: (one) => spark(one.history) },
     ].map((one) => ({ ...one, cell: wrapped(one.cell) })), page.topics, { ...state, onsort, caption: "Topics", empty: state.search ? "No topic of that name." : "No topics yet." }),
-    pager({ count: page.topics.length, total: page.total, next: page.next }, state, (skip) => change({ skip })));
+    pages(page, page.topics));
   }
   return { element, refresh: look };
 }

@@ -48,6 +48,10 @@ async def test_a_hanging_transaction_is_found_and_ended(tmp_path: Path, how: str
         assert [one["producer_id"] for one in found["transactions"]] == [7, 8]
         assert (found["last_stable_offset"], found["end_offset"]) == (0, 2)
         assert (await command("find-hanging", "t", "--partition", "1"))["transactions"] == []
+        everywhere = [
+            (one["topic"], one["partition"], one["producer_id"], one["held"]) for one in await command("find-hanging")
+        ]
+        assert everywhere == [("t", 0, 7, 2), ("t", 0, 8, 1)]
         for nobody in (["t", "9"], ["t", "7", "--partition", "1"], ["nowhere", "7"]):
             assert "error" in await command(how, *nobody, "--yes", code=1)
         assert (await command(how, "t", "7", "--yes"))["last_stable_offset"] == 1
@@ -99,6 +103,8 @@ async def test_transactions_are_listed_described_and_aborted_by_their_ids(tmp_pa
             known, unknown = (await told("find-hanging", "t"))["transactions"]
             assert (known["producer_id"], known["transaction"]["transactional_id"]) == (hanging.id, hanging.name)
             assert unknown["transaction"] is None
+            assert (known["coordinated"], unknown["coordinated"]) == (True, False)
+            assert [one["producer_id"] for one in await told("find-hanging")] == [unknown["producer_id"]]
             text = await command("find-hanging", "t")
             assert "orders/1" in text
             assert "\x1b" not in text

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import aiohttp
@@ -154,6 +155,7 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
         "protocol": "range",
         "generation": 7,
         "leader": "m1",
+        "trend": None,
         "members": [
             {
                 "front": "one",
@@ -175,6 +177,8 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
                 "start_offset": 0,
                 "end_offset": 5,
                 "lag": 3,
+                "lag_seconds": mock.ANY,
+                "lag_exact": mock.ANY,
                 "member_id": "m1",
                 "metadata": "note",
                 "commit_ms": 99,
@@ -187,6 +191,8 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
                 "start_offset": 0,
                 "end_offset": 0,
                 "lag": None,
+                "lag_seconds": None,
+                "lag_exact": None,
                 "member_id": "m1",
                 "metadata": "",
                 "commit_ms": None,
@@ -199,6 +205,8 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
                 "start_offset": 0,
                 "end_offset": 0,
                 "lag": 0,
+                "lag_seconds": 0.0,
+                "lag_exact": True,
                 "member_id": None,
                 "metadata": "",
                 "commit_ms": -1,
@@ -219,6 +227,9 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
         "partitions": 2,
         "lag": 3,
         "unknown_lags": 0,
+        "lag_seconds": None,
+        "lag_exact": True,
+        "trend": None,
     }
 
 

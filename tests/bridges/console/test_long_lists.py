@@ -156,5 +156,8 @@ async def test_groups_and_topics_come_in_order(node: Node) -> None:
         "partitions": 5_000,
         "lag": None,
         "unknown_lags": 5_000,
+        "lag_seconds": 0.0,
+        "lag_exact": True,
+        "trend": None,
     }
     assert [one for one in sorting(["b", "a"] * 1_000) if one is not None] == ["a"] * 1_000 + ["b"] * 1_000

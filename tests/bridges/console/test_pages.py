@@ -268,3 +268,44 @@ async def test_promises_and_users(lab: Lab) -> None:
     assert any("one copy" in one["sentence"] for one in told["not_promised"])
     assert await lab.get("/api/users") == {"users": []}
     assert await lab.get("/api/users?limit=5") == {"users": [], "total": 0, "next": None}
+
+
+async def test_rules_quotas_and_users_come_as_pages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        entity = {"user": f"user{number}"}
+        await lab.post("/api/quotas", {"entity": entity, "values": {"producer_byte_rate": 1000}})
+    page = await lab.get("/api/quotas?limit=2&skip=1")
+    assert [one["entity"]["user"] for one in page["quotas"]] == ["user1", "user2"]
+    assert (page["total"], page["next"]) == (5, 3)
+    assert (await lab.get("/api/quotas?limit=9&search=USER4"))["total"] == 1
+    assert (await lab.get("/api/quotas?limit=1&descending=true"))["quotas"][0]["entity"] == {"user": "user4"}
+    assert len((await lab.get("/api/quotas"))["quotas"]) == 5
+    assert await lab.get("/api/jobs?limit=9") == {"jobs": [], "total": 0, "next": None}
+    await lab.get("/api/quotas?limit=1&sort=size", 400)
+
+
+async def test_groups_of_a_topic_with_their_lag_in_it(lab: Lab) -> None:
+    for name in ("words", "others"):
+        await lab.node.catalog.create_topic(name, 2)
+        for number in range(10):
+            await append(lab.node, name, number % 2, 1_000 + number)
+    front = lab.node.progress.front("one")
+    both = [(name, number, Committed(1)) for name in ("words", "others") for number in (0, 1)]
+    await front.commit("slow", both)
+    await front.commit("quick", [("words", 0, Committed(5))])
+    await front.commit("elsewhere", [("others", 0, Committed(0))])
+    lab.directory.put("quick", GroupMemberView("m", None, "c", "/1", (("words", 0),)))
+    await lab.node.recorder.look()
+    for query in ("", "?limit=10"):
+        quick, slow = (await lab.get(f"/api/topics/words/groups{query}"))["groups"]
+        assert (quick["group"], quick["fronts"], quick["members"], quick["partitions"]) == ("quick", ["one"], 1, 1)
+        assert (quick["lag"], quick["lag_seconds"], quick["trend"]) == (0, 0.0, None)
+        assert (slow["group"], slow["lag"], slow["partitions"], slow["unknown_lags"]) == ("slow", 8, 2, 0)
+        assert slow["lag_seconds"] > 0
+    page = await lab.get("/api/topics/words/groups?limit=1&sort=lag&descending=true")
+    assert ([one["group"] for one in page["groups"]], page["total"], page["next"]) == (["slow"], 2, 1)
+    assert (await lab.get("/api/topics/words/groups?limit=9&search=UIC"))["total"] == 1
+    pictured = (await lab.get("/api/topics/words/history"))["groups"]
+    assert [(one["group"], len(one["records"])) for one in pictured] == [("slow", 180)]
+    await lab.get("/api/topics/none/groups", 404)
+    await lab.get("/api/topics/words/groups?limit=1&sort=members", 400)
