@@ -3,22 +3,24 @@ time and data. Everything else about them is read by :mod:`bridges.formats.ydb`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
-
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 _LATEST_S = 1 << 43
 """Times further from 1970 are taken for mistakes, which the long way finds."""
 
 
 @cache
-def _request() -> Any:
-    """A class for fields of a WriteRequest, of which what is not looked at is left out."""
+def _request() -> tuple[Callable[[bytes], Any], type[Exception]]:
+    """What parses fields of a WriteRequest, of which what is not looked at is left out, and what it raises. Only who
+    reads YDB's messages needs protobuf: a node without its front starts without."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
+
     file = FileDescriptorProto(name="anabranch/messages.proto", package="anabranch", syntax="proto3")
     tables = {
         "Time": [(1, "seconds", Field.TYPE_INT64, ""), (2, "nanos", Field.TYPE_INT64, "")],
@@ -39,15 +41,16 @@ def _request() -> Any:
                 one.type_name = f".anabranch.{of.lstrip('*')}"
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName("anabranch.Request"))
+    return GetMessageClass(pool.FindMessageTypeByName("anabranch.Request")).FromString, DecodeError
 
 
 def read_messages(data: bytes) -> tuple[list[int], list[int], list[bytes]] | None:
     """The seq_nos, times (ms, -1 without) and data of encoded messages; None if one of them has something else, or is
     not as it should be."""
+    parse, malformed = _request()
     try:
-        messages = _request().FromString(data).messages
-    except DecodeError:
+        messages = parse(data).messages
+    except malformed:
         return None
     times: list[int] = []
     for one in messages:
