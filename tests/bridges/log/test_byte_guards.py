@@ -11,13 +11,13 @@ import pytest
 from bridges.errors import AppendConditionFailed, LogError, LogUnavailable, PartitionSealed
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode
-from bridges.formats.producer import EventStamp, InTransaction
+from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.interfaces import Appended, Guard
 from bridges.log.partition_log import Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log.log_lab import World, batch, settle
-from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
+from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known, stamped
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,8 @@ def known() -> Iterator[None]:
 
 def event(size: int, at: int = -1, number: int = -1) -> Batch:
     """An event of ``size`` bytes and its head, which is to begin at the position ``at``."""
-    stamp = None if number < 0 else EventStamp(bytes(16), number)
     guard = None if at < 0 else Guard(end_position=at)
-    return Batch(self_counted([size - 8]), 1, SELF_COUNTED, -1, stamp, guard)
+    return Batch(self_counted([size - 8], number=number), 1, SELF_COUNTED, -1, stamped(number), guard)
 
 
 def refusals(world: World) -> list[int | LogError]:
