@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -318,6 +319,21 @@ class Connection(asyncio.BufferedProtocol):
     def forget_on_close(self, callback: Callable[[], None]) -> None:
         """Undo :meth:`on_close`."""
         self._on_close.discard(callback)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Within, the running task is cancelled once the connection is gone: nobody else waits for what it finds."""
+        task = asyncio.current_task()
+        assert task is not None, "run by a task"
+
+        def cancel() -> None:
+            task.cancel()
+
+        self.on_close(cancel)
+        try:
+            yield
+        finally:
+            self.forget_on_close(cancel)
 
     def close(self, reason: str, **told: object) -> None:
         """Close after what is answered already has been sent; the rest is dropped. Reason and ``told`` are logged."""

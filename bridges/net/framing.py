@@ -59,7 +59,52 @@ class ReceiveBuffer:
         self.view = memoryview(self.data)
 
 
-class Framer:
+class Receiver:
+    """What readers of frames and of lines share: what is held of something that is not complete, and the memory that a
+    large one needs, which ``reserve`` is asked for."""
+
+    __slots__ = ("_filled", "_large", "_most", "_reserve", "_shared", "_stash", "blocked", "reserved")
+
+    def __init__(self, shared: ReceiveBuffer, most: int, reserve: Callable[[int], bool]) -> None:
+        self._shared = shared
+        self._most = most
+        self._reserve = reserve
+        self._stash = b""
+        self._large: bytearray | None = None
+        self._filled = 0
+        self.blocked = False
+        #: Bytes reserved for what is under way; whoever granted them takes them back when it is complete or lost.
+        self.reserved = 0
+
+    def allow(self, most: int) -> None:
+        """Bound what begins from now on, or is found to be large."""
+        self._most = most
+
+    @property
+    def receiving(self) -> bool:
+        """Something large with a reservation is under way: it must be received to its end."""
+        return self._large is not None
+
+    @property
+    def stashed(self) -> int:
+        """Bytes held of what is not complete and has no reservation."""
+        return len(self._stash)
+
+    @property
+    def partial(self) -> int:
+        """Bytes held of what is not complete yet."""
+        return self._filled if self._large is not None else len(self._stash)
+
+    def close(self) -> None:
+        """The connection is gone: what there is goes, and nobody is asked any more."""
+        self._stash = b""
+        self._large = None
+        self.blocked = False
+        self.reserved = 0
+        self._reserve = _refuse
+
+
+class Framer(Receiver):
     """One connection's reader: :meth:`space`, receive into it, :meth:`received`.
 
     Between the two calls no other framer may use the same :class:`ReceiveBuffer`. ``reserve`` is asked for the memory
@@ -67,61 +112,21 @@ class Framer:
     It is blocked as well when complete frames came before the large one, which may decide whether there is room.
     """
 
-    __slots__ = (
-        "_filled",
-        "_frame",
-        "_framing",
-        "_front",
-        "_head",
-        "_most",
-        "_need",
-        "_reserve",
-        "_shared",
-        "_stash",
-        "blocked",
-        "reserved",
-    )
+    __slots__ = ("_framing", "_front", "_head", "_need")
 
     def __init__(
         self, shared: ReceiveBuffer, framing: Framing, reserve: Callable[[int], bool] = lambda size: True
     ) -> None:
-        self._shared = shared
+        super().__init__(shared, framing.most, reserve)
         self._framing = framing
         self._front = framing.length.size
         self._head = framing.head
-        self._most = framing.most
-        self._reserve = reserve
-        self._stash = b""
-        self._frame: bytearray | None = None
-        self._filled = 0
         self._need = 0
-        self.blocked = False
-        #: Bytes reserved for the frame under way; whoever granted them takes them back when it is complete or lost.
-        self.reserved = 0
-
-    def allow(self, most: int) -> None:
-        """Bound the frames that begin from now on."""
-        self._most = most
-
-    @property
-    def receiving(self) -> bool:
-        """A large frame with a reservation is under way: it must be received to its end."""
-        return self._frame is not None
-
-    @property
-    def stashed(self) -> int:
-        """Bytes held of a frame that is not complete and has no reservation."""
-        return len(self._stash)
 
     @property
     def blocked_by(self) -> int:
         """Bytes of the frame whose reservation was refused; 0 if none was."""
         return int(self._framing.length.unpack_from(self._stash)[0]) + self._head if self.blocked else 0
-
-    @property
-    def partial(self) -> int:
-        """Bytes held of a frame that is not complete yet."""
-        return self._filled if self._frame is not None else len(self._stash)
 
     def retry(self) -> None:
         """Ask again for the memory that was refused."""
@@ -132,23 +137,15 @@ class Framer:
                 self._start_large(size, memoryview(self._stash)[self._front - self._head :])
                 self._stash = b""
 
-    def close(self) -> None:
-        """The connection is gone: what there is of a frame goes, and nobody is asked any more."""
-        self._stash = b""
-        self._frame = None
-        self.blocked = False
-        self.reserved = 0
-        self._reserve = _refuse
-
     def space(self) -> memoryview:
         """Where the next bytes must be received; never empty."""
-        frame = self._frame
+        frame = self._large
         if frame is not None:
             if self._filled == len(frame):
                 # A new one instead of a resize, which fails while anybody holds a view of the old one.
                 grown = fresh(self._need)
                 grown[: self._filled] = frame
-                self._frame = frame = grown
+                self._large = frame = grown
             return memoryview(frame)[self._filled :]
         stash = self._stash
         if stash:
@@ -159,12 +156,12 @@ class Framer:
 
     def received(self, count: int) -> list[bytes | bytearray]:
         """Frames completed by ``count`` bytes in the space given last. Raises FrameError."""
-        frame = self._frame
+        frame = self._large
         if frame is not None:
             self._filled += count
             if self._filled < self._need:
                 return []
-            self._frame = None
+            self._large = None
             self._filled = 0
             return [frame]
         data, view = self._shared.data, self._shared.view
@@ -202,7 +199,7 @@ class Framer:
         # Not zeroed: a frame is handed out when it is full.
         frame = fresh(min(size, FIRST_ALLOCATION))
         frame[: len(first)] = first
-        self._frame = frame
+        self._large = frame
         self._filled = len(first)
         self._need = size
         self.reserved = size

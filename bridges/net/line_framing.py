@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from bridges.net.framing import LARGE_FRAME, FrameError, ReceiveBuffer
+from bridges.net.framing import LARGE_FRAME, FrameError, ReceiveBuffer, Receiver
 from sbp_back.buffers import fresh
 
 _AT_ONCE = 16 * 1024
@@ -29,46 +29,19 @@ class LineFraming(Struct, frozen=True):
         return LineFramer(shared, self, reserve)
 
 
-class LineFramer:
+class LineFramer(Receiver):
     """One connection's reader, used like :class:`bridges.net.framing.Framer`."""
 
-    __slots__ = ("_end", "_filled", "_line", "_most", "_reserve", "_shared", "_stash", "blocked", "reserved")
+    __slots__ = ("_end",)
 
     def __init__(self, shared: ReceiveBuffer, framing: LineFraming, reserve: Callable[[int], bool]) -> None:
-        self._shared = shared
+        super().__init__(shared, framing.most, reserve)
         self._end = framing.end
-        self._most = framing.most
-        self._reserve = reserve
-        self._stash = b""
-        self._line: bytearray | None = None
-        self._filled = 0
-        self.blocked = False
-        #: Bytes reserved for the line under way.
-        self.reserved = 0
-
-    def allow(self, most: int) -> None:
-        """Bound the lines that end from now on, or begin to be long."""
-        self._most = most
-
-    @property
-    def receiving(self) -> bool:
-        """A long line with a reservation is under way: it must be received to its end."""
-        return self._line is not None
-
-    @property
-    def stashed(self) -> int:
-        """Bytes held of a line that is not complete and has no reservation."""
-        return len(self._stash)
 
     @property
     def blocked_by(self) -> int:
         """Bytes whose reservation was refused; 0 if none was."""
         return self._room if self.blocked else 0
-
-    @property
-    def partial(self) -> int:
-        """Bytes held of a line that is not complete yet."""
-        return self._filled if self._line is not None else len(self._stash)
 
     @property
     def _room(self) -> int:
@@ -81,18 +54,10 @@ class LineFramer:
             self._start_long(self._stash)
             self._stash = b""
 
-    def close(self) -> None:
-        """The connection is gone: what there is of a line goes, and nobody is asked any more."""
-        self._stash = b""
-        self._line = None
-        self.blocked = False
-        self.reserved = 0
-        self._reserve = lambda size: False
-
     def space(self) -> memoryview:
         """Where the next bytes must be received; never empty."""
-        if self._line is not None:
-            return memoryview(self._line)[self._filled : self._filled + _AT_ONCE]
+        if self._large is not None:
+            return memoryview(self._large)[self._filled : self._filled + _AT_ONCE]
         stash, view = self._stash, self._shared.view
         view[: len(stash)] = stash
         return view[len(stash) : len(stash) + _AT_ONCE]
@@ -100,7 +65,7 @@ class LineFramer:
     def received(self, count: int) -> list[bytes | bytearray]:
         """Lines completed by ``count`` bytes in the space given last. Raises FrameError."""
         held = self.partial
-        data = self._shared.data if self._line is None else self._line
+        data = self._shared.data if self._large is None else self._large
         end, mark = held + count, self._end
         # What was there before had no end in it, but for one that was cut in two.
         found = data.find(mark, max(0, held - len(mark) + 1), end)
@@ -115,10 +80,10 @@ class LineFramer:
         rest = end - at
         if rest >= self._room:
             raise self._too_long
-        if self._line is not None and not lines:
+        if self._large is not None and not lines:
             self._filled = end
             return lines
-        self._line = None
+        self._large = None
         tail = bytes(memoryview(data)[at:end])
         self._filled = 0
         self._stash = tail
@@ -135,7 +100,7 @@ class LineFramer:
         return FrameError(f"a line of more than {self._most} bytes")
 
     def _start_long(self, first: bytes) -> None:
-        self._line = fresh(self._room)
-        self._line[: len(first)] = first
+        self._large = fresh(self._room)
+        self._large[: len(first)] = first
         self._filled = len(first)
         self.reserved = self._room

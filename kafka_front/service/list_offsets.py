@@ -5,7 +5,6 @@ reference/kafka.md, rules 18, 46 and 48.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
@@ -60,18 +59,8 @@ class Offsets:
         self._access = service.access
 
     async def list_offsets(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        task = asyncio.current_task()
-        assert task is not None
-
-        def cancel() -> None:
-            task.cancel()
-
-        # A search by time may have to read much, for which nobody waits once the connection is gone.
-        ctx.connection.on_close(cancel)
-        try:
+        with ctx.connection.awaited():  # a search by time may have to read much
             return await self._list(ctx, request)
-        finally:
-            ctx.connection.forget_on_close(cancel)
 
     async def _list(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
         response = ListOffsetsResponse()

@@ -61,17 +61,8 @@ class ShareFetch:
 
     async def fetch(self, ctx: Context, request: ShareFetchRequest) -> ShareFetchResponse:
         """ShareFetch; nobody waits for it once the connection is gone."""
-        task = asyncio.current_task()
-        assert task is not None
-
-        def cancel() -> None:
-            task.cancel()
-
-        ctx.connection.on_close(cancel)
-        try:
+        with ctx.connection.awaited():
             return await self._fetch(ctx, request)
-        finally:
-            ctx.connection.forget_on_close(cancel)
 
     async def _fetch(self, ctx: Context, request: ShareFetchRequest) -> ShareFetchResponse:
         group_id, member_id = request.group_id or "", request.member_id or ""
