@@ -11,6 +11,7 @@ from typing import Any
 
 import obstore
 import pytest
+from msgspec import structs
 
 from sbp_back.awaited import awaited
 from sbp_back.embedded import RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
@@ -490,7 +491,11 @@ async def test_each_safeguard_is_needed(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises((AssertionError, StoreError)):
             await _listed(tmp_path)
         return
-    assert await _crashes(tmp_path) != []
+    # Only what an index has named before it was empty is missed, which a busy machine may not come to each time.
+    for attempt in range(10):
+        if await _crashes(tmp_path / str(attempt)):
+            return
+    pytest.fail("not noticed")
 
 
 async def _listed(path: Path) -> None:
@@ -544,7 +549,7 @@ async def test_parts_of_an_object_are_fetched_and_memory_is_counted(tmp_path: Pa
     await mixed(former, 80, (1,), size)
     await until(lambda: bool(range_files(bucket)) and not upkeep_of(former)._packing.made)
     former.close()
-    driver = Driver(tmp_path / "two", options)
+    driver = Driver(tmp_path / "two", structs.replace(options, maintenance_seconds=3600.0))  # which reads, too
     assert isinstance(driver.store, ObjectStore)
     held: list[int] = []
     driver.store.count_memory(held.append)
