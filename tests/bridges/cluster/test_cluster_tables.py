@@ -11,9 +11,9 @@ import pytest
 from bridges.catalog.counters import identify
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.cluster import tables
+from bridges.cluster import tables, wishes
 from bridges.cluster.members import Member, State
-from bridges.cluster.slots import NOBODY, sizes_of
+from bridges.cluster.slots import ANY, NOBODY, sizes_of
 from bridges.cluster.tables import Look
 from tests.databases import database
 
@@ -177,6 +177,70 @@ async def test_slots_are_told_to_those_who_have_them_not(home: Home) -> None:
     assert (await home.do(tables.look, known)).slots is None
     await home.up(2)
     assert len((await home.do(tables.look, known)).slots) == SLOTS
+
+
+async def test_what_is_pinned_goes_to_its_node_whatever_the_shares_are(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    assert not await home.do(wishes.pin, [0], 9)
+    assert await home.do(wishes.pin, range(6), 2)
+    assert len(await home.give(first, SLOTS, second)) == 6
+    # Nothing of that comes back, and of the rest nothing goes there.
+    given = [(index, slot.epoch) for index, slot in enumerate((await home.look()).slots or ())]
+    assert await home.do(tables.give, given[:6], second, first) == []
+    assert await home.do(tables.give, given[6:], first, second) == []
+    third = await home.up(3)
+    assert await home.do(tables.give, given[:6], second, third) == []
+    assert await home.do(wishes.unpin, [0, 1])
+    # What is pinned counts to the share.
+    assert len(await home.do(tables.give, given[:6], second, third)) == 2
+    assert [slot.pin for slot in (await home.look()).slots or ()] == [ANY, ANY, 2, 2, 2, 2, ANY, ANY]
+    assert await home.do(wishes.unpin, None, 2)
+    assert {slot.pin for slot in (await home.look()).slots or ()} == {ANY}
+
+
+async def test_a_node_that_comes_again_gets_what_is_pinned_to_it(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    assert await home.do(wishes.pin, [3], 2)
+    assert await home.give(first, SLOTS, second)
+    owners = await home.owners()
+    assert owners[3] == second
+    assert await home.do(tables.claim, second, 0, first)
+    assert await home.do(tables.finish, second, first)
+    assert await home.owners() == [first] * SLOTS
+    again = await home.up(2)
+    slot = ((await home.look()).slots or ())[3]
+    assert await home.do(tables.give, [(3, slot.epoch)], first, again) == [3]
+
+
+async def test_who_is_drained_owns_nothing_until_it_is_undrained(home: Home) -> None:
+    first = await home.up(1)
+    assert not await home.do(wishes.drain, 1)  # nobody could take over
+    assert not await home.do(wishes.undrain, 1)
+    second = await home.up(2)
+    assert await home.do(wishes.drain, 1)
+    assert not await home.do(wishes.drain, 2)
+    assert len(await home.give(first, SLOTS, second)) == SLOTS
+    assert not await home.do(wishes.pin, [0], 1)
+    assert await home.do(tables.leave, first)
+    assert await home.do(tables.left, first)
+    assert await home.do(tables.claim, first, 0, second)
+    assert await home.do(tables.finish, first, second)
+    assert (await home.look()).drained == {1}
+    again = await home.up(1)
+    member = {one.start: one for one in (await home.look()).members}[again]
+    assert (member.state, member.drained) == (State.LEAVING, True)
+    assert await home.give(second, 1, again) == []
+    assert await home.do(wishes.undrain, 1)
+    assert len(await home.give(second, SLOTS, again)) == SLOTS // 2
+    assert (await home.look()).drained == frozenset()
+
+
+async def test_who_stops_stops_though_it_is_undrained(home: Home) -> None:
+    first, _ = await home.up(1), await home.up(2)
+    assert await home.do(wishes.drain, 1)
+    assert await home.do(tables.leave, first)
+    assert await home.do(wishes.undrain, 1)
+    assert await home.do(tables.state_of, first) is State.LEAVING
 
 
 async def test_a_worker_has_at_once_what_its_former_self_had(home: Home) -> None:
