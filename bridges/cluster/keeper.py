@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from bridges.cluster.members import Member, Patience, State, Watch
 from bridges.cluster.slots import NOBODY, Move, Slot, pins_of, plan
 from bridges.cluster.tables import Look
+from bridges.cluster.versions import Version
 
 
 class News(Struct):
@@ -35,6 +36,7 @@ class Keeper:
         self.members: dict[int, Member] = {}
         self.slots: list[Slot] = []
         self.drained: frozenset[int] = frozenset()
+        self.level = Version()
         self.acting: dict[int, int] = {}
         self.ended = False
         self._watch = Watch(patience or Patience())
@@ -60,6 +62,7 @@ class Keeper:
                 if slot.epoch >= self.slots[index].epoch:
                     self.slots[index] = slot
             self.drained = look.drained
+            self.level = look.level
             self.version = look.version
         return self._settle()
 

@@ -23,6 +23,7 @@ from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State
 from bridges.cluster.ownership import SERVING, Gained, Gone, Lost
 from bridges.cluster.slots import slot_of_key, slot_of_partition
+from bridges.cluster.versions import Version
 from bridges.errors import CannotMove, LogError, NotOwner
 from sbp_back.errors import SbpError, StoreError
 
@@ -57,7 +58,13 @@ class Cluster:
     """
 
     def __init__(
-        self, db: Database, node_id: int, patience: Patience, barrier: Barrier, on_ended: Callable[[str], None]
+        self,
+        db: Database,
+        node_id: int,
+        patience: Patience,
+        barrier: Barrier,
+        on_ended: Callable[[str], None],
+        version: Version,
     ) -> None:
         self.node_id = node_id
         self.on_lost: list[Lost] = []
@@ -78,6 +85,7 @@ class Cluster:
         self._patience = patience
         self._barrier = barrier
         self._on_ended = on_ended
+        self._version = version
         self._keeper: Keeper | None = None
         self._server_id = -1
         self._nodes: tuple[Member, ...] = ()
@@ -99,18 +107,23 @@ class Cluster:
         """Become a member that owns nothing yet, and have its heart beat.
 
         A former self that stopped without a word is waited for, for a lease. Raises StoreError where another process
-        has this node's id, and errors of the database. One of ``workers`` knows that its former self is past, and that
-        there are no other nodes than these: it has at once what it had.
+        has this node's id, or others are of versions that are too far away, and errors of the database. One of
+        ``workers`` knows that its former self is past, and that there are no other nodes than these: it has at once
+        what it had.
         """
         await self._db.open()
-        await self._db.surely(tables.make)
+        await self._db.surely(partial(tables.make, version=self._version))
         if workers:
-            await self._begin(await self._db.surely(partial(tables.succeed, node_id=self.node_id, workers=workers)))
+            await self._begin(
+                await self._db.surely(
+                    partial(tables.succeed, node_id=self.node_id, workers=workers, version=self._version)
+                )
+            )
             return
         seen: tuple[int, int] | None = None
         since = 0.0
         while True:
-            found = await self._db.surely(partial(tables.enter, node_id=self.node_id))
+            found = await self._db.surely(partial(tables.enter, node_id=self.node_id, version=self._version))
             if isinstance(found, int):
                 break
             now = time.monotonic()

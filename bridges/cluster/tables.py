@@ -18,10 +18,12 @@ from msgspec import Struct
 
 from bridges.catalog.counters import advance
 from bridges.catalog.sql import Connection, upsert
+from bridges.cluster import versions
 from bridges.cluster.members import Member, State
 from bridges.cluster.slots import NOBODY, SLOTS, Slot, pins_of, plan, sizes_of
+from bridges.cluster.versions import OURS, Version
 
-_MEMBER = "start, node_id, state, beats, ended_by, server_id, addresses, rack, drained"
+_MEMBER = "start, node_id, state, beats, ended_by, server_id, addresses, rack, drained, version, stores"
 _STATE = "SELECT slots, version FROM cluster_state"
 _LOCK = "UPDATE cluster_state SET slots = slots RETURNING next_start"
 
@@ -29,20 +31,24 @@ _LOCK = "UPDATE cluster_state SET slots = slots RETURNING next_start"
 class Look(Struct, frozen=True):
     """What the database says at ``version``, which grows with every change of members' states and slots' owners;
     ``slots`` is None where the one who asks has those of this version. ``drained``: ids of nodes that are to own
-    nothing, whether they are there or not."""
+    nothing, whether they are there or not. ``level``: see :mod:`bridges.cluster.versions`."""
 
     version: int
     members: tuple[Member, ...]
     slots: tuple[Slot, ...] | None
     drained: frozenset[int] = frozenset()
+    level: Version = Version()
 
 
-def make(connection: Connection, slots: int = SLOTS) -> None:
+def make(connection: Connection, slots: int = SLOTS, version: Version = OURS) -> None:
     """Make the cluster with so many slots, unless there is one."""
     if connection.execute(_STATE).fetchone() is not None:
         return
     # Of nodes that start together the second fails here, and finds the cluster made when it tries again.
-    connection.execute("INSERT INTO cluster_state (one, slots, version, next_start) VALUES (1, ?, 0, 1)", (slots,))
+    connection.execute(
+        "INSERT INTO cluster_state (one, slots, version, next_start, says, stores) VALUES (1, ?, 0, 1, ?, ?)",
+        (slots, version.says, version.stores),
+    )
     rows = [(slot, NOBODY, -1) for slot in range(slots)]
     connection.executemany(upsert("cluster_slots", "slot", "owner epoch"), rows)
 
@@ -54,18 +60,20 @@ def lock(connection: Connection) -> int:
     return int(start)
 
 
-def enter(connection: Connection, node_id: int) -> int | Member:
+def enter(connection: Connection, node_id: int, version: Version = OURS) -> int | Member:
     """A new start of a node, JOINING: its number. If the node is a member already, that one: it has to be ended first
     (:func:`claim`, by nobody). Those that are ENDING, and that no other member is ending, are the new start's to end:
-    it may go on with their log."""
+    it may go on with their log. Raises StoreVersionError where the others are of versions that ``version`` is no
+    neighbour of."""
     start = lock(connection)
+    versions.check(connection, node_id, version)
     found = connection.execute(
         f"SELECT {_MEMBER} FROM cluster_nodes WHERE node_id = ? AND state <> 'ending'", (node_id,)
     ).fetchone()
     if found is not None:
         return _member(found)
     connection.execute("UPDATE cluster_state SET next_start = ?, version = version + 1", (start + 1,))
-    _begin(connection, start, node_id)
+    _begin(connection, start, node_id, version)
     connection.execute(
         "UPDATE cluster_nodes SET ended_by = ? WHERE node_id = ? AND state = 'ending' AND ended_by NOT IN "
         "(SELECT start FROM cluster_nodes WHERE state <> 'ending')",
@@ -74,24 +82,25 @@ def enter(connection: Connection, node_id: int) -> int | Member:
     return start
 
 
-def _begin(connection: Connection, start: int, node_id: int) -> None:
+def _begin(connection: Connection, start: int, node_id: int, version: Version) -> None:
     connection.execute(
-        "INSERT INTO cluster_nodes (start, node_id, state, beats, ended_by, server_id, addresses, rack, version) "
-        "VALUES (?, ?, 'joining', 0, 0, -1, '{}', '', 1)",
-        (start, node_id),
+        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 0, ?, ?)",
+        (start, node_id, version.says, version.stores),
     )
 
 
-def succeed(connection: Connection, node_id: int, workers: Collection[int]) -> int:
+def succeed(connection: Connection, node_id: int, workers: Collection[int], version: Version = OURS) -> int:
     """A new start of one of ``workers`` that has all its former self had: its number. To be called where it is certain
     that no process of that self lives, nor of any node that is none of the workers: these are members no more.
 
     Who was UP stays so, at the addresses that others know: it serves there in a moment, and clients that were told
-    meanwhile that there is no such node would forget it.
+    meanwhile that there is no such node would forget it. Raises StoreVersionError where a newer release has stored what
+    ``version`` does not know.
     """
     start = lock(connection)
+    versions.check_level(connection, version)
     connection.execute("UPDATE cluster_state SET next_start = ?", (start + 1,))
-    _begin(connection, start, node_id)
+    _begin(connection, start, node_id, version)
     members = connection.execute("SELECT start, node_id FROM cluster_nodes WHERE start <> ?", (start,)).fetchall()
     epoch = next_epoch(connection)
     for former, whose in members:
@@ -152,7 +161,7 @@ def look(connection: Connection, known: int) -> Look:
     if now == known:
         return Look(now, members, None)
     drained = frozenset(node_id for (node_id,) in connection.execute("SELECT node_id FROM cluster_drained"))
-    return Look(now, members, tuple(_slots(connection)), drained)
+    return Look(now, members, tuple(_slots(connection)), drained, versions.level(connection))
 
 
 def version(connection: Connection) -> int:
@@ -287,7 +296,8 @@ def next_epoch(connection: Connection) -> int:
 
 
 def spread(connection: Connection) -> None:
-    """Give what nobody has to those who are UP."""
+    """Members have come or gone: give what nobody has to those who are UP, and raise the level if it can be."""
+    versions.raise_level(connection)
     slots, up = _slots(connection), _up(connection)
     owners = [slot.owner for slot in slots]
     moves = plan(up.values(), owners, pins=pins_of(slots, up))
@@ -323,6 +333,7 @@ def state_of(connection: Connection, start: int) -> State | None:
 
 
 def _member(row: Sequence[Any]) -> Member:
-    start, node_id, state, beats, by, server_id, addresses, rack, drained = row
+    start, node_id, state, beats, by, server_id, addresses, rack, drained, says, stores = row
     told = json.loads(addresses)
-    return Member(start, node_id, State(state), beats, by, server_id, told, rack, bool(drained))
+    version = Version(says, stores)
+    return Member(start, node_id, State(state), beats, by, server_id, told, rack, bool(drained), version)

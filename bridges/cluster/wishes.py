@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bridges.catalog.sql import Connection
-from bridges.cluster import tables
+from bridges.cluster import tables, versions
 from bridges.cluster.slots import ANY
+from bridges.errors import CannotMove
 
 
 def pin(connection: Connection, slots: Collection[int], node_id: int) -> bool:
-    """The node is to have these slots. False: it does not serve, or is about to stop or drained."""
+    """The node is to have these slots. False: it does not serve, or is about to stop or drained. Raises CannotMove
+    where nodes of an older release would not leave them there."""
     tables.lock(connection)
+    if versions.level(connection).stores < versions.PINS:
+        raise CannotMove("a node of the cluster is of a release that cannot leave slots where they are moved")
     up = "SELECT 1 FROM cluster_nodes WHERE node_id = ? AND state = 'up'"
     if connection.execute(up, (node_id,)).fetchone() is None:
         return False

@@ -24,7 +24,7 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
         print_json(found)
         return
     print_table(
-        ["NODE", "STATE", "SLOTS", "PINNED", "SILENT", "RACK", "ADDRESSES"],
+        ["NODE", "STATE", "SLOTS", "PINNED", "SILENT", "VERSION", "RACK", "ADDRESSES"],
         (
             [
                 one["node_id"],
@@ -32,12 +32,19 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
                 f"{one['slots']}/{found['slots']}",
                 one["pinned"] or "",
                 f"{one['silent_seconds']:.1f} s",
+                _version(one["version"]),
                 shown(one["rack"]),
                 shown(" ".join(f"{name}={address}" for name, address in sorted(one["addresses"].items()))),
             ]
             for one in found["nodes"]
         ),
     )
+    newer = [one["node_id"] for one in found["nodes"] if one["version"] != found["level"]]
+    if newer:
+        click.echo(
+            f"version {_version(found['level'])} is what nodes say and store, until all are of a newer one: "
+            f"{', '.join(f'node {node_id}' for node_id in newer)} could do more"
+        )
     there = {one["node_id"] for one in found["nodes"]}
     for node_id, slots in sorted(found["pins"].items(), key=lambda item: int(item[0])):
         if int(node_id) not in there:
@@ -47,6 +54,11 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
             click.echo(f"node {node_id} is drained, and not there")
     if found["moving"]:
         click.echo(f"{_slots(found['moving'])} on the way to where they are pinned")
+
+
+def _version(one: dict[str, int]) -> str:
+    """What is said, and what is stored."""
+    return f"{one['says']}.{one['stores']}"
 
 
 def _state(one: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.catalog.group_view import CONSUMERS
+from bridges.cluster import versions
 from bridges.cluster.slots import ANY
 from bridges.console import paging
 from bridges.console.access import Access, principal_of
@@ -132,6 +133,7 @@ class ClusterHandlers:
             "pins": pins,
             "moving": [index for index, to in keeper.pins().items() if keeper.slots[index].owner != to],
             "drained": sorted(keeper.drained),
+            "level": versions.told(keeper.level),
         }
         if asked is not None:
             head["asked"] = asked
@@ -144,6 +146,7 @@ class ClusterHandlers:
                 "slots": owned[member.start],
                 "pinned": len(pins.get(str(member.node_id), ())),
                 "drained": member.drained,
+                "version": versions.told(member.version),
                 "silent_seconds": round(keeper.still(member.start), 3),
                 "suspected": keeper.is_suspected(member.start),
                 "rack": member.rack,

@@ -420,9 +420,10 @@ class Node:
         return list(range(first, first + self._worker.count))
 
     async def _enter_cluster(self) -> Cluster:
+        from bridges.cluster import versions  # where there is one
         from bridges.cluster.members import Patience
         from bridges.cluster.peers import Peers, secret
-        from bridges.cluster.service import Cluster  # where there is one
+        from bridges.cluster.service import Cluster
 
         told, worker = self.settings.cluster, self._worker
         lease = max(told.lease_ms, 3 * told.heartbeat_ms) / 1000
@@ -430,7 +431,7 @@ class Node:
         assert self._directory is not None, "held while the node runs"
         # A connection of its own: heartbeats must not wait behind anything.
         db = Database(databases.engine_of(self.settings, self._directory, worker, second=True))
-        cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail)
+        cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail, versions.OURS)
         try:
             await cluster.enter(() if worker is None else self._peers)
             shared = await self.db.run(secret)
@@ -485,7 +486,9 @@ class Node:
 
     def _migrate_fronts(self, connection: Connection) -> None:
         for kind in self._kinds:
-            front_tables.migrate(connection, kind.name, kind.migrations)
+            # Nodes of a cluster may be of neighbouring releases; whether they may was asked when it was opened.
+            mixed = bool(self.settings.cluster.database)
+            front_tables.migrate(connection, kind.name, kind.migrations, newer=mixed)
             formats = [int(plug.id) for plug in kind.formats]
             front_tables.claim_numbers(connection, kind.name, formats, kind.ledger_rules)
 
