@@ -60,7 +60,13 @@ _SLOTS = {
 OPERATIONS = (
     Operation("GET", "/healthz", "Whether the process can do its work"),
     Operation("GET", "/readyz", "Whether the node takes clients"),
-    Operation("GET", "/metrics", "Metrics for Prometheus", kind="text/plain"),
+    Operation(
+        "GET",
+        "/metrics",
+        "Metrics for Prometheus; of the first of several workers those of all",
+        {"alone": {"type": "string", "description": "Those of the worker that is asked only."}},
+        kind="text/plain",
+    ),
     Operation("GET", "/api/openapi.json", "This document"),
     Operation("GET", "/api/status", "Version, addresses, and what each protocol has done"),
     Operation("GET", "/api/promises", "What is not promised as the node is set up"),

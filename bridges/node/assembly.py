@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from bridges.log.log_elsewhere import LogsElsewhere
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
+    from bridges.node.worker_metrics import WorkerMetrics
     from sbp_back.embedded import Embedded
 
 _OWNERS_S = 10.0
@@ -161,6 +162,8 @@ class Node:
         """Which node owns what; None where this one owns everything."""
         self.peers: Peers | None = None
         """How other nodes are asked; None where there is none."""
+        self.worker_metrics: WorkerMetrics | None = None
+        """What all workers count, of the first one."""
         self.logs_elsewhere: LogsElsewhere | None = None
         self.access_rules: AccessRules | None = None
         """Who may do what; None where everybody may do everything."""
@@ -440,6 +443,12 @@ class Node:
             raise
         peers = self.peers = Peers(cluster.start, shared, self.metrics.barrier, self.budget)
         cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
+        if worker is not None:
+            from bridges.node.worker_metrics import STREAM, Opening, WorkerMetrics
+
+            counted = WorkerMetrics(peers, cluster, self.metrics, worker.number, self._peers)
+            peers.serve_stream(STREAM, Opening, counted.serve)
+            self.worker_metrics = counted if worker.number == 0 else None
         return cluster
 
     def _know_others(self, cluster: Cluster) -> None:
