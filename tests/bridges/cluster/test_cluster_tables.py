@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridges.catalog.counters import identify
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS, extend_cluster
 from bridges.catalog.sql import Database
 from bridges.cluster import tables, versions, wishes
 from bridges.cluster.members import Member, State
@@ -359,6 +359,13 @@ async def test_who_is_more_than_one_version_away_is_refused(
         else:
             await ask()
     assert len((await home.look()).members) == (1 if sentence else 2)
+
+
+async def test_a_database_of_before_there_were_versions_is_of_the_first(home: Home) -> None:
+    before = MIGRATIONS.index(extend_cluster)
+    await home.do(versions.admit, before, 1, Version(2, 2))
+    with pytest.raises(StoreVersionError, match="stores version 3, and its cluster is at version 1"):
+        await home.do(versions.admit, before, 1, NEW)
 
 
 async def test_a_member_that_lives_counts_beside_the_level(home: Home) -> None:
