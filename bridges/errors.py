@@ -106,8 +106,8 @@ class PeerUnreachable(LogUnavailable):
     """Another node did not answer: whether it has done what it was asked for is unknown."""
 
 
-class CannotDrain(LogError):
-    """A node cannot give away what it owns: there is none of that id, or nobody who could take it."""
+class CannotMove(LogError):
+    """What nodes own cannot be moved as is asked: there is no such node, or nobody who could take it."""
 
 
 class StorageFull(LogError):

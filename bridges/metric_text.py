@@ -8,9 +8,10 @@ clients to choose.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
@@ -25,6 +26,9 @@ SLICE = 500
 """Samples of a family that are collected and written in one turn of the event loop."""
 
 T = TypeVar("T")
+
+NAMING = frozenset({"topic", "group", "transactional_id", "job"})
+"""Labels with names of somebody's things: not everybody may see such samples."""
 
 Shows = Callable[[Mapping[str, str]], bool]
 """Whether a sample with these labels may be shown."""
@@ -47,6 +51,58 @@ async def rendered(metrics: Metrics, shows: Shows | None = None) -> bytes:
         last = piece.name
         await asyncio.sleep(0)
     return b"".join(parts)
+
+
+class Piece(Struct, array_like=True):
+    """Some samples of a family, as text. ``named``: those that name something, each with its labels."""
+
+    family: str
+    head: bytes
+    lines: bytes
+    named: list[tuple[dict[str, str], bytes]]
+
+
+async def pieces(metrics: Metrics, **more: str) -> AsyncIterator[Piece]:
+    """The text of all metrics, a slice at a time, each sample with the labels ``more`` besides its own."""
+    for piece in _pieces(metrics):
+        labels = [sample.labels for sample in piece.samples]
+        piece.samples = [sample._replace(labels={**sample.labels, **more}) for sample in piece.samples]
+        head: list[bytes] = []
+        free: list[bytes] = []
+        named: list[tuple[dict[str, str], bytes]] = []
+        left = iter(labels)
+        for line in _text([piece]).splitlines(keepends=True):
+            if line.startswith(b"# "):
+                head.append(line)
+                continue
+            own = next(left)
+            if NAMING.isdisjoint(own):
+                free.append(line)
+            else:
+                named.append((own, line))
+        yield Piece(piece.name, b"".join(head), b"".join(free), named)
+        await asyncio.sleep(0)
+
+
+class Gathered:
+    """Pieces of several nodes: a scrape wants all samples of a family together. Of those that name something, what
+    ``shows`` lets pass."""
+
+    def __init__(self, shows: Shows) -> None:
+        self._shows = shows
+        self._families: dict[str, list[bytes]] = {}
+
+    def add(self, piece: Piece) -> None:
+        """One more; of at most :data:`SLICE` samples, mostly."""
+        parts = self._families.get(piece.family)
+        if parts is None:
+            parts = self._families[piece.family] = [piece.head]
+        parts.append(piece.lines + b"".join(line for labels, line in piece.named if self._shows(labels)))
+
+    def parts(self) -> Iterator[bytes]:
+        """The text, a piece at a time."""
+        for parts in self._families.values():
+            yield from parts
 
 
 class _Some:

@@ -11,20 +11,21 @@ from sbp_back.sql import tables
 _CLAIM = "INSERT INTO front_numbers VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 
-def migrate(connection: Connection, front: str, migrations: Sequence[Migration]) -> None:
-    """Bring the tables of ``front`` up to date, all of it or nothing: called in the database's thread.
+def migrate(connection: Connection, front: str, migrations: Sequence[Migration], *, newer: bool = False) -> None:
+    """Bring the tables of ``front`` up to date, all of it or nothing: called in the database's thread. With
+    ``newer``, those of a newer release are left as they are.
 
     Raises StoreVersionError (a newer release of the front wrote them) or StoreError (a migration touches what is not
     the front's: the names of its tables and indexes begin with ``front_NAME_``).
     """
     row = connection.execute("SELECT version FROM front_versions WHERE front = ?", (front,)).fetchone()
     version = 0 if row is None else row[0]
-    if version > len(migrations):
+    if version > len(migrations) and not newer:
         raise StoreVersionError(
             f"the tables of front {front} have version {version}, and the one that is installed knows versions up to "
             f"{len(migrations)}: install the newer release again"
         )
-    if version == len(migrations):
+    if version >= len(migrations):
         return
     tables.about_to_change(connection)
     before = _others(connection, front)

@@ -325,6 +325,21 @@ def _version_25(connection: Connection) -> None:
     connection.execute("ALTER TABLE topics ADD COLUMN beside TEXT NOT NULL DEFAULT ''")
 
 
+def extend_cluster(connection: Connection) -> None:
+    """What operators have asked for (bridges/cluster/wishes.py), and which versions of nodes there are
+    (bridges/cluster/versions.py)."""
+    for statement in (
+        # The id of the node that is to have it, -1: whichever.
+        "ALTER TABLE cluster_slots ADD COLUMN pin INTEGER NOT NULL DEFAULT -1",
+        "ALTER TABLE cluster_nodes ADD COLUMN drained INTEGER NOT NULL DEFAULT 0",
+        "CREATE TABLE cluster_drained (node_id INTEGER PRIMARY KEY) STRICT",
+        "ALTER TABLE cluster_nodes ADD COLUMN stores INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE cluster_state ADD COLUMN says INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE cluster_state ADD COLUMN stores INTEGER NOT NULL DEFAULT 1",
+    ):
+        connection.execute(statement)
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -351,6 +366,7 @@ MIGRATIONS = (
     _version_23,
     _version_24,
     _version_25,
+    extend_cluster,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
 """Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

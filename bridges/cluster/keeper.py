@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from bridges.cluster.members import Member, Patience, State, Watch
-from bridges.cluster.slots import NOBODY, Move, Slot, plan
+from bridges.cluster.slots import NOBODY, Move, Slot, pins_of, plan
 from bridges.cluster.tables import Look
+from bridges.cluster.versions import Version
 
 
 class News(Struct):
@@ -34,6 +35,8 @@ class Keeper:
         self.version = -1
         self.members: dict[int, Member] = {}
         self.slots: list[Slot] = []
+        self.drained: frozenset[int] = frozenset()
+        self.level = Version()
         self.acting: dict[int, int] = {}
         self.ended = False
         self._watch = Watch(patience or Patience())
@@ -58,6 +61,8 @@ class Keeper:
                 # What this node has raised since it asked is newer.
                 if slot.epoch >= self.slots[index].epoch:
                     self.slots[index] = slot
+            self.drained = look.drained
+            self.level = look.level
             self.version = look.version
         return self._settle()
 
@@ -66,7 +71,7 @@ class Keeper:
         if self.ended or epoch is None:
             return News()
         if epoch > self.slots[slot].epoch:
-            self.slots[slot] = Slot(self.start, epoch)
+            self.slots[slot] = Slot(self.start, epoch, self.slots[slot].pin)
         return self._settle()
 
     def begin_giving(self, slots: Iterable[int]) -> None:
@@ -109,6 +114,12 @@ class Keeper:
         own = self.members.get(self.start)
         return State.ENDING if own is None or self.ended else own.state
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether this node serves, but is to own nothing."""
+        own = self.members.get(self.start)
+        return own is not None and own.drained and not self.ended
+
     def is_suspected(self, start: int) -> bool:
         """Whether a member has not been heard of for a lease."""
         return self._watch.is_suspected(start)
@@ -118,9 +129,11 @@ class Keeper:
         return self._watch.still(start)
 
     def to_end(self) -> list[Member]:
-        """The members that this node should try to end now: suspected ones, and those that nobody goes on ending."""
+        """The members that this node should try to end now: suspected ones, and those that nobody goes on ending. One
+        that was drained ends its former selves only, which are nobody else's to end."""
         if self.state is not State.UP:
-            return []
+            mine = [one for one in self.members.values() if one.state is State.ENDING and one.by == self.start]
+            return mine if self.is_drained else []
         return [
             member
             for member in self.members.values()
@@ -147,7 +160,13 @@ class Keeper:
                 leaving.append(member.start)
         if self.state is State.UP and self.start not in takers:
             takers.append(self.start)
-        return [move for move in plan(takers, owners, leaving) if move.slot in self.acting and move.to != self.start]
+        moves = plan(takers, owners, leaving, self.pins())
+        return [move for move in moves if move.slot in self.acting and move.to != self.start]
+
+    def pins(self) -> dict[int, int]:
+        """Who is to have which slot, of those that are pinned to a node that is there."""
+        up = {one.node_id: one.start for one in self.members.values() if one.state is State.UP}
+        return pins_of(self.slots, up)
 
     def unsettled(self) -> list[int]:
         """Slots of which this node does not know whether they were given away."""

@@ -13,6 +13,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from bridges.cluster.versions import Version
 from bridges.net.address import WILDCARDS, Address
 
 
@@ -30,7 +31,8 @@ class Member(Struct, frozen=True):
     """One start of a node. ``start`` is a number that no other start was or will be given; ``beats`` the counter of its
     heartbeats; ``by`` the start of whoever ends it (0: nobody). ``addresses``: what clients of each of its listeners
     are told ("host:port"), by the listener's name; ``server_id``: of its range server, -1 while it has none.
-    ``version``: of what it says and stores, for others to know whether they understand it."""
+    ``drained``: it is LEAVING since it is to own nothing, and goes on serving. ``version``: of what it says and
+    stores."""
 
     start: int
     node_id: int
@@ -40,7 +42,8 @@ class Member(Struct, frozen=True):
     server_id: int = -1
     addresses: Mapping[str, str] = field(default_factory=dict)
     rack: str = ""
-    version: int = 1
+    drained: bool = False
+    version: Version = Version()
 
     def address(self, listener: str, host: str) -> Address | None:
         """Where clients of one of its listeners reach it; ``host`` is how they have reached this node: a worker of the

@@ -18,12 +18,13 @@ import structlog
 
 from bridges.barrier import Barrier
 from bridges.catalog.sql import Connection, Database, DatabaseClosed
-from bridges.cluster import tables
+from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State
 from bridges.cluster.ownership import SERVING, Gained, Gone, Lost
 from bridges.cluster.slots import slot_of_key, slot_of_partition
-from bridges.errors import CannotDrain, LogError, NotOwner
+from bridges.cluster.versions import Version
+from bridges.errors import CannotMove, LogError, NotOwner
 from sbp_back.errors import SbpError, StoreError
 
 _log = structlog.get_logger("anabranch.cluster")
@@ -57,7 +58,13 @@ class Cluster:
     """
 
     def __init__(
-        self, db: Database, node_id: int, patience: Patience, barrier: Barrier, on_ended: Callable[[str], None]
+        self,
+        db: Database,
+        node_id: int,
+        patience: Patience,
+        barrier: Barrier,
+        on_ended: Callable[[str], None],
+        version: Version,
     ) -> None:
         self.node_id = node_id
         self.on_lost: list[Lost] = []
@@ -78,6 +85,7 @@ class Cluster:
         self._patience = patience
         self._barrier = barrier
         self._on_ended = on_ended
+        self._version = version
         self._keeper: Keeper | None = None
         self._server_id = -1
         self._nodes: tuple[Member, ...] = ()
@@ -99,18 +107,23 @@ class Cluster:
         """Become a member that owns nothing yet, and have its heart beat.
 
         A former self that stopped without a word is waited for, for a lease. Raises StoreError where another process
-        has this node's id, and errors of the database. One of ``workers`` knows that its former self is past, and that
-        there are no other nodes than these: it has at once what it had.
+        has this node's id, or others are of versions that are too far away, and errors of the database. One of
+        ``workers`` knows that its former self is past, and that there are no other nodes than these: it has at once
+        what it had.
         """
         await self._db.open()
-        await self._db.surely(tables.make)
+        await self._db.surely(partial(tables.make, version=self._version))
         if workers:
-            await self._begin(await self._db.surely(partial(tables.succeed, node_id=self.node_id, workers=workers)))
+            await self._begin(
+                await self._db.surely(
+                    partial(tables.succeed, node_id=self.node_id, workers=workers, version=self._version)
+                )
+            )
             return
         seen: tuple[int, int] | None = None
         since = 0.0
         while True:
-            found = await self._db.surely(partial(tables.enter, node_id=self.node_id))
+            found = await self._db.surely(partial(tables.enter, node_id=self.node_id, version=self._version))
             if isinstance(found, int):
                 break
             now = time.monotonic()
@@ -178,15 +191,41 @@ class Cluster:
             _log.warning("nothing could be handed over", error=str(error))
 
     async def drain(self, node_id: int) -> None:
-        """Have a node, this one or another, hand over all it owns; it goes on serving without owning anything, until it
-        is started again. Returns when it knows, or will at its next look. Raises CannotDrain, and errors of the
-        database."""
-        found = [one for one in self._nodes if one.node_id == node_id]
-        if not found:
-            raise CannotDrain(f"the cluster has no node {node_id}")
-        if not any(one.state is State.UP for one in self._nodes if one.node_id != node_id):
-            raise CannotDrain(f"there is no other node that could take over from node {node_id}")
-        await self._tell_all(partial(tables.leave, start=found[0].start))
+        """Have a node, this one or another, hand over all it owns; it goes on serving without owning anything, also
+        after its next starts. Returns when that is stored. Raises CannotMove, and errors of the database."""
+        if not any(one.node_id == node_id for one in self._nodes):
+            raise CannotMove(f"the cluster has no node {node_id}")
+        if not await self._wish(partial(wishes.drain, node_id=node_id)):
+            raise CannotMove(f"there is no other node that could take over from node {node_id}")
+
+    async def undrain(self, node_id: int) -> None:
+        """Have a node, whether it is there or not, own its share again. Raises as :meth:`drain`."""
+        if not await self._wish(partial(wishes.undrain, node_id=node_id)):
+            raise CannotMove(f"node {node_id} is not drained")
+
+    async def move(self, slots: Collection[int], node_id: int) -> None:
+        """Have a node own these slots, and get them again whenever it comes back, until they are unpinned. Raises as
+        :meth:`drain`."""
+        if not await self._wish(partial(wishes.pin, slots=slots, node_id=node_id)):
+            raise CannotMove(f"node {node_id} does not serve, or is drained: nothing can be moved to it")
+
+    async def unpin(self, slots: Collection[int] | None = None, node_id: int | None = None) -> None:
+        """Let balance decide again whose these slots are, or those of a node, or all. Raises as :meth:`drain`."""
+        await self._wish(partial(wishes.unpin, slots=slots, node_id=node_id))
+
+    async def _wish(self, work: Callable[[Connection], bool]) -> bool:
+        """Whether it was taken; then this node, which may be asked next, knows of it."""
+        keeper = self._member
+        version = await self._tell_all(lambda connection: work(connection) and tables.version(connection))
+        if version is False:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience.lease):
+                while keeper.version < version and not keeper.ended:
+                    self._settled.clear()
+                    self._wake.set()
+                    await self._settled.wait()
+        return True
 
     async def retire(self, seconds: float) -> None:
         """The node has closed its partition logs and appends nothing any more: have another one take over what its
@@ -351,9 +390,10 @@ class Cluster:
         keeper = self._member
         while not keeper.ended:
             self._wake.clear()  # what is told from here on is looked at again
+            moved = 0
             try:
                 await self._look()
-                await self._act()
+                moved = await self._act()
             except DatabaseClosed:
                 return
             except (LogError, SbpError) as error:
@@ -361,7 +401,7 @@ class Cluster:
             except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
                 self._barrier.caught("cluster", error)
             self._settled.set()
-            if keeper.to_give():
+            if moved and keeper.to_give():
                 continue  # the next ones, as fast as it goes
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._patience.heartbeat / 2)
@@ -398,10 +438,11 @@ class Cluster:
             f"node {self.node_id} was taken for dead by the others, who go on without it: it has to start again"
         )
 
-    async def _act(self) -> None:
+    async def _act(self) -> int:
+        """The number of slots that were handed over."""
         keeper = self._member
         if keeper.ended:
-            return
+            return 0
         for member in keeper.to_end():
             if member.start not in self._ending:
                 task = asyncio.create_task(self._end(member), name=f"end of node {member.node_id}")
@@ -411,9 +452,10 @@ class Cluster:
             epoch = await self._db.run(partial(tables.raise_epoch, slot=slot, start=keeper.start))
             await self._tell(keeper.raised(slot, epoch))
         moves = keeper.to_give()
-        if moves:
-            to = moves[0].to
-            await self._give(self._first([move.slot for move in moves if move.to == to]), to)
+        if not moves:
+            return 0
+        to = moves[0].to
+        return await self._give(self._first([move.slot for move in moves if move.to == to]), to)
 
     def _first(self, slots: Sequence[int]) -> list[int]:
         """Those of ``slots`` that are handed over next: one at least."""
@@ -429,7 +471,7 @@ class Cluster:
     def _is_over(self, start: int, task: asyncio.Task[None]) -> None:
         self._ending.pop(start, None)
 
-    async def _give(self, slots: Collection[int], to: int) -> None:
+    async def _give(self, slots: Collection[int], to: int) -> int:
         keeper = self._member
         given = [(slot, keeper.acting[slot]) for slot in slots]
         keeper.begin_giving(slots)
@@ -441,6 +483,7 @@ class Cluster:
         self.given += len(moved)
         # What was not is settled by the next look, and by raising its epoch.
         await self._look()
+        return len(moved)
 
     async def _end(self, member: Member) -> None:
         keeper = self._member

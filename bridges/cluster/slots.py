@@ -7,22 +7,26 @@ the number of slots and not that of partitions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from types import MappingProxyType
 
 from msgspec import Struct
 
 SLOTS = 1024
 """Of a new cluster; the database keeps the number, which never changes."""
 NOBODY = 0
+ANY = -1
 
 
 class Slot(Struct, frozen=True):
-    """``owner``: the start of a member, or :data:`NOBODY`. ``epoch``: above that of every owner before."""
+    """``owner``: the start of a member, or :data:`NOBODY`. ``epoch``: above that of every owner before. ``pin``: the id
+    of the node that is to have it, :data:`ANY` where balance decides."""
 
     owner: int = NOBODY
     epoch: int = -1
+    pin: int = ANY
 
 
 class Move(Struct, frozen=True):
@@ -42,35 +46,73 @@ def slot_of_key(kind: str, key: str, slots: int) -> int:
     return _number(f"{kind}\0{key}".encode()) % slots
 
 
-def plan(members: Collection[int], owners: Sequence[int], leaving: Collection[int] = ()) -> list[Move]:
+def plan(
+    members: Collection[int],
+    owners: Sequence[int],
+    leaving: Collection[int] = (),
+    pins: Mapping[int, int] = MappingProxyType({}),
+) -> list[Move]:
     """As few moves as give every one of ``members`` a like share, with one slot more for some.
 
     ``owners``: of each slot. What :data:`NOBODY` and those ``leaving`` have goes first; others keep what they have, but
-    for what is above a like share. The same arguments give the same moves.
+    for what is above a like share. ``pins``: who is to have a slot whatever the shares are; where he is none of
+    ``members`` it stays. The same arguments give the same moves.
     """
     if not members:
         return []
-    sizes = dict.fromkeys(sorted(members), 0)
-    for owner in owners:
-        if owner in sizes:
-            sizes[owner] += 1
-    least, extra = divmod(len(owners), len(sizes))
-    # Those that have most already keep the slots that do not divide.
-    largest = sorted(sizes, key=lambda member: (-sizes[member], member))
-    quota = {member: least + (index < extra) for index, member in enumerate(largest)}
-    above = {member: size - quota[member] for member, size in sizes.items()}
+    pinned = dict.fromkeys(sorted(members), 0)
+    sizes = dict(pinned)
     movable = (NOBODY, *leaving)
+    wanted: list[Move] = []
+    free: list[int] = []
+    for slot in _scattered(len(owners)):
+        owner, pin = owners[slot], pins.get(slot)
+        is_loose = owner in movable and owner not in sizes
+        holder = owner
+        if pin is None or (pin not in sizes and is_loose):
+            free.append(slot)
+        else:
+            if pin in sizes:
+                holder = pin
+                if owner != pin and (is_loose or owner in sizes):
+                    wanted.append(Move(slot, pin))
+            if holder in pinned:
+                pinned[holder] += 1
+        if holder in sizes:
+            sizes[holder] += 1
+    above = {member: sizes[member] - quota for member, quota in _quotas(sizes, pinned, len(owners)).items()}
     loose: list[int] = []
     excess: list[int] = []
-    for slot in _scattered(len(owners)):
+    for slot in free:
         owner = owners[slot]
         if owner in movable and owner not in sizes:
             loose.append(slot)
         elif above.get(owner, 0) > 0:
             above[owner] -= 1
             excess.append(slot)
-    takers = _in_turns({member: -lack for member, lack in above.items() if lack < 0})
-    return [Move(slot, to) for slot, to in zip((*loose, *excess), takers, strict=False)]
+    takers = _in_turns({member: -above[member] for member in sorted(above) if above[member] < 0})
+    return [*wanted, *(Move(slot, to) for slot, to in zip((*loose, *excess), takers, strict=False))]
+
+
+def _quotas(sizes: Mapping[int, int], pinned: Mapping[int, int], slots: int) -> dict[int, int]:
+    """How many slots each is to have: alike, but for those who have more pinned to them than that."""
+    # Those that have most already keep the slots that do not divide.
+    rest = sorted(sizes, key=lambda member: (-sizes[member], member))
+    quota: dict[int, int] = {}
+    while True:
+        least, extra = divmod(slots, len(rest))
+        more = [member for member in rest if pinned[member] > least]
+        if not more:
+            return quota | {member: least + (index < extra) for index, member in enumerate(rest)}
+        for member in more:
+            quota[member] = pinned[member]
+            slots -= pinned[member]
+        rest = [member for member in rest if member not in quota]
+
+
+def pins_of(slots: Iterable[Slot], up: Mapping[int, int]) -> dict[int, int]:
+    """Who is to have which slot; ``up``: the starts of the nodes that are there, by their ids."""
+    return {index: up[slot.pin] for index, slot in enumerate(slots) if slot.pin in up}
 
 
 def sizes_of(owners: Iterable[int]) -> Counter[int]:

@@ -18,67 +18,89 @@ from msgspec import Struct
 
 from bridges.catalog.counters import advance
 from bridges.catalog.sql import Connection, upsert
+from bridges.cluster import versions
 from bridges.cluster.members import Member, State
-from bridges.cluster.slots import NOBODY, SLOTS, Slot, plan, sizes_of
+from bridges.cluster.slots import NOBODY, SLOTS, Slot, pins_of, plan, sizes_of
+from bridges.cluster.versions import OURS, Version
 
-_MEMBER = "start, node_id, state, beats, ended_by, server_id, addresses, rack, version"
+_MEMBER = "start, node_id, state, beats, ended_by, server_id, addresses, rack, drained, version, stores"
 _STATE = "SELECT slots, version FROM cluster_state"
 _LOCK = "UPDATE cluster_state SET slots = slots RETURNING next_start"
 
 
 class Look(Struct, frozen=True):
     """What the database says at ``version``, which grows with every change of members' states and slots' owners;
-    ``slots`` is None where the one who asks has those of this version."""
+    ``slots`` is None where the one who asks has those of this version. ``drained``: ids of nodes that are to own
+    nothing, whether they are there or not. ``level``: see :mod:`bridges.cluster.versions`."""
 
     version: int
     members: tuple[Member, ...]
     slots: tuple[Slot, ...] | None
+    drained: frozenset[int] = frozenset()
+    level: Version = Version()
 
 
-def make(connection: Connection, slots: int = SLOTS) -> None:
+def make(connection: Connection, slots: int = SLOTS, version: Version = OURS) -> None:
     """Make the cluster with so many slots, unless there is one."""
     if connection.execute(_STATE).fetchone() is not None:
         return
     # Of nodes that start together the second fails here, and finds the cluster made when it tries again.
-    connection.execute("INSERT INTO cluster_state VALUES (1, ?, 0, 1)", (slots,))
+    connection.execute(
+        "INSERT INTO cluster_state (one, slots, version, next_start, says, stores) VALUES (1, ?, 0, 1, ?, ?)",
+        (slots, version.says, version.stores),
+    )
     rows = [(slot, NOBODY, -1) for slot in range(slots)]
     connection.executemany(upsert("cluster_slots", "slot", "owner epoch"), rows)
 
 
-def enter(connection: Connection, node_id: int) -> int | Member:
+def lock(connection: Connection) -> int:
+    """Be the only one to change more than a row of one's own, until the transaction has ended; the number of the next
+    start."""
+    (start,) = connection.execute(_LOCK).fetchone()
+    return int(start)
+
+
+def enter(connection: Connection, node_id: int, version: Version = OURS) -> int | Member:
     """A new start of a node, JOINING: its number. If the node is a member already, that one: it has to be ended first
     (:func:`claim`, by nobody). Those that are ENDING, and that no other member is ending, are the new start's to end:
-    it may go on with their log."""
-    (start,) = connection.execute(_LOCK).fetchone()
+    it may go on with their log. Raises StoreVersionError where the others are of versions that ``version`` is no
+    neighbour of."""
+    start = lock(connection)
+    versions.check(connection, node_id, version)
     found = connection.execute(
         f"SELECT {_MEMBER} FROM cluster_nodes WHERE node_id = ? AND state <> 'ending'", (node_id,)
     ).fetchone()
     if found is not None:
         return _member(found)
     connection.execute("UPDATE cluster_state SET next_start = ?, version = version + 1", (start + 1,))
-    connection.execute(
-        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 1)", (start, node_id)
-    )
+    _begin(connection, start, node_id, version)
     connection.execute(
         "UPDATE cluster_nodes SET ended_by = ? WHERE node_id = ? AND state = 'ending' AND ended_by NOT IN "
         "(SELECT start FROM cluster_nodes WHERE state <> 'ending')",
         (start, node_id),
     )
-    return int(start)
+    return start
 
 
-def succeed(connection: Connection, node_id: int, workers: Collection[int]) -> int:
+def _begin(connection: Connection, start: int, node_id: int, version: Version) -> None:
+    connection.execute(
+        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 0, ?, ?)",
+        (start, node_id, version.says, version.stores),
+    )
+
+
+def succeed(connection: Connection, node_id: int, workers: Collection[int], version: Version = OURS) -> int:
     """A new start of one of ``workers`` that has all its former self had: its number. To be called where it is certain
     that no process of that self lives, nor of any node that is none of the workers: these are members no more.
 
     Who was UP stays so, at the addresses that others know: it serves there in a moment, and clients that were told
-    meanwhile that there is no such node would forget it.
+    meanwhile that there is no such node would forget it. Raises StoreVersionError where a newer release has stored what
+    ``version`` does not know.
     """
-    (start,) = connection.execute(_LOCK).fetchone()
+    start = lock(connection)
+    versions.check_level(connection, version)
     connection.execute("UPDATE cluster_state SET next_start = ?", (start + 1,))
-    connection.execute(
-        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 1)", (start, node_id)
-    )
+    _begin(connection, start, node_id, version)
     members = connection.execute("SELECT start, node_id FROM cluster_nodes WHERE start <> ?", (start,)).fetchall()
     epoch = next_epoch(connection)
     for former, whose in members:
@@ -97,20 +119,30 @@ def succeed(connection: Connection, node_id: int, workers: Collection[int]) -> i
             continue
         connection.execute("DELETE FROM cluster_nodes WHERE start = ?", (former,))
     _changed(connection)
-    return int(start)
+    return start
 
 
 def join(connection: Connection, start: int, server_id: int, addresses: Mapping[str, str], rack: str) -> bool:
-    """A JOINING member serves: it is UP, and gets its share of what nobody has. False: it is a member no more."""
-    connection.execute(_LOCK)
+    """A JOINING member serves: it is UP, and gets its share of what nobody has; a drained one gives away what it has
+    from its former self. False: it is a member no more."""
+    lock(connection)
+    wish = "SELECT 1 FROM cluster_drained JOIN cluster_nodes USING (node_id) WHERE start = ?"
+    drained = connection.execute(wish, (start,)).fetchone() is not None
     changed = connection.execute(
-        "UPDATE cluster_nodes SET state = 'up', server_id = ?, addresses = ?, rack = ? "
+        "UPDATE cluster_nodes SET state = ?, drained = ?, server_id = ?, addresses = ?, rack = ? "
         "WHERE start = ? AND state IN ('joining', 'up')",
-        (server_id, json.dumps(dict(addresses), sort_keys=True), rack, start),
+        (
+            (State.LEAVING if drained else State.UP).value,
+            int(drained),
+            server_id,
+            json.dumps(dict(addresses), sort_keys=True),
+            rack,
+            start,
+        ),
     )
     if not changed.rowcount:
         return False
-    _spread(connection)
+    spread(connection)
     return True
 
 
@@ -124,18 +156,24 @@ def beat(connection: Connection, start: int) -> bool:
 
 def look(connection: Connection, known: int) -> Look:
     """Members and slots; ``known`` is the version of the slots that the one who asks has (-1: none)."""
-    _, version = connection.execute(_STATE).fetchone()
+    now = version(connection)
     members = tuple(map(_member, connection.execute(f"SELECT {_MEMBER} FROM cluster_nodes ORDER BY start")))
-    if version == known:
-        return Look(version, members, None)
-    rows = connection.execute("SELECT owner, epoch FROM cluster_slots ORDER BY slot")
-    return Look(version, members, tuple(Slot(owner, epoch) for owner, epoch in rows))
+    if now == known:
+        return Look(now, members, None)
+    drained = frozenset(node_id for (node_id,) in connection.execute("SELECT node_id FROM cluster_drained"))
+    return Look(now, members, tuple(_slots(connection)), drained, versions.level(connection))
+
+
+def version(connection: Connection) -> int:
+    """Of members' states and slots' owners, as this transaction sees it."""
+    _, found = connection.execute(_STATE).fetchone()
+    return int(found)
 
 
 def claim(connection: Connection, start: int, beats: int, by: int) -> bool:
     """Begin to end a member: from now on it is ENDING, and ``by`` takes over its log. Only one whose counter is still
     ``beats``, or that nobody, or somebody who has ended himself, is ending."""
-    connection.execute(_LOCK)
+    lock(connection)
     row = connection.execute("SELECT state, ended_by FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
     if row is None or (by != NOBODY and state_of(connection, by) is None):
         return False
@@ -158,22 +196,23 @@ def claim(connection: Connection, start: int, beats: int, by: int) -> bool:
 def finish(connection: Connection, start: int, by: int) -> bool:
     """The log of a member that ``by`` was ending is taken over: the member is no more, and its slots go to the others.
     False: somebody else has it, or has finished."""
-    connection.execute(_LOCK)
+    lock(connection)
     gone = connection.execute(
         "DELETE FROM cluster_nodes WHERE start = ? AND state = 'ending' AND ended_by = ?", (start, by)
     )
     if not gone.rowcount:
         return False
     connection.execute("UPDATE cluster_slots SET owner = ? WHERE owner = ?", (NOBODY, start))
-    _spread(connection)
+    spread(connection)
     return True
 
 
 def leave(connection: Connection, start: int) -> bool:
     """The member is about to stop in order, and gives away what it has."""
-    connection.execute(_LOCK)
+    lock(connection)
     changed = connection.execute(
-        "UPDATE cluster_nodes SET state = 'leaving' WHERE start = ? AND state IN ('joining', 'up')", (start,)
+        "UPDATE cluster_nodes SET state = 'leaving', drained = 0 WHERE start = ? AND state <> 'ending'",
+        (start,),
     )
     if changed.rowcount:
         _changed(connection)
@@ -182,36 +221,40 @@ def leave(connection: Connection, start: int) -> bool:
 
 def left(connection: Connection, start: int) -> bool:
     """The member has closed everything: what it still has, and its log, is for whoever comes first."""
-    connection.execute(_LOCK)
+    lock(connection)
     changed = connection.execute("UPDATE cluster_nodes SET state = 'ending', ended_by = 0 WHERE start = ?", (start,))
     _changed(connection)
     return bool(changed.rowcount)
 
 
-def give(
-    connection: Connection, given: Iterable[tuple[int, int]], start: int, to: int, asked: bool = False
-) -> list[int]:
+def give(connection: Connection, given: Iterable[tuple[int, int]], start: int, to: int) -> list[int]:
     """Hand slots over, (slot, epoch) each, from ``start`` to ``to``; those that were.
 
-    Nothing goes to one that is not UP, nor what ``start`` has not, or has in another epoch; and nothing that would make
-    the shares less alike, unless the giver leaves or somebody has ``asked`` for it.
+    Nothing goes to one that is not UP, nor what ``start`` has not, or has in another epoch. Unless the giver leaves,
+    nothing goes elsewhere than where it is pinned to, and else nothing that would make the shares less alike.
     """
-    connection.execute(_LOCK)
+    lock(connection)
     giver = state_of(connection, start)
     if giver is None or state_of(connection, to) is not State.UP:
         return []
-    rows = {slot: tuple(row) for slot, *row in connection.execute("SELECT slot, owner, epoch FROM cluster_slots")}
-    sizes = sizes_of(owner for owner, _ in rows.values())
-    # Of what two nodes give to a third at once, by plans of different times, no more than is its share.
-    free = giver is State.LEAVING or asked
+    slots = _slots(connection)
+    pins = pins_of(slots, _up(connection))
+    # What is on its way to where it is pinned counts there: a plan counts it so.
+    sizes = sizes_of(pins.get(index, slot.owner) for index, slot in enumerate(slots))
     moved: list[int] = []
-    for slot, believed in given:
-        if not free and sizes[start] - sizes[to] < 2:
-            break
-        if rows.get(slot) == (start, believed):
+    for index, believed in given:
+        slot = slots[index]
+        if (slot.owner, slot.epoch) != (start, believed):
+            continue
+        if giver is not State.LEAVING and pins.get(index, to) != to:
+            continue
+        if index not in pins:
+            # Of what two nodes give to a third at once, by plans of different times, no more than is its share.
+            if giver is not State.LEAVING and sizes[start] - sizes[to] < 2:
+                continue
             sizes[start] -= 1
             sizes[to] += 1
-            moved.append(slot)
+        moved.append(index)
     if moved:
         _assign(connection, [(slot, to) for slot in moved])
         _changed(connection)
@@ -221,7 +264,7 @@ def give(
 def raise_epoch(connection: Connection, slot: int, start: int) -> int | None:
     """Go on with a slot in an epoch above every one before, so that nothing which was asked for in an earlier one (to
     hand it over, say) happens any more. None: it is not the asking member's."""
-    connection.execute(_LOCK)
+    lock(connection)
     state = state_of(connection, start)
     row = connection.execute("SELECT owner FROM cluster_slots WHERE slot = ?", (slot,)).fetchone()
     if row is None or row[0] != start or state in (None, State.ENDING):
@@ -252,12 +295,24 @@ def next_epoch(connection: Connection) -> int:
     return advance(connection, "next_epoch", 1)
 
 
-def _spread(connection: Connection) -> None:
-    """Give what nobody has to those who are UP."""
-    owners = [owner for (owner,) in connection.execute("SELECT owner FROM cluster_slots ORDER BY slot")]
-    members = [start for (start,) in connection.execute("SELECT start FROM cluster_nodes WHERE state = 'up'")]
-    _assign(connection, [(move.slot, move.to) for move in plan(members, owners) if owners[move.slot] == NOBODY])
+def spread(connection: Connection) -> None:
+    """Members have come or gone: give what nobody has to those who are UP, and raise the level if it can be."""
+    versions.raise_level(connection)
+    slots, up = _slots(connection), _up(connection)
+    owners = [slot.owner for slot in slots]
+    moves = plan(up.values(), owners, pins=pins_of(slots, up))
+    _assign(connection, [(move.slot, move.to) for move in moves if owners[move.slot] == NOBODY])
     _changed(connection)
+
+
+def _slots(connection: Connection) -> list[Slot]:
+    rows = connection.execute("SELECT owner, epoch, pin FROM cluster_slots ORDER BY slot")
+    return [Slot(owner, epoch, pin) for owner, epoch, pin in rows]
+
+
+def _up(connection: Connection) -> dict[int, int]:
+    """The starts of nodes that are UP, by their ids."""
+    return dict(connection.execute("SELECT node_id, start FROM cluster_nodes WHERE state = 'up'").fetchall())
 
 
 def _assign(connection: Connection, moves: Sequence[tuple[int, int]]) -> None:
@@ -278,6 +333,7 @@ def state_of(connection: Connection, start: int) -> State | None:
 
 
 def _member(row: Sequence[Any]) -> Member:
-    start, node_id, state, beats, by, server_id, addresses, rack, version = row
+    start, node_id, state, beats, by, server_id, addresses, rack, drained, says, stores = row
     told = json.loads(addresses)
-    return Member(start, node_id, State(state), beats, by, server_id, told, rack, version)
+    version = Version(says, stores)
+    return Member(start, node_id, State(state), beats, by, server_id, told, rack, bool(drained), version)

@@ -29,7 +29,7 @@ _COMMANDS = {
     "acl": "Say who may do what.",
     "quota": "Say how much users and clients may do.",
     "node": "Ask a node how it is, what it promises, and whom it knows.",
-    "cluster": "Show the nodes of a cluster, and drain one.",
+    "cluster": "Show the nodes of a cluster, move what they own, drain one.",
     "user": "Add, remove and list users, and change passwords.",
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",

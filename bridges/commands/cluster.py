@@ -1,12 +1,14 @@
-"""``anabranch cluster``: status, drain."""
+"""``anabranch cluster``: status, move, unpin, drain, undrain."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import click
 
+from bridges.catalog.group_view import CONSUMERS
 from bridges.commands.common import NodeClient, fail, json_option, node_option, print_json, print_table, shown
 
 _LOOK_S = 0.2
@@ -14,7 +16,7 @@ _LOOK_S = 0.2
 
 @click.group("cluster")
 def command() -> None:
-    """Show the nodes of a cluster, and have one of them give away what it owns."""
+    """Show the nodes of a cluster, and say what each of them is to own."""
 
 
 def _print(found: dict[str, Any], as_json: bool) -> None:
@@ -22,19 +24,114 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
         print_json(found)
         return
     print_table(
-        ["NODE", "STATE", "SLOTS", "SILENT", "RACK", "ADDRESSES"],
+        ["NODE", "STATE", "SLOTS", "PINNED", "SILENT", "VERSION", "RACK", "ADDRESSES"],
         (
             [
                 one["node_id"],
-                one["state"] + (" (suspected)" if one["suspected"] else ""),
+                _state(one),
                 f"{one['slots']}/{found['slots']}",
+                one["pinned"] or "",
                 f"{one['silent_seconds']:.1f} s",
+                _version(one["version"]),
                 shown(one["rack"]),
                 shown(" ".join(f"{name}={address}" for name, address in sorted(one["addresses"].items()))),
             ]
             for one in found["nodes"]
         ),
     )
+    newer = [one["node_id"] for one in found["nodes"] if one["version"] != found["level"]]
+    if newer:
+        click.echo(
+            f"version {_version(found['level'])} is what nodes say and store, until all are of a newer one: "
+            f"{', '.join(f'node {node_id}' for node_id in newer)} could do more"
+        )
+    there = {one["node_id"] for one in found["nodes"]}
+    for node_id, slots in sorted(found["pins"].items(), key=lambda item: int(item[0])):
+        if int(node_id) not in there:
+            click.echo(f"{_slots(slots)} pinned to node {node_id}, which is not there: others have them until it is")
+    for node_id in found["drained"]:
+        if node_id not in there:
+            click.echo(f"node {node_id} is drained, and not there")
+    if found["moving"]:
+        click.echo(f"{_slots(found['moving'])} on the way to where they are pinned")
+
+
+def _version(one: dict[str, int]) -> str:
+    """What is said, and what is stored."""
+    return f"{one['says']}.{one['stores']}"
+
+
+def _state(one: dict[str, Any]) -> str:
+    if one["suspected"]:
+        return f"{one['state']} (suspected)"
+    return f"{one['state']} (drained)" if one["drained"] else str(one["state"])
+
+
+def _slots(slots: list[int]) -> str:
+    """Their numbers, neighbours together: 1024 of them make one line."""
+    runs: list[list[int]] = []
+    for slot in slots:
+        if runs and runs[-1][-1] == slot - 1:
+            runs[-1][1:] = [slot]
+        else:
+            runs.append([slot])
+    told = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"slot {told} is" if len(slots) == 1 else f"slots {told} are"
+
+
+def _await(
+    client: NodeClient,
+    found: dict[str, Any],
+    over: Callable[[dict[str, Any]], bool],
+    wait: float,
+    late: str,
+    *,
+    as_json: bool,
+) -> None:
+    until = time.monotonic() + wait
+    while not over(found):
+        if time.monotonic() >= until:
+            fail(f"{late} in {wait:g} s, and goes on", as_json=as_json)
+        time.sleep(_LOOK_S)
+        found = client.call("GET", "/api/cluster")
+    _print(found, as_json)
+
+
+wait_option = click.option(
+    "--wait", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds to wait at most."
+)
+
+
+def which_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What is moved."""
+    for option in (
+        click.option("--space", default=CONSUMERS, show_default=True, help="Whose name a group has."),
+        click.option("--group", help="The slot of this group."),
+        click.option(
+            "--partition", "partitions", type=int, multiple=True, help="Of the topic; all of them without it."
+        ),
+        click.option("--topic", help="The slots of this topic's partitions."),
+        click.option("--slot", "slots", type=int, multiple=True, help="This slot; may be given several times."),
+    ):
+        command = option(command)
+    return command
+
+
+def _which(
+    slots: tuple[int, ...], topic: str | None, partitions: tuple[int, ...], group: str | None, space: str
+) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    if slots:
+        told["slots"] = slots
+    if topic is not None:
+        told["topic"] = topic
+    elif partitions:
+        raise click.UsageError("--partition needs --topic")
+    if partitions:
+        told["partitions"] = partitions
+    if group is not None:
+        told |= {"group": group, "space": space}
+    return told
 
 
 @command.command("status")
@@ -45,22 +142,68 @@ def status(node: str, as_json: bool) -> None:
     _print(NodeClient(node, as_json=as_json).call("GET", "/api/cluster"), as_json)
 
 
+@command.command("move")
+@click.argument("node_id", type=click.IntRange(min=0), metavar="NODE")
+@which_options
+@wait_option
+@node_option
+@json_option
+def move(node_id: int, wait: float, node: str, as_json: bool, **which: Any) -> None:
+    """Have node NODE own slots, those of a topic or of a group, and wait until it does.
+
+    All that lies in a slot moves with it. They are pinned: balance leaves them there, and a start of the node gets them
+    back, until they are unpinned. While the node is not there others have them.
+    """
+    client = NodeClient(node, as_json=as_json)
+    told = _which(**which)
+    if not told:
+        raise click.UsageError("what is to be moved? Give --slot, --topic or --group")
+    found = client.call("POST", "/api/cluster/move", {"node_id": node_id, **told})
+    asked = set(found["asked"])
+    late = f"node {node_id} has not got everything"
+    _await(client, found, lambda one: asked.isdisjoint(one["moving"]), wait, late, as_json=as_json)
+
+
+@command.command("unpin")
+@which_options
+@click.option("--of", "node_id", type=click.IntRange(min=0), metavar="NODE", help="All that is pinned to this node.")
+@click.option("--all", "everything", is_flag=True, help="All that is pinned.")
+@node_option
+@json_option
+def unpin(node_id: int | None, everything: bool, node: str, as_json: bool, **which: Any) -> None:
+    """Let balance decide again who owns slots that were moved."""
+    told = _which(**which)
+    if node_id is not None:
+        told["node_id"] = node_id
+    if everything:
+        told["all"] = True
+    _print(NodeClient(node, as_json=as_json).call("POST", "/api/cluster/unpin", told), as_json)
+
+
 @command.command("drain")
 @click.argument("node_id", type=click.IntRange(min=0), metavar="NODE")
-@click.option("--wait", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds to wait at most.")
+@wait_option
 @node_option
 @json_option
 def drain(node_id: int, wait: float, node: str, as_json: bool) -> None:
     """Have node NODE (its node.id) hand over all it owns, and wait until it has.
 
-    It goes on serving without owning anything, until it is started again.
+    It goes on serving without owning anything, also after its next starts, until it is undrained.
     """
     client = NodeClient(node, as_json=as_json)
     found = client.call("POST", f"/api/cluster/nodes/{node_id}/drain")
-    until = time.monotonic() + wait
-    while any(one["slots"] or one["state"] == "up" for one in found["nodes"] if one["node_id"] == node_id):
-        if time.monotonic() >= until:
-            fail(f"node {node_id} has not handed over everything in {wait:g} s, and goes on", as_json=as_json)
-        time.sleep(_LOOK_S)
-        found = client.call("GET", "/api/cluster")
-    _print(found, as_json)
+
+    def over(one: dict[str, Any]) -> bool:
+        return not any(that["slots"] or that["state"] == "up" for that in one["nodes"] if that["node_id"] == node_id)
+
+    _await(client, found, over, wait, f"node {node_id} has not handed over everything", as_json=as_json)
+
+
+@command.command("undrain")
+@click.argument("node_id", type=click.IntRange(min=0), metavar="NODE")
+@node_option
+@json_option
+def undrain(node_id: int, node: str, as_json: bool) -> None:
+    """Have a drained node own its share again, now or when it comes back."""
+    client = NodeClient(node, as_json=as_json)
+    _print(client.call("POST", f"/api/cluster/nodes/{node_id}/undrain"), as_json)

@@ -114,7 +114,7 @@ def _scraped(client: NodeClient) -> Scrape:
     from bridges.commands.top_figures import scrape
 
     at = time.monotonic()
-    lines = (line.decode("utf-8", "replace") for line in client.lines("/metrics"))
+    lines = (line.decode("utf-8", "replace") for line in client.lines("/metrics?alone"))
     try:
         return scrape(lines, at)
     finally:

@@ -17,7 +17,7 @@ from bridges.console.json_records import BadLine
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,
-    CannotDrain,
+    CannotMove,
     ImportFenced,
     LogDeleted,
     LogError,
@@ -51,7 +51,7 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (TooManyQuotas, 409),
     (TransactionNotFound, 404),
     (NothingToAbort, 409),
-    (CannotDrain, 409),
+    (CannotMove, 409),
     (StorageFull, 507),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,6 +39,12 @@ class Limits(Protocol):
     def batch_inflated_bytes(self) -> int: ...
 
 
+class AllMetrics(Protocol):
+    """What all workers count (see :class:`bridges.node.worker_metrics.WorkerMetrics`)."""
+
+    def rendered(self, shows: Callable[[Mapping[str, str]], bool]) -> AsyncGenerator[bytes, None]: ...
+
+
 class Host(Protocol):
     """A node, as the console knows it."""
 
@@ -66,6 +72,10 @@ class Host(Protocol):
     def client_quotas(self) -> ClientQuotas: ...
     @property
     def metrics(self) -> Metrics: ...
+    @property
+    def worker_metrics(self) -> AllMetrics | None:
+        """Of the first of several workers."""
+
     @property
     def budget(self) -> MemoryBudget: ...
     @property

@@ -49,11 +49,24 @@ _TOPIC = "/api/topics/{topic}"
 _PARTITION = _TOPIC + "/partitions/{partition}"
 _RULE = dict.fromkeys(("resource", "pattern", "name", "principal", "host", "operation"), _TEXT) | {"allow": _FLAG}
 _ENTITY = {"entity": {"type": "object", "description": "user, client-id, both, or ip; null is the default"}}
+_SLOTS = {
+    "slots": {"type": "array", "items": _NUMBER},
+    "topic": _TEXT,
+    "partitions": {"type": "array", "items": _NUMBER},
+    "group": _TEXT,
+    "space": _TEXT,
+}
 
 OPERATIONS = (
     Operation("GET", "/healthz", "Whether the process can do its work"),
     Operation("GET", "/readyz", "Whether the node takes clients"),
-    Operation("GET", "/metrics", "Metrics for Prometheus", kind="text/plain"),
+    Operation(
+        "GET",
+        "/metrics",
+        "Metrics for Prometheus; of the first of several workers those of all",
+        {"alone": {"type": "string", "description": "Those of the worker that is asked only."}},
+        kind="text/plain",
+    ),
     Operation("GET", "/api/openapi.json", "This document"),
     Operation("GET", "/api/status", "Version, addresses, and what each protocol has done"),
     Operation("GET", "/api/promises", "What is not promised as the node is set up"),
@@ -164,6 +177,16 @@ OPERATIONS = (
     Operation("GET", "/api/jobs", "Jobs of the data pipeline that have told of themselves", _sorted_by()),
     Operation("GET", "/api/cluster", "Nodes of the cluster", _sorted_by()),
     Operation("POST", "/api/cluster/nodes/{node}/drain", "Have a node hand over all it owns"),
+    Operation("POST", "/api/cluster/nodes/{node}/undrain", "Have a drained node own its share again"),
+    Operation(
+        "POST", "/api/cluster/move", "Pin slots to a node", body={"node_id": _NUMBER, **_SLOTS}, needed=("node_id",)
+    ),
+    Operation(
+        "POST",
+        "/api/cluster/unpin",
+        "Let balance decide again whose slots are",
+        body={"node_id": _NUMBER, **_SLOTS, "all": _FLAG},
+    ),
     Operation("GET", "/api/acls", "Rules of who may do what", {**_RULE, "about": _TEXT, **_sorted_by()}),
     Operation(
         "POST", "/api/acls", "Add a rule", body=_RULE, needed=("resource", "name", "principal", "operation"), status=201

@@ -12,7 +12,7 @@ from bridges.auth import Operation
 from bridges.catalog.group_view import GroupName, live_groups
 from bridges.console.access import Access, principal_of
 from bridges.console.host import Host
-from bridges.metric_text import rendered
+from bridges.metric_text import NAMING, rendered
 from bridges.metrics import FrontMetrics
 from bridges.turns import Parts, in_turns, let_go, portions
 
@@ -51,16 +51,28 @@ class StatusHandlers:
         ready = node.failure is None and node.is_serving
         return web.json_response({"ready": ready, "phase": node.phase.value}, status=200 if ready else 503)
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
         """All that the node counts. Of topics, groups, transactional ids and jobs by name: what whoever asks may know
-        of."""
-        body = await rendered(self._node.metrics, partial(self._shows, request))
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        of. The first of several workers tells what all count, unless it is asked with ``alone``."""
+        shows, heads = partial(self._shows, request), {"Content-Type": CONTENT_TYPE_LATEST}
+        workers = self._node.worker_metrics
+        if workers is None or "alone" in request.query:
+            return web.Response(body=await rendered(self._node.metrics, shows), headers=heads)
+        response = web.StreamResponse(headers=heads)
+        parts = workers.rendered(shows)
+        try:
+            await response.prepare(request)
+            async for part in parts:
+                await response.write(part)
+        finally:
+            await parts.aclose()
+        await response.write_eof()
+        return response
 
     def _shows(self, request: web.Request, labels: Mapping[str, str]) -> bool:
-        topic, group, transaction = (labels.get(name) for name in ("topic", "group", "transactional_id"))
-        if topic is None and group is None and transaction is None and "job" not in labels:
+        if NAMING.isdisjoint(labels):
             return True
+        topic, group, transaction = (labels.get(name) for name in ("topic", "group", "transactional_id"))
         if self._is_stranger(request):
             return False
         allowed = topic is None or self._access.topic(request, Operation.DESCRIBE, topic)

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from bridges.log.log_elsewhere import LogsElsewhere
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
+    from bridges.node.worker_metrics import WorkerMetrics
     from sbp_back.embedded import Embedded
 
 _OWNERS_S = 10.0
@@ -161,6 +162,8 @@ class Node:
         """Which node owns what; None where this one owns everything."""
         self.peers: Peers | None = None
         """How other nodes are asked; None where there is none."""
+        self.worker_metrics: WorkerMetrics | None = None
+        """What all workers count, of the first one."""
         self.logs_elsewhere: LogsElsewhere | None = None
         self.access_rules: AccessRules | None = None
         """Who may do what; None where everybody may do everything."""
@@ -420,9 +423,10 @@ class Node:
         return list(range(first, first + self._worker.count))
 
     async def _enter_cluster(self) -> Cluster:
+        from bridges.cluster import versions  # where there is one
         from bridges.cluster.members import Patience
         from bridges.cluster.peers import Peers, secret
-        from bridges.cluster.service import Cluster  # where there is one
+        from bridges.cluster.service import Cluster
 
         told, worker = self.settings.cluster, self._worker
         lease = max(told.lease_ms, 3 * told.heartbeat_ms) / 1000
@@ -430,7 +434,7 @@ class Node:
         assert self._directory is not None, "held while the node runs"
         # A connection of its own: heartbeats must not wait behind anything.
         db = Database(databases.engine_of(self.settings, self._directory, worker, second=True))
-        cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail)
+        cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail, versions.OURS)
         try:
             await cluster.enter(() if worker is None else self._peers)
             shared = await self.db.run(secret)
@@ -439,6 +443,12 @@ class Node:
             raise
         peers = self.peers = Peers(cluster.start, shared, self.metrics.barrier, self.budget)
         cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
+        if worker is not None:
+            from bridges.node.worker_metrics import STREAM, Opening, WorkerMetrics
+
+            counted = WorkerMetrics(peers, cluster, self.metrics, worker.number, self._peers)
+            peers.serve_stream(STREAM, Opening, counted.serve)
+            self.worker_metrics = counted if worker.number == 0 else None
         return cluster
 
     def _know_others(self, cluster: Cluster) -> None:
@@ -485,7 +495,9 @@ class Node:
 
     def _migrate_fronts(self, connection: Connection) -> None:
         for kind in self._kinds:
-            front_tables.migrate(connection, kind.name, kind.migrations)
+            # Nodes of a cluster may be of neighbouring releases; whether they may was asked when it was opened.
+            mixed = bool(self.settings.cluster.database)
+            front_tables.migrate(connection, kind.name, kind.migrations, newer=mixed)
             formats = [int(plug.id) for plug in kind.formats]
             front_tables.claim_numbers(connection, kind.name, formats, kind.ledger_rules)
 

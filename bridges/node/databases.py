@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from pathlib import Path
 
 from bridges.catalog.counters import identify
@@ -57,9 +58,17 @@ def engine_of(
             f"{directory.database} has the metadata of a node by itself, and cluster.database leads to other metadata: "
             "give the node an empty data_dir, or start it without cluster.database"
         )
-    from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
+    from bridges.cluster import versions  # few nodes have one
+    from sbp_back.sql.postgres import PostgresEngine
 
-    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, application_id=APPLICATION_ID, serializable=not second)
+    return PostgresEngine(
+        url,
+        MIGRATIONS,
+        schema=SCHEMA,
+        application_id=APPLICATION_ID,
+        serializable=not second,
+        admit=partial(versions.admit, node_id=settings.node.id, ours=versions.OURS),
+    )
 
 
 async def check_cluster(db: Database, directory: DataDirectory) -> None:

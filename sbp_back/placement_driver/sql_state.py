@@ -423,4 +423,5 @@ def in_postgres(url: str) -> Engine:
     """The engine of a state in the PostgreSQL database at ``url``. Raises StoreError for what is no URL."""
     from sbp_back.sql.postgres import PostgresEngine  # few have one
 
-    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA)
+    # Whoever opens it here has been admitted to a cluster, whose nodes may be of neighbouring releases.
+    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, admit=lambda connection, version: None)

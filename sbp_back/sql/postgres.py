@@ -36,7 +36,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from sbp_back.errors import StoreCorrupt, StoreError
 from sbp_back.sql import dialect
-from sbp_back.sql.connection import Migration
+from sbp_back.sql.connection import Connection, Migration
 from sbp_back.sql.engine import Job, Refuse, SqlFailed, SqlFull
 from sbp_back.sql.row_sums import make_table
 from sbp_back.sql.sqlite import check_version
@@ -206,7 +206,10 @@ class PostgresEngine:
         application_id: int = 0,
         patience_s: float = 5.0,
         serializable: bool = True,
+        admit: Callable[[Connection, int], None] | None = None,
     ) -> None:
+        """``admit`` is asked before anything is changed where there are tables already, with their version: it raises
+        StoreVersionError where this release may not use them. Without it, that is so of any newer ones."""
         try:
             known = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
@@ -219,6 +222,7 @@ class PostgresEngine:
         self._quoted = '"' + schema.replace('"', '""') + '"'
         self._migrations = tuple(migrations)
         self._application_id = application_id
+        self._admit = admit
         self._patience_s = patience_s
         self._begin = f"BEGIN ISOLATION LEVEL {'SERIALIZABLE' if serializable else 'READ COMMITTED'}".encode()
         self._db: _Connection | None = None
@@ -299,7 +303,11 @@ class PostgresEngine:
         if found is None or found[0] != self._application_id:
             raise StoreCorrupt(f"{self.name} is a database of another application")
         version = found[1]
-        check_version(self.name, version, len(self._migrations))
+        transaction = _Transaction(db)
+        if self._admit is None:
+            check_version(self.name, version, len(self._migrations))
+        elif version:
+            self._admit(transaction, version)
         if not tables:
             db.execute("CREATE TABLE sql_schema (application BIGINT NOT NULL, version BIGINT NOT NULL)")
             db.execute("INSERT INTO sql_schema VALUES (%s, 0)", (self._application_id,))
@@ -307,11 +315,10 @@ class PostgresEngine:
                 "CREATE TABLE sql_commits (session TEXT, number BIGINT, made TIMESTAMPTZ NOT NULL DEFAULT now(), "
                 "PRIMARY KEY (session, number))"
             )
-        transaction = _Transaction(db)
         for migration in self._migrations[version:]:
             if migration is not make_table:
                 migration(transaction)
-        db.execute("UPDATE sql_schema SET version = %s", (len(self._migrations),))
+        db.execute("UPDATE sql_schema SET version = %s", (max(version, len(self._migrations)),))
         db.execute("DELETE FROM sql_commits WHERE made < now() - interval '1 day'")
         db.execute("COMMIT")
 

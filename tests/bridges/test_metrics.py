@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridges import metric_text
-from bridges.metric_text import SLICE, gauge, render, rendered, slices
+from bridges.metric_text import SLICE, Gathered, Piece, gauge, pieces, render, rendered, slices
 from bridges.metrics import Metrics
 
 
@@ -117,3 +118,24 @@ def test_sources_are_asked_at_every_scrape_and_registries_do_not_mix() -> None:
     assert samples(one)["extra", ()] == 1
     assert samples(one)["extra", ()] == 2
     assert ("extra", ()) not in samples(other)
+
+
+async def test_what_several_workers_count_is_one_text() -> None:
+    """All samples of a family are together, and of those that name something only what may be seen."""
+    gathered = Gathered(lambda labels: labels.get("topic") != "secret")
+    alone = []
+    for worker in ("0", "1"):
+        metrics = Metrics()
+        for topic in ("told", "secret"):
+            metrics.front("kafka").topic(topic).appended(1, 5, 1)
+        alone.append(render(metrics))
+        async for piece in pieces(metrics, worker=worker):
+            gathered.add(msgspec.msgpack.decode(msgspec.msgpack.encode(piece), type=Piece))
+    text = b"".join(gathered.parts()).decode()
+    assert b"worker" not in alone[0]
+    families = list(text_string_to_metric_families(text))
+    names = [family.name for family in families]
+    assert names == [family.name for family in text_string_to_metric_families(alone[0].decode())]
+    found = [sample for family in families for sample in family.samples if "topic" in sample.labels]
+    assert {(sample.labels["topic"], sample.labels["worker"]) for sample in found} == {("told", "0"), ("told", "1")}
+    assert text.count("# TYPE anabranch_appended_records_total counter") == 1

@@ -104,21 +104,21 @@ class Load:
         self.writer = Writer(bootstrap)
         self.written = 0
         self._bootstrap = bootstrap
-        self._seen: dict[tuple[int, int], int] = {}
-        self._readers = [Reader(bootstrap, self._seen) for _ in range(2)]
+        self.seen: dict[tuple[int, int], int] = {}
+        self.readers = [Reader(bootstrap, self.seen) for _ in range(2)]
         self._over = threading.Event()
         self._writing = threading.Thread(target=self.writer.write, kwargs={"over": self._over})
 
     def __enter__(self) -> Load:
-        for thread in (*self._readers, self._writing):
+        for thread in (*self.readers, self._writing):
             thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stop_writing()
-        for reader in self._readers:
+        for reader in self.readers:
             reader.over.set()
-        for reader in self._readers:
+        for reader in self.readers:
             reader.join()
 
     def _stop_writing(self) -> None:
@@ -130,7 +130,7 @@ class Load:
         self._stop_writing()
         self.written = self.writer.close()
         began = time.monotonic()
-        while len(self._seen) < self.written:
+        while len(self.seen) < self.written:
             assert time.monotonic() - began < PATIENCE
             time.sleep(0.1)
 
@@ -138,7 +138,7 @@ class Load:
         """Offset by offset there is what was acknowledged, everything was, and nothing is there twice."""
         print(
             f"{self.written} records, the longest time without an acknowledgement {self.writer.longest:.2f} s, "
-            f"without a record for a member of the group {max(reader.longest for reader in self._readers):.2f} s"
+            f"without a record for a member of the group {max(reader.longest for reader in self.readers):.2f} s"
         )
         assert self.writer.failed == []
         assert read_all(self._bootstrap) == self.writer.acknowledged

@@ -47,7 +47,7 @@ def metric(node: NodeProcess, name: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_node_is_drained_and_comes_back(nodes: list[NodeProcess]) -> None:
+def test_a_node_is_drained_and_has_its_share_again(nodes: list[NodeProcess]) -> None:
     admin = AdminClient({"bootstrap.servers": ",".join(node.kafka for node in nodes)})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
     await_leaders(admin, {1, 2, 3})
@@ -63,8 +63,7 @@ def test_a_node_is_drained_and_comes_back(nodes: list[NodeProcess]) -> None:
     writer = Writer(nodes[1].kafka)  # it leads clients to the others
     writer.write(1)
     assert writer.close() == len(writer.acknowledged)
-    nodes[1].stop()
-    nodes[1].start()
+    commanded(nodes[2], "undrain", "2")
     await_leaders(admin, {1, 2, 3})
     assert states(nodes[1])[2] == ("up", True)
 

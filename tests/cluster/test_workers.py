@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import ydb
@@ -23,6 +24,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from pravega_client import StreamManager
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
@@ -271,6 +274,47 @@ def test_clients_of_the_other_protocols_reach_what_any_worker_has(make: NodeFact
     status = commanded(node, "status")
     assert status.count("up ") == 2
     assert all(address in status for name, address in node.addresses.items() if name.partition("/")[0] == "kafka")
+
+
+def scraped(address: str, query: str = "") -> list[Metric]:
+    with urlopen(f"http://{address}/metrics{query}", timeout=PATIENCE) as answer:
+        return list(text_string_to_metric_families(answer.read().decode()))
+
+
+def values(families: list[Metric], name: str) -> dict[str, float]:
+    """Of a sample without labels of its own, by the worker."""
+    found = [sample for family in families for sample in family.samples if sample.name == name]
+    assert len({sample.labels["worker"] for sample in found}) == len(found)
+    return {sample.labels["worker"]: sample.value for sample in found}
+
+
+def test_the_first_worker_tells_what_all_count(make: NodeFactory) -> None:
+    node = workers(make, 3)
+    await_leaders(made(node), {0, 1, 2})
+    writer = Writer(bootstrap(node))
+    writer.write(0.5)
+    count = writer.close()
+    families = scraped(node.addresses["console"])
+    names = [family.name for family in families]
+    assert len(names) == len(set(names))  # all samples of a family are together, as scrapers demand
+    assert values(families, "anabranch_worker_up") == {"0": 1, "1": 1, "2": 1}
+    acting = values(families, "anabranch_cluster_slots_acting")
+    assert (acting.keys(), sum(acting.values())) == ({"0", "1", "2"}, 1024)
+    (appended,) = [family for family in families if family.name == "anabranch_appended_records"]
+    told = {sample.labels["worker"]: sample.value for sample in appended.samples if sample.labels["topic"] == TOPIC}
+    assert (told.keys(), sum(told.values())) == ({"0", "1", "2"}, count)
+    # Others tell their own, and the first one too where it is asked for that.
+    for alone in (scraped(node.addresses["console/1"]), scraped(node.addresses["console"], "?alone")):
+        assert not any("worker" in sample.labels for family in alone for sample in family.samples)
+        assert "anabranch_cluster_slots_acting" in {family.name for family in alone}
+    stopped = children(node)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        families = scraped(node.addresses["console"])
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert values(families, "anabranch_worker_up") == {"0": 1, "1": 0, "2": 1}
+    assert values(families, "anabranch_cluster_slots_acting").keys() == {"0", "2"}
 
 
 def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory) -> None:

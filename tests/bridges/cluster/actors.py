@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from bridges.catalog.schema import make_cluster
-from bridges.cluster import tables
+from bridges.catalog.schema import extend_cluster, make_cluster
+from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State
 from bridges.cluster.slots import Move
@@ -39,6 +39,11 @@ class Rules:
     """Nodes are processes of one machine with logs that nobody else can take over: whoever comes back serves what its
     former self has written, of which nothing is under way any more."""
     succeed: Callable[..., int] = tables.succeed
+    join: Callable[..., bool] = tables.join
+    pin: Callable[..., bool] = wishes.pin
+    unpin: Callable[..., bool] = wishes.unpin
+    drain: Callable[..., bool] = wishes.drain
+    undrain: Callable[..., bool] = wishes.undrain
     adopt_first: bool = True
     """The log of one who has ended is taken over before its slots are."""
     close_first: bool = True
@@ -175,6 +180,7 @@ def migrated(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
     connection.execute("INSERT INTO meta VALUES ('next_epoch', '0')")
     make_cluster(connection)
+    extend_cluster(connection)
 
 
 class Node:
@@ -196,6 +202,7 @@ class Node:
         self._ending: set[int] = set()
         self._busy = False
         self._stopping = False
+        self.leaves = False
         self._former: tuple[int, int, float] | None = None
 
     # --- its life -----------------------------------------------------------------------------------------------
@@ -207,7 +214,7 @@ class Node:
         self.start = 0
         self.keeper = None
         self._open, self._opening, self.in_flight, self._ending = {}, set(), {}, set()
-        self._busy = self._stopping = False
+        self._busy = self._stopping = self.leaves = False
         self._former = None
         self._enter()
 
@@ -238,7 +245,11 @@ class Node:
         elif self.keeper is not None and not self._stopping:
             self._stopping = True
             self.world.tell(f"n{self.number} leaves")
-            self._ask(partial(tables.leave, start=self.start), lambda answered, result: None)
+
+            def told(answered: bool, result: Any) -> None:
+                self.leaves = answered
+
+            self._ask(partial(tables.leave, start=self.start), told)
 
     def mine(self, step: Callable[..., None]) -> Callable[..., None]:
         """A step of this life: not done after its end, and not while it is paused."""
@@ -307,7 +318,9 @@ class Node:
                 self._beat()
                 self._look()
 
-        self._ask(partial(tables.join, start=self.start, server_id=self.number, addresses={}, rack=""), joined)
+        self._ask(
+            partial(self.cluster.rules.join, start=self.start, server_id=self.number, addresses={}, rack=""), joined
+        )
 
     def _end(self, why: str) -> None:
         self.world.tell(f"n{self.number} ends: {why}")

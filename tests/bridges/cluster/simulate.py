@@ -13,6 +13,7 @@ from hashlib import sha256
 
 from bridges.cluster.slots import sizes_of
 from tests.bridges.cluster.actors import Cluster, Rules
+from tests.bridges.cluster.operator import Operator
 from tests.sbp_back.range_server.object_log.checker import Broken
 
 NODES = 3
@@ -32,6 +33,7 @@ class Schedule:
     def __init__(self, seed: int, rules: Rules | None = None) -> None:
         self.cluster = Cluster(seed, NODES, SLOTS, rules or Rules())
         self.world = self.cluster.world
+        self.operator = Operator(self.cluster)
         self.after_calm = [0] * SLOTS
         self.written = 0
 
@@ -43,6 +45,7 @@ class Schedule:
         for slot in range(SLOTS):
             world.after(world.random.random(), lambda slot=slot: self._write(slot))
         world.after(2.0, self._fault)
+        world.after(2.0, self.operator.work)
         world.run(FAULTS_UNTIL)
         world.calm = True
         for node in cluster.nodes:
@@ -57,6 +60,7 @@ class Schedule:
             coming = cluster.nodes
         for node in coming:
             node.begin()
+        self.operator.relent()
         world.run(FAULTS_UNTIL + PATIENCE, self._is_settled)
         if not all(self.after_calm):
             raise Broken(f"no progress: {self.after_calm} written in {PATIENCE} s of calm")
@@ -67,6 +71,7 @@ class Schedule:
         world.run(world.now + QUIET)
         if cluster.moves != moves:
             raise Broken("slots move though nothing has happened")
+        self.operator.judge()
         cluster.checker.judge({slot: cluster.logs.contents(slot) for slot in range(SLOTS)})
         return self
 
@@ -80,10 +85,9 @@ class Schedule:
     def _is_settled(self) -> bool:
         if min(self.after_calm) < 3:
             return False
-        sizes = self._sizes()
-        nodes = {node.start for node in self.cluster.nodes if node.alive and node.keeper is not None}
-        like = sizes.keys() == nodes and max(sizes.values()) - min(sizes.values()) <= 1
-        return like and not any(node.alive and node.keeper and node.keeper.unsettled() for node in self.cluster.nodes)
+        return self.operator.is_content() and not any(
+            node.alive and node.keeper and node.keeper.unsettled() for node in self.cluster.nodes
+        )
 
     # --- clients ------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bridges.cluster import tables
+from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
-from bridges.cluster.members import Member, Watch
-from bridges.cluster.slots import Slot
+from bridges.cluster.members import Member, State, Watch
+from bridges.cluster.slots import Slot, sizes_of
 from bridges.cluster.tables import Look
 from tests.bridges.cluster.actors import Rules
 from tests.bridges.cluster.simulate import Schedule, first_broken
@@ -94,11 +94,9 @@ def in_the_old_epoch(connection: sqlite3.Connection, start: int, by: int) -> boo
     return done
 
 
-def whoever_has_it(
-    connection: sqlite3.Connection, given: Iterable[tuple[int, int]], start: int, to: int, asked: bool = False
-) -> list[int]:
+def whoever_has_it(connection: sqlite3.Connection, given: Iterable[tuple[int, int]], start: int, to: int) -> list[int]:
     now = dict(connection.execute("SELECT slot, epoch FROM cluster_slots WHERE owner = ?", (start,)).fetchall())
-    return tables.give(connection, [(slot, now.get(slot, -1)) for slot, _ in given], start, to, asked)
+    return tables.give(connection, [(slot, now.get(slot, -1)) for slot, _ in given], start, to)
 
 
 def without_asking(connection: sqlite3.Connection, slot: int, start: int) -> int:
@@ -116,6 +114,52 @@ def never_counting(connection: sqlite3.Connection, start: int) -> bool:
     return connection.execute("SELECT 1 FROM cluster_nodes WHERE start = ?", (start,)).fetchone() is not None
 
 
+class Even(Keeper):
+    """Looks at the shares only, whatever operators wish."""
+
+    def pins(self) -> dict[int, int]:
+        return {}
+
+
+class Passive(Keeper):
+    """Leaves the end of its former self to others where it was drained."""
+
+    @property
+    def is_drained(self) -> bool:
+        return False
+
+
+def forgetting_its_pins(connection: sqlite3.Connection, start: int, by: int) -> bool:
+    row = connection.execute("SELECT node_id FROM cluster_nodes WHERE start = ?", (start,)).fetchone()
+    done = tables.finish(connection, start, by)
+    if done:
+        wishes.unpin(connection, node_id=row[0])
+    return done
+
+
+def whoever_it_was(
+    connection: sqlite3.Connection, start: int, server_id: int, addresses: Mapping[str, str], rack: str
+) -> bool:
+    """Comes as if nobody had drained it."""
+    drained = connection.execute("SELECT node_id FROM cluster_drained").fetchall()
+    connection.execute("DELETE FROM cluster_drained")
+    joined = tables.join(connection, start, server_id, addresses, rack)
+    connection.executemany("INSERT INTO cluster_drained VALUES (?)", drained)
+    return joined
+
+
+def also_who_stops(connection: sqlite3.Connection, node_id: int) -> bool:
+    connection.execute("UPDATE cluster_nodes SET drained = 1 WHERE node_id = ? AND state = 'leaving'", (node_id,))
+    return wishes.undrain(connection, node_id)
+
+
+def by_shares_only(connection: sqlite3.Connection, given: Iterable[tuple[int, int]], start: int, to: int) -> list[int]:
+    """Gives what is pinned to the taker only where the shares become more alike."""
+    sizes = sizes_of(owner for (owner,) in connection.execute("SELECT owner FROM cluster_slots"))
+    leaves = tables.state_of(connection, start) is State.LEAVING
+    return tables.give(connection, given, start, to) if leaves or sizes[start] - sizes[to] >= 2 else []
+
+
 WITHOUT: dict[str, Mapping[str, Any]] = {
     "older answers change nothing": {"keeper": Forgetful},
     "what was perhaps given away is acted for in a higher epoch": {"keeper": Hasty},
@@ -129,6 +173,12 @@ WITHOUT: dict[str, Mapping[str, Any]] = {
     "what is in flight is decided before a slot is given": {"close_first": False},
     "a node that was ended comes again": {"come_again": False},
     "who has counted since is not ended": {"claim": whatever_it_counts},
+    "what is pinned is given to whom it is pinned": {"keeper": Even},
+    "what is pinned is given whatever the shares are": {"give": by_shares_only},
+    "a pin outlives the node's start": {"finish": forgetting_its_pins},
+    "who was drained is so when it comes again": {"join": whoever_it_was},
+    "who was drained ends its former self": {"keeper": Passive},
+    "who stops is not undrained": {"undrain": also_who_stops},
 }
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridges.catalog.counters import identify
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS, extend_cluster
 from bridges.catalog.sql import Database
-from bridges.cluster import tables
+from bridges.cluster import tables, versions, wishes
 from bridges.cluster.members import Member, State
-from bridges.cluster.slots import NOBODY, sizes_of
+from bridges.cluster.slots import ANY, NOBODY, sizes_of
 from bridges.cluster.tables import Look
+from bridges.cluster.versions import Version
+from bridges.errors import CannotMove
+from sbp_back.errors import StoreVersionError
 from tests.databases import database
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -179,6 +183,70 @@ async def test_slots_are_told_to_those_who_have_them_not(home: Home) -> None:
     assert len((await home.do(tables.look, known)).slots) == SLOTS
 
 
+async def test_what_is_pinned_goes_to_its_node_whatever_the_shares_are(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    assert not await home.do(wishes.pin, [0], 9)
+    assert await home.do(wishes.pin, range(6), 2)
+    assert len(await home.give(first, SLOTS, second)) == 6
+    # Nothing of that comes back, and of the rest nothing goes there.
+    given = [(index, slot.epoch) for index, slot in enumerate((await home.look()).slots or ())]
+    assert await home.do(tables.give, given[:6], second, first) == []
+    assert await home.do(tables.give, given[6:], first, second) == []
+    third = await home.up(3)
+    assert await home.do(tables.give, given[:6], second, third) == []
+    assert await home.do(wishes.unpin, [0, 1])
+    # What is pinned counts to the share.
+    assert len(await home.do(tables.give, given[:6], second, third)) == 2
+    assert [slot.pin for slot in (await home.look()).slots or ()] == [ANY, ANY, 2, 2, 2, 2, ANY, ANY]
+    assert await home.do(wishes.unpin, None, 2)
+    assert {slot.pin for slot in (await home.look()).slots or ()} == {ANY}
+
+
+async def test_a_node_that_comes_again_gets_what_is_pinned_to_it(home: Home) -> None:
+    first, second = await home.up(1), await home.up(2)
+    assert await home.do(wishes.pin, [3], 2)
+    assert await home.give(first, SLOTS, second)
+    owners = await home.owners()
+    assert owners[3] == second
+    assert await home.do(tables.claim, second, 0, first)
+    assert await home.do(tables.finish, second, first)
+    assert await home.owners() == [first] * SLOTS
+    again = await home.up(2)
+    slot = ((await home.look()).slots or ())[3]
+    assert await home.do(tables.give, [(3, slot.epoch)], first, again) == [3]
+
+
+async def test_who_is_drained_owns_nothing_until_it_is_undrained(home: Home) -> None:
+    first = await home.up(1)
+    assert not await home.do(wishes.drain, 1)  # nobody could take over
+    assert not await home.do(wishes.undrain, 1)
+    second = await home.up(2)
+    assert await home.do(wishes.drain, 1)
+    assert not await home.do(wishes.drain, 2)
+    assert len(await home.give(first, SLOTS, second)) == SLOTS
+    assert not await home.do(wishes.pin, [0], 1)
+    assert await home.do(tables.leave, first)
+    assert await home.do(tables.left, first)
+    assert await home.do(tables.claim, first, 0, second)
+    assert await home.do(tables.finish, first, second)
+    assert (await home.look()).drained == {1}
+    again = await home.up(1)
+    member = {one.start: one for one in (await home.look()).members}[again]
+    assert (member.state, member.drained) == (State.LEAVING, True)
+    assert await home.give(second, 1, again) == []
+    assert await home.do(wishes.undrain, 1)
+    assert len(await home.give(second, SLOTS, again)) == SLOTS // 2
+    assert (await home.look()).drained == frozenset()
+
+
+async def test_who_stops_stops_though_it_is_undrained(home: Home) -> None:
+    first, _ = await home.up(1), await home.up(2)
+    assert await home.do(wishes.drain, 1)
+    assert await home.do(tables.leave, first)
+    assert await home.do(wishes.undrain, 1)
+    assert await home.do(tables.state_of, first) is State.LEAVING
+
+
 async def test_a_worker_has_at_once_what_its_former_self_had(home: Home) -> None:
     workers = [10, 11]
     first = await home.do(tables.succeed, 10, workers)
@@ -214,3 +282,114 @@ async def test_what_workers_that_are_no_more_had_is_for_those_that_are(home: Hom
     assert {one.node_id for one in (await home.look()).members} == {0, 1}
     assert await home.do(tables.join, again, 0, {}, "")
     assert set(await home.owners()) == {again, starts[1]}
+
+
+OLD, NEW, NEWER = Version(1, 2), Version(1, 3), Version(2, 4)
+
+
+async def of_version(home: Home, node_id: int, version: Version) -> int:
+    start: int = await home.do(tables.enter, node_id, version)
+    assert await home.do(tables.join, start, node_id, {}, "")
+    return start
+
+
+async def ends(home: Home, start: int, by: int) -> None:
+    assert await home.do(tables.leave, start)
+    assert await home.do(tables.left, start)
+    assert await home.do(tables.claim, start, 0, by)
+    assert await home.do(tables.finish, start, by)
+
+
+async def level(home: Home) -> Version:
+    found: Version = (await home.look()).level
+    return found
+
+
+async def test_the_level_is_raised_when_all_are_new_and_never_lowered(home: Home) -> None:
+    first, second = await of_version(home, 1, OLD), await of_version(home, 2, OLD)
+    assert await level(home) == OLD
+    # One after the other comes again as a new one.
+    await ends(home, first, second)
+    first = await of_version(home, 1, NEW)
+    assert await level(home) == OLD
+    assert [one.version for one in (await home.look()).members] == [OLD, NEW]
+    await ends(home, second, first)
+    assert await level(home) == NEW
+    second = await of_version(home, 2, NEW)
+    with pytest.raises(
+        StoreVersionError, match="stores version 2, and all nodes of its cluster were raised to version 3"
+    ):
+        await home.do(tables.enter, 3, OLD)
+    await home.do(versions.raise_level)
+    assert await level(home) == NEW
+    await ends(home, second, first)
+    await of_version(home, 2, NEWER)
+    assert await level(home) == NEW
+    await ends(home, first, second + 1)
+    assert await level(home) == NEWER
+
+
+async def test_one_who_is_still_being_ended_holds_the_level(home: Home) -> None:
+    first, second = await of_version(home, 1, OLD), await of_version(home, 2, NEW)
+    assert await home.do(tables.claim, first, 0, second)
+    await of_version(home, 3, NEW)
+    assert await level(home) == OLD
+    assert await home.do(tables.finish, first, second)
+    assert await level(home) == NEW
+
+
+@pytest.mark.parametrize(
+    ("others", "comes", "sentence"),
+    [
+        (OLD, Version(1, 4), "stores version 4, and its cluster is at version 2"),
+        (OLD, Version(3, 2), "says version 3, and its cluster is at version 1"),
+        (OLD, Version(1, 1), "all nodes of its cluster were raised to version 2"),
+        (OLD, NEW, ""),
+        (OLD, Version(2, 2), ""),
+    ],
+)
+async def test_who_is_more_than_one_version_away_is_refused(
+    home: Home, others: Version, comes: Version, sentence: str
+) -> None:
+    await of_version(home, 1, others)
+    for ask in (partial(home.do, tables.enter, 2, comes), partial(home.do, versions.admit, len(MIGRATIONS), 2, comes)):
+        if sentence:
+            with pytest.raises(StoreVersionError, match=sentence):
+                await ask()
+        else:
+            await ask()
+    assert len((await home.look()).members) == (1 if sentence else 2)
+
+
+async def test_a_database_of_before_there_were_versions_is_of_the_first(home: Home) -> None:
+    before = MIGRATIONS.index(extend_cluster)
+    await home.do(versions.admit, before, 1, Version(2, 2))
+    with pytest.raises(StoreVersionError, match="stores version 3, and its cluster is at version 1"):
+        await home.do(versions.admit, before, 1, NEW)
+
+
+async def test_a_member_that_lives_counts_beside_the_level(home: Home) -> None:
+    await of_version(home, 2, OLD)
+    await of_version(home, 1, NEW)
+    change = "UPDATE cluster_nodes SET stores = 4 WHERE node_id = 1"
+    await home.db.run(lambda connection: connection.execute(change).rowcount)
+    with pytest.raises(StoreVersionError, match="node 1 of its cluster version 4, which is more than one away"):
+        await home.do(tables.enter, 3, OLD)
+    # Its own former self is past.
+    assert isinstance(await home.do(tables.enter, 1, OLD), Member)
+
+
+async def test_slots_are_pinned_once_all_nodes_leave_them_there(home: Home) -> None:
+    await home.up(1)
+    await home.db.run(lambda connection: connection.execute("UPDATE cluster_state SET stores = 1").rowcount)
+    with pytest.raises(CannotMove, match="release that cannot leave"):
+        await home.do(wishes.pin, [0], 1)
+
+
+async def test_a_worker_of_an_older_release_is_refused(home: Home) -> None:
+    await home.do(tables.succeed, 0, [0], OLD)
+    await home.db.run(lambda connection: connection.execute("UPDATE cluster_state SET stores = 3").rowcount)
+    with pytest.raises(StoreVersionError, match="start the newer release again"):
+        await home.do(tables.succeed, 0, [0], OLD)
+    # All workers stop and start together: no release has to be in between.
+    await home.do(tables.succeed, 0, [0], Version(7, 7))

@@ -13,7 +13,7 @@ from bridges.catalog.counters import identify
 from bridges.catalog.progress import Committed, FrontProgress, Holding, Progress
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Connection, Database
-from bridges.cluster import tables
+from bridges.cluster import tables, wishes
 from bridges.errors import NotOwner
 from sbp_back.sql.postgres import PostgresEngine
 from tests.postgres import Postgres
@@ -49,7 +49,9 @@ async def handed_over(db: Database, start: int, to: int) -> list[int]:
     look = await db.run(lambda c: tables.look(c, -1))
     assert look.slots is not None
     epoch = look.slots[SLOT].epoch
-    return await db.run(lambda c: tables.give(c, [(SLOT, epoch)], start, to, asked=True))
+    asked = next(one.node_id for one in look.members if one.start == to)
+    assert await db.run(lambda c: wishes.pin(c, [SLOT], asked))
+    return await db.run(lambda c: tables.give(c, [(SLOT, epoch)], start, to))
 
 
 def held_by(start: int) -> Holding:

@@ -41,6 +41,34 @@ def test_shares_are_alike_and_as_little_as_possible_moves(up: set[int], before: 
     assert plan(up, after, leaving) == []
 
 
+@given(members, owners, st.sets(st.integers(1, 9)), st.dictionaries(st.integers(0, 59), st.integers(1, 9)))
+def test_what_is_pinned_goes_there_and_the_rest_is_shared_alike(
+    up: set[int], before: list[int], leaving: set[int], pins: dict[int, int]
+) -> None:
+    leaving -= up
+    pins = {slot: pin for slot, pin in pins.items() if slot < len(before)}
+    after = list(before)
+    for move in plan(up, before, leaving, pins):
+        assert after[move.slot] != move.to
+        after[move.slot] = move.to
+    dead = {owner for owner in before if owner not in up and owner not in leaving and owner != NOBODY}
+    for slot, (old, new) in enumerate(zip(before, after, strict=True)):
+        pin = pins.get(slot)
+        if old in dead:
+            assert new == old
+        elif pin in up:
+            assert new == pin
+        elif pin is not None and old in up:
+            assert new == old  # whose it is to be is not there now
+        else:
+            assert new in up
+    assert plan(up, after, leaving, pins) == []
+    if not dead:
+        sizes = {one: after.count(one) for one in up}
+        free = {owner for slot, owner in enumerate(after) if slot not in pins}
+        assert all(sizes[one] - min(sizes.values()) <= 1 for one in free)
+
+
 @given(members, owners)
 def test_a_plan_is_the_same_in_any_order(up: set[int], before: list[int]) -> None:
     assert plan(sorted(up), before) == plan(sorted(up, reverse=True), before)

@@ -45,6 +45,9 @@ quota list
 quota remove --user a
 cluster status: 1
 cluster drain 0: 1
+cluster undrain 0: 1
+cluster move 0 --slot 1: 1
+cluster unpin --all: 1
 node status
 node health
 node promises

@@ -1,0 +1,157 @@
+"""What all workers of a node count, told by the first of them at one address: each sample has the label ``worker``.
+
+Each other one is asked at every scrape, by a stream, and tells its text in slices, so nobody holds up anybody's loop.
+Samples that name topics, groups and the like come with their labels: who may see them is decided where the scrape is
+answered. What came is counted in the memory budget until it is written, and has a bound for each worker. One that does
+not answer in time is told as ``anabranch_worker_up`` 0, and nothing else of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from bridges.errors import LogError, PeerUnreachable
+from bridges.net.budget import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bridges.cluster.members import Member
+    from bridges.cluster.peer_stream import PeerStream
+    from bridges.metric_text import Piece, Shows
+    from bridges.metrics import Metrics
+
+_log = structlog.get_logger("anabranch.metrics")
+
+STREAM = "metrics"
+PATIENCE_S = 5.0
+"""Of Prometheus' own, which is 10 s unless it is told otherwise."""
+MOST = 64 * 1024 * 1024
+"""Bytes of one worker's text."""
+_HEAD = b"# HELP anabranch_worker_up Whether a worker has told what it counts.\n# TYPE anabranch_worker_up gauge\n"
+
+
+class Opening(Struct, array_like=True):
+    """Nothing has to be said."""
+
+
+class Asked(Protocol):
+    """What is used of :class:`bridges.cluster.peers.Peers`."""
+
+    async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream: ...
+    def left_stream(self, member: Member, stream: PeerStream) -> None: ...
+
+
+class Known(Protocol):
+    """What is used of :class:`bridges.cluster.service.Cluster`."""
+
+    @property
+    def nodes(self) -> Sequence[Member]: ...
+
+
+class WorkerMetrics:
+    """The metrics of worker ``number`` (the node ``workers[number]``), which knows the others."""
+
+    def __init__(self, peers: Asked, cluster: Known, metrics: Metrics, number: int, workers: Sequence[int]) -> None:
+        self._peers = peers
+        self._cluster = cluster
+        self._metrics = metrics
+        self._number = number
+        self._workers = workers
+
+    async def serve(self, opening: Opening, stream: PeerStream) -> None:
+        """Tell another worker what this one counts."""
+        from bridges.metric_text import pieces  # where somebody scrapes
+
+        async for piece in pieces(self._metrics, worker=f"{self._number}"):
+            await stream.write(msgspec.msgpack.encode(piece))
+        await stream.done_writing()
+
+    async def rendered(self, shows: Shows) -> AsyncGenerator[bytes, None]:
+        """The text a scrape is answered with, in parts."""
+        from bridges.metric_text import Gathered, pieces
+
+        gathered = Gathered(shows)
+        asked = [
+            asyncio.create_task(self._ask(number, node_id))
+            for number, node_id in enumerate(self._workers)
+            if number != self._number
+        ]
+        try:
+            async for piece in pieces(self._metrics, worker=f"{self._number}"):
+                gathered.add(piece)
+            up = {self._number: True}
+            for number, told in zip(
+                (one for one in range(len(self._workers)) if one != self._number),
+                await asyncio.gather(*asked),
+                strict=True,
+            ):
+                up[number] = told is not None
+                if told is not None:
+                    for piece in told.pieces:
+                        gathered.add(piece)
+                        await asyncio.sleep(0)
+            yield _HEAD
+            for number in sorted(up):
+                yield b'anabranch_worker_up{worker="%d"} %d.0\n' % (number, up[number])
+            for part in gathered.parts():
+                yield part
+        finally:
+            for task in asked:
+                task.cancel()
+            for ended in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(ended, _Told):
+                    ended.let_go()
+
+    async def _ask(self, number: int, node_id: int) -> _Told | None:
+        """What a worker counts; None: it has not told."""
+        member = next((one for one in self._cluster.nodes if one.node_id == node_id), None)
+        try:
+            if member is None:
+                raise PeerUnreachable("it does not serve")
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._read(member)
+        except (LogError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+            reason = str(error) or type(error).__name__
+            _log.warning("a worker does not tell what it counts", asked=number, error=reason)
+            return None
+
+    async def _read(self, member: Member) -> _Told:
+        from bridges.metric_text import Piece
+
+        stream = await self._peers.stream(member, STREAM, Opening())
+        told = _Told(stream)
+        try:
+            while (raw := await stream.read()) is not None:
+                told.size += len(raw)
+                if told.size > MOST:
+                    raise PeerUnreachable(f"it tells more than {MOST} bytes")
+                told.pieces.append(msgspec.msgpack.decode(raw, type=Piece))
+            return told
+        except BaseException:
+            told.let_go()
+            raise
+        finally:
+            self._peers.left_stream(member, stream)
+
+
+class _Told:
+    """What came of a worker, counted in its stream's account until somebody lets go of it."""
+
+    __slots__ = ("_stream", "pieces", "size")
+
+    def __init__(self, stream: PeerStream) -> None:
+        self._stream = stream
+        self.pieces: list[Piece] = []
+        self.size = 0
+
+    def let_go(self) -> None:
+        size, self.size = self.size, 0
+        self.pieces = []
+        self._stream.account.give(Kind.REQUESTS, size)
