@@ -9,6 +9,11 @@ anything inserts a row of its own (``sql_commits``), and to ask is to insert the
 taken: if that is us, the transaction was committed; if it is the transaction, which may still be under way somewhere,
 it can never be committed any more. Until it is known nothing else is executed, and what waits is refused.
 
+A process that stops in the middle of a transaction, or whose machine does, keeps its locks, and its connection lives
+on. The server ends a transaction in which nothing is asked for; but not while it waits for the rest of what it was sent
+without an end, which it takes for work. So whoever has waited for a lock for nearly as long as a server may be silent
+has those connections ended that have waited for their client all that time, and tries again.
+
 PostgreSQL has checksums of its pages, so rows have none here (sbp_back/sql/row_sums.py); where an operator has not
 turned them on the log says so.
 """
@@ -48,11 +53,23 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)  # lost connections are tol
 
 _TRIES = 10
 """Runs of a group that meets other transactions."""
-_AGAIN = (errors.SerializationFailure, errors.DeadlockDetected, errors.InvalidSqlStatementName)
+_AGAIN = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.InvalidSqlStatementName,
+    errors.LockNotAvailable,
+)
 _AGAIN_S = 0.2
 """Between two attempts to reach the database."""
 _LOCK = 1634628961
 """With the schema's name: what whoever brings a schema up to date holds."""
+_APPLICATION = "anabranch"
+"""What the server calls our connections, and no others."""
+_END_SLEEPERS = b"""
+SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user AND application_name = $1 AND pid <> pg_backend_pid()
+AND state <> 'idle' AND wait_event = 'ClientRead' AND state_change < clock_timestamp() - make_interval(secs => $2)
+"""
 _FORGET_EVERY = 1000
 """Commits after which the rows of those before are deleted."""
 
@@ -141,20 +158,23 @@ class _Rows:
         self._cursor = cursor
         self._pipeline = pipeline
 
+    def _look(self) -> psycopg.RawCursor[tuple[Any, ...]]:
+        if self._pipeline is not None:
+            self._pipeline.sync()  # not only flushed: the server is to know that it waits for us, not for the rest
+        return self._cursor
+
     @property
     def rowcount(self) -> int:
-        if self._pipeline is not None:
-            self._pipeline.sync()
-        return self._cursor.rowcount
+        return self._look().rowcount
 
     def fetchone(self) -> Any:
-        return self._cursor.fetchone()
+        return self._look().fetchone()
 
     def fetchall(self) -> list[Any]:
-        return self._cursor.fetchall()
+        return self._look().fetchall()
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._cursor.fetchall())
+        return iter(self.fetchall())
 
 
 class _Transaction:
@@ -234,6 +254,11 @@ class PostgresEngine:
         self._stopping = threading.Event()
 
     @property
+    def _waits_s(self) -> float:
+        """How long a transaction waits for a lock, and how long it may hold one for a client that says nothing."""
+        return 0.8 * self._patience_s
+
+    @property
     def connection(self) -> _Transaction:
         """See :class:`~sbp_back.sql.engine.Engine`."""
         assert self._db is not None
@@ -261,6 +286,7 @@ class PostgresEngine:
             self._url,
             autocommit=True,
             connect_timeout=max(2, int(self._patience_s)),
+            application_name=_APPLICATION,
             row_factory=rows.tuple_row,
         )
         try:
@@ -275,8 +301,8 @@ class PostgresEngine:
             # The server, too, is to notice when the other side is gone, or has stopped: others wait for its rows.
             for setting in ("idle = 5", "interval = 2", "count = 3"):
                 db.execute(f"SET tcp_keepalives_{setting}".encode())
-            idle = int(self._patience_s * 800)
-            db.execute(f"SET idle_in_transaction_session_timeout = {idle}".encode())
+            for setting in ("idle_in_transaction_session_timeout", "lock_timeout"):
+                db.execute(f"SET {setting} = {int(self._waits_s * 1000)}".encode())
             # Who reads a whole table, however small, meets everybody who changes a row of it.
             db.execute("SET enable_seqscan = off")
             db.execute(f"SET search_path = {self._quoted}".encode())
@@ -290,6 +316,7 @@ class PostgresEngine:
 
     def _migrate(self, db: _Connection) -> None:
         db.execute("BEGIN")
+        db.execute("SET LOCAL lock_timeout = 0")  # others that start may have much to do
         lock = _LOCK << 32 | zlib.crc32(self._schema.encode())
         db.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
         db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._quoted}".encode())
@@ -379,6 +406,11 @@ class PostgresEngine:
                 self._undo(db)
                 _fail(group, SqlFailed(f"it has met other transactions {_TRIES} times: {error}"))
                 time.sleep(random.random() * 0.001 * (1 << tried))
+            except errors.LockNotAvailable as error:
+                self._undo(db)
+                _fail(group, SqlFailed(f"others hold what it changes: {str(error).strip()}"))
+                if not self._end_sleepers(db):
+                    return
             except errors.InvalidSqlStatementName as error:
                 # What was to be prepared in a pipeline that met others never was, and the library takes it for there.
                 _fail(group, SqlFailed(str(error)))
@@ -396,6 +428,19 @@ class PostgresEngine:
                 kind = SqlFull if isinstance(error, errors.DiskFull) else SqlFailed
                 _fail(group, kind(str(error).strip()))
                 return
+
+    def _end_sleepers(self, db: _Connection) -> int:
+        """End connections of ours that wait in a transaction for clients who say nothing; gives how many there were."""
+        try:
+            ended = psycopg.RawCursor(db).execute(_END_SLEEPERS, (_APPLICATION, float(self._waits_s))).fetchall()
+        except psycopg.Error as error:
+            logger.warning("%s: who holds locks and has stopped cannot be ended: %s", self.name, str(error).strip())
+            return 0
+        if ended:
+            logger.warning(
+                "%s: %d connections held locks, and their clients say nothing; they are ended", self.name, len(ended)
+            )
+        return len(ended)
 
     def _reached(self) -> _Connection | None:
         """The connection, made anew if it was lost; None, and ``_why``, where that is not possible."""

@@ -76,6 +76,7 @@ class Client(threading.Thread):
                     "transaction.timeout.ms": 20_000,
                     "linger.ms": 1,
                     "reconnect.backoff.max.ms": 500,
+                    "socket.timeout.ms": 10_000,  # a node that sleeps answers nothing: a minute each, by default
                 }
             )
             _until_done(lambda: self._made(self._producer).init_transactions(CALL_S))

@@ -6,9 +6,10 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from bridges.catalog.sql import Connection, Database, DatabaseError
@@ -170,6 +171,69 @@ async def test_a_server_that_does_not_answer_is_given_up_and_used_again(tmp_path
         await db.close()
     finally:
         server.close()
+
+
+async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
+    """A process that was stopped before the end of what it sends: the server takes that for work without an end."""
+    db = await opened(postgres.url(), schema, patience_s=1.0)
+    await db.run(insert(1, "0"))
+    stopped = PostgresEngine(postgres.url(), (), schema=f"{schema}_other", patience_s=1.0)
+    stopped.open()
+    sleeper = stopped._db
+    assert sleeper is not None
+    computing = PostgresEngine(postgres.url(), (), schema=f"{schema}_third", patience_s=10.0)
+    computing.open()
+    assert computing._db is not None
+    pid = computing._db.info.backend_pid
+    work = asyncio.create_task(asyncio.to_thread(computing._db.execute, "SELECT pg_sleep(4)"))
+    with suppress(psycopg.OperationalError), sleeper.pipeline():  # which is ended
+        sleeper.execute("BEGIN")
+        sleeper.execute(f"UPDATE {schema}.t SET v = '1' WHERE k = 1").rowcount  # noqa: B018
+        sleeper.pgconn.send_flush_request()
+        sleeper.pgconn.flush()
+        query = "SELECT state FROM pg_stat_activity WHERE pid = ?"
+        (state,) = await db.run(lambda c: c.execute(query, (sleeper.info.backend_pid,)).fetchone())
+        assert state == "active", "what the server does not end by itself"
+        update = "UPDATE t SET v = '2' WHERE k = 1 AND v = '0'"
+        try:
+            async with asyncio.timeout(20):
+                assert await db.run(lambda c: c.execute(update).rowcount) == 1
+            (state,) = await db.run(lambda c: c.execute(query, (pid,)).fetchone())
+            assert state == "active", "others are left alone"
+        finally:
+            sleeper.close()
+            await work
+            computing.close()
+            await db.close()
+
+
+async def test_who_stops_in_a_transaction_keeps_nobody_waiting(postgres: Postgres) -> None:
+    await _beside_a_sleeper(postgres, "sleeper")
+
+
+async def test_without_ending_who_has_stopped_others_wait(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PostgresEngine, "_end_sleepers", lambda *_: 0)
+    with pytest.raises(DatabaseError, match="others hold what it changes"):
+        await _beside_a_sleeper(postgres, "sleepers_stay")
+
+
+async def test_what_waits_for_others_at_work_is_told_so(postgres: Postgres) -> None:
+    db = await opened(postgres.url(), "held", patience_s=0.5)
+    await db.run(insert(1, "0"))
+    other = PostgresEngine(postgres.url(), (), schema="held_other", patience_s=10.0)
+    other.open()
+    assert other._db is not None
+    other._db.execute("BEGIN")
+    other._db.execute("UPDATE held.t SET v = '1' WHERE k = 1")
+    work = asyncio.create_task(asyncio.to_thread(other._db.execute, "SELECT pg_sleep(2)"))
+    with pytest.raises(DatabaseError, match="others hold what it changes") as told:
+        await asyncio.wait_for(db.run(lambda c: c.execute("UPDATE t SET v = '2' WHERE k = 1").rowcount), 10)
+    assert told.value.retriable
+    await work
+    other._db.execute("COMMIT")
+    assert await db.run(lambda c: c.execute("SELECT v FROM t").fetchone()[0]) == "1"
+    other.close()
+    await db.close()
 
 
 async def test_what_meets_another_transaction_runs_again(postgres: Postgres) -> None:
