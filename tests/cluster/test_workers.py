@@ -273,8 +273,10 @@ def test_clients_of_the_other_protocols_reach_what_any_worker_has(make: NodeFact
     assert all(address in status for name, address in node.addresses.items() if name.partition("/")[0] == "kafka")
 
 
-def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory) -> None:
-    """Each knows users and rules that came to another one; what a start had told holds after a kill."""
+@pytest.mark.parametrize("tickets", [False, True])
+def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory, tickets: bool) -> None:
+    """Each knows users and rules that came to another one; what a start had told holds after a kill. With tickets they
+    read each other's partitions at listeners that nobody had to open."""
     node = workers(make, 2, start=False)
     node.data.mkdir()
     hashed = PasswordHash.of("secret", Cost(16, 1, 1))
@@ -282,6 +284,8 @@ def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory) -> 
         node.data / "users.json", lambda users: users.update({name: User(name, hashed, {}) for name in ("root", "eve")})
     )
     node.settings |= {"auth.required": "true", "auth.rules": "deny", "auth.super_users": "User:root"}
+    if tickets:
+        node.settings["sbp.tickets"] = "true"
     node.start()
     options = {"bootstrap.servers": bootstrap(node), "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     root = options | {"sasl.username": "root", "sasl.password": "secret"}
