@@ -145,14 +145,18 @@ def test_workers_end_with_their_parent_and_nothing_is_lost(make: NodeFactory) ->
     assert writer.failed == []
 
 
-@pytest.mark.parametrize(("durability", "counts"), [("fsync", [1, 3, 2, 1, 2]), ("object", [2, 1, 3])])
+@pytest.mark.parametrize(
+    ("durability", "counts", "tickets"),
+    [("fsync", [1, 3, 2, 1, 2], "false"), ("object", [2, 1, 3], "false"), ("fsync", [1, 2, 1], "true")],
+)
 def test_other_numbers_of_workers_have_what_those_before_have_written(
-    make: NodeFactory, tmp_path: Path, durability: str, counts: list[int]
+    make: NodeFactory, tmp_path: Path, durability: str, counts: list[int], tickets: str
 ) -> None:
-    """More, fewer, and a node by itself in between."""
+    """More, fewer, and a node by itself in between; they let one another at their stores, also where these demand
+    tickets."""
     (tmp_path / "bucket").mkdir()
     node = workers(make, counts[0], start=False)
-    node.settings |= {"sbp.durability": durability, "sbp.objects": f"file://{tmp_path}/bucket"}
+    node.settings |= {"sbp.durability": durability, "sbp.objects": f"file://{tmp_path}/bucket", "sbp.tickets": tickets}
     node.start()
     admin = made(node)
     known: dict[tuple[int, int], bytes] = {}
