@@ -238,7 +238,6 @@ class _Reads:
         clock = asyncio.get_running_loop().time
         give_up = clock() + self._reader.patience
         wait = _FIRST_WAIT_S
-        renewed = False
         while True:
             if self._ask is not None:
                 self._reader.renew(self._stream_id, self._ask)
@@ -254,12 +253,10 @@ class _Reads:
                 await client.describe_stream(self._stream_id)
                 failure: Exception = NothingThere(f"offset {at} of stream {self._stream_id}")
             except SbpError as error:
-                if error.code == ErrorCode.UNAUTHORIZED and self._ask is not None and not renewed:
-                    # Its clock is ahead, or the keys have changed.
-                    renewed = True
+                if error.code == ErrorCode.UNAUTHORIZED and self._ask is not None:
+                    # Its clock is ahead, or the keys have changed, which it knows in a second at the latest.
                     self._reader.renew(self._stream_id, self._ask, at_once=True)
-                    continue
-                if not isinstance(error, ConnectionLost) and error.code not in TRANSIENT_CODES:
+                elif not isinstance(error, ConnectionLost) and error.code not in TRANSIENT_CODES:
                     raise
                 failure = error
             if clock() + wait > give_up:

@@ -24,9 +24,9 @@ from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
 from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.endpoints.node_reader import NodeReader
 from spark_pipeline.endpoints.sbp_reader import SbpReader
-from tests.external.cluster import ANY, PATIENCE, SERVER_SETTINGS, Server, until
+from tests.external.cluster import PATIENCE, SERVER_SETTINGS, Server, until
 from tests.external.ticket_place import MONTH_S, TicketPlace
-from tests.node_process import NodeFailed, NodeProcess
+from tests.node_process import ANY, NodeFailed, NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -23,8 +23,8 @@ from bridges.auth.tickets import KeysOfOthers, TicketOffice
 from bridges.auth.tokens import load_keys
 from bridges.auth.users import User, change
 from tests.conftest import TEST_SETTINGS
-from tests.external.cluster import ANY, NODE_TIMEOUT_MS, PATIENCE, SERVER_SETTINGS, Server
-from tests.node_process import NodeProcess
+from tests.external.cluster import NODE_TIMEOUT_MS, PATIENCE, SERVER_SETTINGS, Server
+from tests.node_process import ANY, NodeProcess
 
 USERS = ("root", "alice", "eve")
 MONTH_S = 30 * 86_400
