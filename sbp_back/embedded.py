@@ -37,9 +37,11 @@ from sbp_back.range_server.server import RangeServer
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.gate import Check
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.serving import ListenAt, run_all
 from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
+from sbp_back.transport.tickets import Tickets
 from sbp_back.wire.identity import RangeServerCheck
 from sbp_back.wire.model import RangeServerInfo
 
@@ -69,7 +71,8 @@ class EmbeddedOptions(Struct):
     the process is counted by whoever asks. ``barrier``: counts what callbacks of any part raise. ``tls``:
     of listeners, by name; ``tls_elsewhere``: towards range servers in other processes. ``database``: URL of a
     PostgreSQL with the placement driver's state; empty: SQLite in the data directory, or in ``state``, a file that
-    other processes share. ``further``: stores that are served besides."""
+    other processes share. ``further``: stores that are served besides. ``check``: what reads the tickets that all
+    listeners demand (None: they demand none), ``tickets``: what is shown to range servers in other processes."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -88,6 +91,8 @@ class EmbeddedOptions(Struct):
     database: str = ""
     state: Path | None = None
     further: Sequence[Further] = ()
+    check: Check | None = None
+    tickets: Tickets | None = None
 
 
 class Embedded(Struct):
@@ -174,7 +179,7 @@ async def start_embedded(
         return drivers[0].identity if drivers else ""
 
     dialect = DIALECTS[options.dialect]
-    tcp = TcpOptions(tls=options.tls_elsewhere)
+    tcp = TcpOptions(tls=options.tls_elsewhere, tickets=options.tickets)
     elsewhere = tcp_connector(dialect, tcp, RangeServerCheck(strangers=True, identity=identity), barrier)
     elsewhere_met = tcp_connector(dialect, tcp, RangeServerCheck(strangers=False, identity=identity), barrier)
     memory = options.range_server_listener.memory_bytes
@@ -200,7 +205,7 @@ async def start_embedded(
         if address is None:
             return None
         listener = replace(listener, max_connections=options.max_connections, tls=options.tls.get(name))
-        return ListenAt(address, told, options.dialect, listener, budget)
+        return ListenAt(address, told, options.dialect, listener, budget, options.check)
 
     # The store first: its lock guards the whole directory.
     store = await open_store(data_dir, options.store)

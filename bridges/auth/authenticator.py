@@ -160,7 +160,7 @@ class Authenticator:
             user = self._users.get(name)
             return None if user is None else user.scram.get(mechanism)
 
-        return ScramExchange(mechanism, find, self._token_keys.salts)
+        return ScramExchange(mechanism, find, self.keys.salts)
 
     def proved(self, exchange: ScramExchange) -> Principal:
         """Who has come to the end of a login with SCRAM. Raises ScramError if the keys that it began with are not the
@@ -224,7 +224,7 @@ class Authenticator:
 
         ``audience`` is what it is for, for instance the name of a front: :meth:`check` takes it for nothing else.
         """
-        return self._token_keys.sign(
+        return self.keys.sign(
             principal,
             audience,
             int(self._clock()),
@@ -240,9 +240,9 @@ class Authenticator:
         ``auth.oauth_keys`` says whose, and end when they say.
         """
         try:
-            if self._oauth is not None and not self._token_keys.has_signed(token):
+            if self._oauth is not None and not self.keys.has_signed(token):
                 return self._oauth.check(token)
-            found = self._token_keys.read(token, audience, int(self._clock()))
+            found = self.keys.read(token, audience, int(self._clock()))
             if found.credential != self._fingerprint(found.principal):
                 raise TokenError("the token's owner has another password now, or is gone")
         except TokenError:
@@ -265,7 +265,8 @@ class Authenticator:
         return found
 
     @property
-    def _token_keys(self) -> TokenKeys:
+    def keys(self) -> TokenKeys:
+        """What tokens are signed with, as it was read last."""
         assert self._keys is not None, "loaded first"
         return self._keys
 

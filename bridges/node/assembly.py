@@ -87,6 +87,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from bridges.auth.tickets import TicketOffice
     from bridges.catalog.access_rules import AccessRules
     from bridges.cluster.peers import Peers
     from bridges.cluster.service import Cluster
@@ -181,6 +182,7 @@ class Node:
         self._hurry = asyncio.Event()
         self._retiring = False
         self._tls: Tls | None = None
+        self._tickets: TicketOffice | None = None
 
     @property
     def limits(self) -> LimitSettings:
@@ -274,6 +276,10 @@ class Node:
             await self.authenticator.load()
         except (UsersError, KeysError) as error:
             raise SettingsError(str(error)) from None
+        if settings.sbp.tickets:
+            from bridges.auth.tickets import TicketOffice  # where they are demanded
+
+            self._tickets = TicketOffice(lambda: self.authenticator.keys, settings.ticket_seconds)
 
         durable = settings.sbp.durability != "os"
         promises.tell(promises.of_node(settings.sbp), _log)
@@ -300,6 +306,7 @@ class Node:
             self.metrics.barrier,
             self._tls,
             worker,
+            self._tickets,
         )
         if settings.cluster.database:
             await databases.join_cluster(self.db, self._directory)
@@ -552,21 +559,24 @@ class Node:
             own_names=self.settings.own_names,
             tls=self.tls,
             sbp=self._sbp_place,
+            tickets=self._tickets,
         )
 
     def _sbp_place(self) -> SbpPlace:
         assert self._backend is not None, "started before the fronts"
         sbp, identity = self.settings.sbp, self._backend.home.identity
         if self.embedded is None:
-            # Servers elsewhere let do everything whoever reaches them, which is not for clients who have to say who
-            # they are. A listener of this node's that somebody has opened all the same is another matter.
-            nodes = () if self._listening.asks_who else tuple(Address.parse(one) for one in sbp.pd.split(","))
-            return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity)
+            # Servers elsewhere that demand no tickets let do everything whoever reaches them, which is not for clients
+            # who have to say who they are. A listener of this node's that somebody has opened all the same is another
+            # matter.
+            closed = self._listening.asks_who and not self._backend.demands_tickets
+            nodes = () if closed else tuple(Address.parse(one) for one in sbp.pd.split(","))
+            return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity, sbp.tickets)
         told = self.settings.advertise.get(backend.PD)
         found = self.addresses.get(backend.PD) if told is None else Address.parse(told)
         is_open = {backend.PD, backend.RANGE_SERVER} <= self.addresses.keys()
         open_to_others = (found,) if is_open and found is not None else ()
-        return SbpPlace(open_to_others, "0.2", "anabranch", self.tls(backend.PD) is not None, identity)
+        return SbpPlace(open_to_others, "0.2", "anabranch", self.tls(backend.PD) is not None, identity, sbp.tickets)
 
     async def _take_positions_back(self, log: PartitionLog, end: int) -> None:
         """A loss of power may have taken the end of a log whose positions were kept: without flushes of the log."""

@@ -20,6 +20,7 @@ from bridges.node.worker import Worker
 if TYPE_CHECKING:
     import ssl
 
+    from bridges.auth.tickets import TicketOffice
     from bridges.barrier import Barrier
     from bridges.catalog.pd_identity import StreamHome
     from bridges.log.streams import SharedStreams, Streams
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sbp_back.client.client import ClientOptions
     from sbp_back.embedded import Embedded, Further
     from sbp_back.range_server.store.options import StoreOptions
+    from sbp_back.transport.tickets import OwnTickets
 
 PD = "sbp-pd"
 RANGE_SERVER = "sbp-range-server"
@@ -45,12 +47,19 @@ _log = structlog.get_logger("anabranch.backend")
 
 class Backend(Struct):
     """``embedded`` is None when range servers and placement driver are elsewhere. ``shared`` is ``client`` when other
-    writers may append to the streams, and tells of it whoever wants to know. ``home``: whose the streams are."""
+    writers may append to the streams, and tells of it whoever wants to know. ``home``: whose the streams are.
+    ``tickets``: what the node shows to servers elsewhere; None where none are to be shown."""
 
     client: Streams
     home: StreamHome
     embedded: Embedded | None = None
     shared: SharedStreams | None = None
+    tickets: OwnTickets | None = None
+
+    @property
+    def demands_tickets(self) -> bool:
+        """Whether nobody reads the streams without a ticket: of servers elsewhere, as far as they were met."""
+        return self.tickets is not None and (self.embedded is not None or self.tickets.demanded)
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -100,6 +109,7 @@ async def start_backend(
     barrier: Barrier,
     tls: Tls,
     worker: Worker | None,
+    office: TicketOffice | None = None,
 ) -> Backend:
     """The backend that ``settings`` ask for.
 
@@ -109,10 +119,16 @@ async def start_backend(
     as the node has it. Raises StoreError
     when the node's topics are not in the placement driver it is led to; one met later is refused then (``home``).
     ``budget`` counts what the connections of its listeners hold, ``barrier`` what callbacks of any part raise; ``tls``
-    is for its listeners, and towards servers elsewhere.
+    is for its listeners, and towards servers elsewhere. ``office`` makes and reads the tickets that listeners demand;
+    None: they demand none.
     """
+    shown = None
+    if office is not None:
+        from sbp_back.transport.tickets import OwnTickets
+
+        shown = OwnTickets(office.for_process)
     if settings.sbp.mode == "external":
-        return await _external(settings, home, barrier, tls.peers)
+        return await _external(settings, home, barrier, tls.peers, shown)
     from sbp_back.embedded import EmbeddedOptions, start_embedded
     from sbp_back.placement_driver.pd_service import STATE_FILE
 
@@ -130,6 +146,8 @@ async def start_backend(
         database=settings.cluster.database,
         state=None if worker is None else workers.store_of(directory, 0) / STATE_FILE,
         further=await asyncio.to_thread(_further, settings, directory, listen.get(RANGE_SERVER), worker),
+        check=None if office is None else office.check,
+        tickets=shown,
     )
     own = workers.store_of(directory, 0 if worker is None else worker.number)
     embedded = await start_embedded(own, options, on_failed)
@@ -138,7 +156,7 @@ async def start_backend(
     except BaseException:
         await embedded.close()
         raise
-    return Backend(embedded.client, home, embedded)
+    return Backend(embedded.client, home, embedded, tickets=shown)
 
 
 def _further(settings: Settings, directory: DataDirectory, at: Address | None, worker: Worker | None) -> list[Further]:
@@ -195,7 +213,9 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
     )
 
 
-async def _external(settings: Settings, home: StreamHome, barrier: Barrier, tls: ssl.SSLContext | None) -> Backend:
+async def _external(
+    settings: Settings, home: StreamHome, barrier: Barrier, tls: ssl.SSLContext | None, shown: OwnTickets | None
+) -> Backend:
     from sbp_back.errors import SbpError, StoreError
     from sbp_back.external import Servers, external_client
     from sbp_back.transport.tcp_carrier import TcpOptions
@@ -203,11 +223,11 @@ async def _external(settings: Settings, home: StreamHome, barrier: Barrier, tls:
 
     sbp = settings.sbp
     # A server that comes back should be found soon: what waits for it are clients of the node.
-    tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000, tls=tls)
+    tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000, tls=tls, tickets=shown)
     servers = Servers(sbp.pd, sbp.dialect, sbp.flavor)
     home.strangers = servers.strangers
     made = external_client(servers, tcp, home.introduce, lambda: home.identity, client_options(sbp), barrier)
-    backend = Backend(made.client, home, shared=made.shared)
+    backend = Backend(made.client, home, shared=made.shared, tickets=shown)
     try:
         described = await made.pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"

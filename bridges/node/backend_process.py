@@ -31,11 +31,13 @@ from sbp_back.transport.carrier import Carrier
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
+from sbp_back.transport.tickets import OwnTickets
 from sbp_back.wire.identity import RangeServerCheck
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from bridges.auth.tickets import KeysOfOthers, TicketOffice
     from bridges.node.health import HealthServer
 
 METRICS = "metrics"
@@ -63,6 +65,8 @@ class _Process:
         self._health: HealthServer | None = None
         self._hurrying: asyncio.Future[None] | None = None
         self._ready_file: Path | None = None
+        self._keys: KeysOfOthers | None = None
+        self._office: TicketOffice | None = None
         # Read at once: what is wrong with the files is told before anything is started.
         self._tls = Tls(settings.tls, settings.sbp, backend.LISTENERS, [self.kind])
 
@@ -104,6 +108,24 @@ class _Process:
             if not await asyncio.to_thread(self._is_held):
                 self._failed(f"data directory {self.settings.data_dir} was removed, or another one put in its place")
                 return
+            if self._keys is not None:
+                await asyncio.to_thread(self._keys.refresh)
+
+    async def _read_keys(self) -> None:
+        """Of the tickets that are demanded. Raises SettingsError."""
+        from bridges.auth.tickets import KeysOfOthers, TicketOffice  # where they are
+        from bridges.auth.tokens import KeysError
+
+        try:
+            keys = await asyncio.to_thread(KeysOfOthers, self.settings.auth_options.keys_file)
+        except KeysError as error:
+            raise SettingsError(f"sbp.tickets: {error}; auth.keys_file leads to the keys of the nodes") from None
+        self._keys, self._office = keys, TicketOffice(lambda: keys.keys, self.settings.ticket_seconds)
+
+    def _to_others(self, client_id: str, backoff_limit: float) -> TcpOptions:
+        """How other processes of the backend are reached."""
+        tickets = None if self._office is None else OwnTickets(self._office.for_process)
+        return TcpOptions(client_id=client_id, backoff_limit=backoff_limit, tls=self._tls.peers, tickets=tickets)
 
     def _failed(self, reason: str) -> None:
         self.failure = reason
@@ -129,6 +151,8 @@ class _Process:
             self._health = HealthServer(self, self.metrics, names, tells=not required)
             # First, so that a long recovery can be watched.
             self.addresses[METRICS] = await self._health.start(at)
+        if self.settings.sbp.tickets:
+            await self._read_keys()
         port = backend.LISTENERS[self.kind]
         host = self.settings.default_host
         address = self._address(self.kind, given[self.kind]) if self.kind in given else Address(host, port)
@@ -139,7 +163,10 @@ class _Process:
         advertise = self.settings.advertise.get(self.kind)
         if advertise is not None:
             self._address(self.kind, advertise)
-        await self._start(ListenAt((address.host, address.port), advertise, options=options, budget=budget))
+        check = None if self._office is None else self._office.check
+        await self._start(
+            ListenAt((address.host, address.port), advertise, options=options, budget=budget, check=check)
+        )
         listener = self._listener()
         assert listener is not None
         self.addresses[self.kind] = Address(*listener.address)
@@ -202,7 +229,7 @@ class PdProcess(_Process):
         check = RangeServerCheck(
             strangers=True, identity=lambda: self._service.driver.identity if self._service else ""
         )
-        connect = tcp_connector(None, TcpOptions(tls=self._tls.peers), check, self.metrics.barrier)
+        connect = tcp_connector(None, self._to_others("placement-driver", 2.0), check, self.metrics.barrier)
         self._service = await start_placement_driver(self.settings.data_dir, setup, connect)
         self.metrics.add_source(self._collect)
 
@@ -244,7 +271,7 @@ class RangeServerProcess(_Process):
         promises.tell(promises.of_range_server(sbp), _log)
         store = await open_store(self.settings.data_dir, backend.store_options(sbp))
         home = StoreHome(store)
-        tcp = TcpOptions(client_id="range-server", backoff_limit=1.0, tls=self._tls.peers)
+        tcp = self._to_others("range-server", 1.0)
         self._pd = pd_carrier(sbp.pd, options=tcp, introduce=home.introduce, barrier=self.metrics.barrier)
         setup = RangeServerSetup(
             heartbeat_seconds=sbp.heartbeat_ms / 1000,

@@ -163,6 +163,11 @@ class Settings(Section):
         )
 
     @property
+    def ticket_seconds(self) -> int:
+        """How long tickets for the backend are valid: no longer than the keys that they are signed with are known."""
+        return max(1, min(self.sbp.ticket_ms, self.auth.token_ms) // 1000)
+
+    @property
     def super_users(self) -> frozenset[str]:
         """Who may do everything, as KIND:NAME."""
         return frozenset(name.strip() for name in self.auth.super_users.split(";") if name.strip())
@@ -396,6 +401,8 @@ def _contradictions(sbp: SbpSettings) -> Iterator[str]:
         yield "sbp.dialect = v0.1 is for a backend elsewhere, with sbp.mode = external"
     if sbp.dialect == "v0.1" and sbp.flavor != "anabranch":
         yield f"servers of {sbp.flavor} do not speak sbp.dialect = v0.1"
+    if sbp.tickets and sbp.mode == "external" and (sbp.dialect == "v0.1" or sbp.flavor != "anabranch"):
+        yield "sbp.tickets is for servers of Anabranch's that speak sbp.dialect = 0.2: others know no tickets"
 
 
 def _made(section: type[S], values: Mapping[str, Any], prefix: str = "") -> S:

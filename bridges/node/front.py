@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from bridges.auth import Authorizer
     from bridges.auth.authenticator import Authenticator
+    from bridges.auth.tickets import TicketOffice
     from bridges.barrier import Barrier
     from bridges.catalog.access_rules import AccessRules
     from bridges.catalog.client_quotas import ClientQuotas
@@ -104,7 +105,8 @@ class SbpPlace(Struct, frozen=True):
 
     ``pd``: addresses of the placement driver's nodes, which lead to the range servers; a host of a wildcard means the
     host by which the node is reached. ``identity`` is what the placement driver has to say of itself, empty if it says
-    nothing. ``tls`` tells whether these addresses want TLS.
+    nothing. ``tls`` tells whether these addresses want TLS, ``tickets`` whether what listens there wants those that
+    :attr:`NodeServices.tickets` makes.
     """
 
     pd: tuple[Address, ...]
@@ -112,6 +114,7 @@ class SbpPlace(Struct, frozen=True):
     flavor: str
     tls: bool
     identity: str
+    tickets: bool = False
 
 
 class NodeServices(Struct, frozen=True):
@@ -171,6 +174,8 @@ class NodeServices(Struct, frozen=True):
     """What a listener is to be opened with (``ssl`` of asyncio's ``create_server``); None: without TLS."""
     sbp: Callable[[], SbpPlace]
     """Where other programs find the streams of partitions, for fronts that lead their clients there."""
+    tickets: TicketOffice | None
+    """Makes what these have to show there; None where they need nothing."""
 
     def section(self, kind: type[S]) -> S:
         """The front's settings, which are of the class it declared."""

@@ -45,11 +45,18 @@ class Listening:
                 f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}, and further ones of a "
                 "front's, under names like kafka-external"
             )
-        # Those of the backend ask nobody who it is: where that matters, they open only when they are asked for.
+        # Those of the backend ask nobody who it is: where that matters, and they demand no tickets, they open only when
+        # somebody says so.
         inner = backend.listeners(settings)
+        if settings.sbp.tickets and (unable := sorted((set(inner) & set(given)) - set(backend.LISTENERS))):
+            raise SettingsError(
+                f"sbp.tickets: listener {unable[0]} cannot demand tickets; close it with listen.{unable[0]} = {OFF}"
+            )
         addresses: dict[str, Address] = {}
         for name, port in ports.items():
-            if settings.listen.get(name) == OFF or (name not in given and name in inner and self.asks_who):
+            if settings.listen.get(name) == OFF or (
+                name not in given and name in inner and self.asks_who and not settings.sbp.tickets
+            ):
                 continue
             if name == CLUSTER and not settings.cluster.database and settings.node.workers == 1:
                 continue  # there are no other nodes

@@ -116,6 +116,17 @@ class SbpSettings(Section):
         "", description="Certificate that is shown where they ask for one, a PEM file; with sbp.tls_key."
     )
     tls_key: str = setting("", description="Its key, a PEM file without a password.")
+    tickets: bool = setting(
+        False,
+        description="Whether sbp-pd and sbp-range-server demand tickets: of all rights from nodes and servers, which "
+        "make them with auth.keys_file; to read with, from others, whom a node gives them. All processes of a backend "
+        "need the same.",
+    )
+    ticket_ms: Duration = setting(
+        600_000,
+        ge=1000,
+        description="How long a ticket is valid, at most auth.token_ms; readers get new ones in time.",
+    )
     durability: Literal["fsync", "os", "object"] = setting(
         "fsync",
         description="What an acknowledgement means: fsync survives power loss, os only the end of the process: after a "

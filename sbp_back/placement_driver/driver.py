@@ -22,7 +22,7 @@ from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.servers import Servers
 from sbp_back.placement_driver.session import PdSession
 from sbp_back.placement_driver.state import PdState, StateError, Transaction
-from sbp_back.transport.handler import Reply
+from sbp_back.transport.handler import NO_TICKETS, Reply
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import pd_name
 
@@ -166,6 +166,8 @@ class PlacementDriver:
                 reply(m.PingResponse(request.header, request.payload))
             case m.GoAway():
                 pass
+            case m.ShowTicketRequest():
+                reply(m.SystemErrorResponse(NO_TICKETS))
             case m.AppendRequest() | m.FetchRequest() | m.DocumentRequest():
                 message = f"{type(request).__name__} is not for a placement driver"
                 reply(m.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))

@@ -25,7 +25,7 @@ from sbp_back.range_server.local_appends import LocalAppends
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
 from sbp_back.range_server.reporter import Reporter
-from sbp_back.transport.handler import DEFECT, Reply
+from sbp_back.transport.handler import DEFECT, NO_TICKETS, Reply
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import range_server_name
 
@@ -145,6 +145,8 @@ class RangeServer:
                 reply(m.DescribePdResponse(nodes=[m.PdNode(name, self._options.advertise_addr, False)]))
             case m.GoAway():
                 pass
+            case m.ShowTicketRequest():
+                reply(m.SystemErrorResponse(NO_TICKETS))
             case _:
                 message = f"{type(request).__name__} is served by the placement driver, this is a range server"
                 reply(m.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))

@@ -14,6 +14,10 @@ DEFECT = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the s
 """The answer to a request in whose service an exception came up that nobody expected."""
 
 
+NO_TICKETS = Status(ErrorCode.UNSUPPORTED_OPERATION, "no tickets are demanded here")
+"""The answer to a ticket where no gate has taken it (:mod:`sbp_back.transport.gate`)."""
+
+
 class Handler(Protocol):
     """Serves requests of any carrier.
 

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from sbp_back.barrier import Barrier
 from sbp_back.budget import MemoryBudget
 from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.gate import Check, Gate
 from sbp_back.transport.handler import Handler
 from sbp_back.transport.listener import Listener, ListenerOptions
 
@@ -23,17 +24,21 @@ Step = Callable[[], Awaitable[object]]
 
 class ListenAt(Struct):
     """``address``: host and port (0: the system chooses). ``advertise``: the "host:port" that clients are told, where
-    it is not the one listened at. ``budget``: memory that its connections share with others'."""
+    it is not the one listened at. ``budget``: memory that its connections share with others'. ``check``: what reads the
+    tickets that it demands; None: it demands none."""
 
     address: tuple[str, int]
     advertise: str | None = None
     dialect: str = "sbp-0.2"
     options: ListenerOptions = field(default_factory=ListenerOptions)
     budget: MemoryBudget | None = None
+    check: Check | None = None
 
 
 async def listen(handler: Handler, at: ListenAt, barrier: Barrier) -> Listener:
     """A started listener. Raises ``OSError`` when the address cannot be bound."""
+    if at.check is not None:
+        handler = Gate(handler, at.check)
     listener = Listener(handler, DIALECTS[at.dialect], *at.address, at.options, at.budget, barrier)
     await listener.start()
     return listener

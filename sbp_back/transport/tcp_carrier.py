@@ -18,6 +18,7 @@ from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, SbpError
 from sbp_back.transport.carrier import Answer, AnswerTo, Carrier, TimedCall, time_out
 from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.handler import DEFECT
+from sbp_back.transport.tickets import Tickets
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.untie import socket_transport, untie
 from sbp_back.wire import model as m
@@ -42,7 +43,8 @@ class TcpOptions(Struct):
     When nothing at all is heard within ``heartbeat_timeout`` of one the peer is gone. ``max_inflight_bytes``:
     unanswered requests on one connection; more wait. ``max_queued_bytes``: what may wait; beyond that a request is
     answered with 1429. ``backoff_first``, ``backoff_limit``: pause before connecting again after a failure, doubled
-    each time. ``tls``: what servers are reached with TLS with; None: without.
+    each time. ``tls``: what servers are reached with TLS with; None: without. ``tickets``: what is shown to servers
+    that demand it; those that do not only say so.
     """
 
     request_timeout: float = 30.0
@@ -56,6 +58,7 @@ class TcpOptions(Struct):
     write_high_water: int = 1024 * 1024
     client_id: str = "anabranch"
     tls: ssl.SSLContext | None = None
+    tickets: Tickets | None = None
 
 
 class _Call(TimedCall):
@@ -105,6 +108,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._out: list[m.Buffer] = []
         self._last_id = 0
         self._paused = False
+        self._shown = 0  # the tickets of this version, and earlier ones
         self._lost = asyncio.get_running_loop().create_future()
         self.calls: dict[int, _Call] = {}
         self.inflight_bytes = 0
@@ -207,6 +211,9 @@ class _Connection(asyncio.BufferedProtocol):
         return not self.inflight_bytes or self.inflight_bytes + size <= self._options.max_inflight_bytes
 
     def send(self, call: _Call, now: float) -> None:
+        tickets = self._options.tickets
+        if tickets is not None and self._shown != tickets.version:
+            self._show(tickets, now)
         self._last_id = stream_id = self._last_id + 1
         if call.opcode != m.Opcode.GOAWAY:
             self.calls[stream_id] = call
@@ -215,6 +222,21 @@ class _Connection(asyncio.BufferedProtocol):
         self.last_sent = now
         if stream_id == _LAST_STREAM_ID:
             self.retire()
+
+    def _show(self, tickets: Tickets, now: float) -> None:
+        """Sends what has not been shown yet. The server takes requests in their order, so what follows need not wait
+        for the answer, and whoever sent that is told what is refused."""
+        shown, self._shown = self._shown, tickets.version
+        carrier = self._carrier
+
+        def answered(answer: Answer) -> None:
+            if not isinstance(answer, ConnectionLost):
+                tickets.answered(carrier.address, answer.status.code)
+
+        for ticket in tickets.since(shown):
+            opcode, header, parts = self._dialect.encode_request(m.ShowTicketRequest(ticket))
+            deadline = now + self._options.request_timeout
+            self.send(_Call(answered, deadline, opcode, header, parts, -1, carrier.barrier), now)
 
     def retire(self) -> None:
         """Takes no more requests; closes when those in flight are answered."""
@@ -280,6 +302,11 @@ class TcpCarrier(Carrier):
         self._not_before = 0.0
         self._alarm: Alarm | None = None
         self._closed = False
+
+    @property
+    def address(self) -> str:
+        """The "host:port" that it leads to."""
+        return f"{self._host}:{self._port}"
 
     @property
     def connected(self) -> bool:

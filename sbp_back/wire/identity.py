@@ -95,6 +95,8 @@ class RangeServerCheck:
         """Why the server that ``call`` asks is not number ``server_id`` (-1: any), or is of no use. Raises
         ``SbpError``."""
         response = await call(DescribePdRequest())
+        if response.status.code == ErrorCode.UNAUTHORIZED:
+            return response.status.message
         nodes = response.nodes if isinstance(response, DescribePdResponse) and response.status.ok else []
         for node in nodes:
             match = _SERVER_NAME.fullmatch(node.name)

@@ -49,7 +49,8 @@ class Opcode(IntEnum):
     LIST_RESOURCE = 0x6001
     WATCH_RESOURCE = 0x6002
     ADOPT_SERVER = 0x7001
-    """Ours: no other program knows it."""
+    """Ours, as what follows: no other program knows it."""
+    SHOW_TICKET = 0x7002
 
 
 class SealKind(IntEnum):
@@ -265,6 +266,14 @@ class AdoptServerRequest(msgspec.Struct):
     timeout_ms: int = 0
 
 
+class ShowTicketRequest(msgspec.Struct):
+    """What the sender may do on this connection from now on, besides what it may already: ``ticket`` says it. Only
+    listeners that demand tickets serve it (:mod:`sbp_back.transport.gate`)."""
+
+    ticket: str
+    timeout_ms: int = 0
+
+
 class ObjectInfo(msgspec.Struct):
     """Entries of one range in an object of their own: offsets ``[start, start + count)``, ``size`` bytes. ``sparse``:
     where some of them lie, as pairs of big-endian u32, offset behind ``start`` and position."""
@@ -355,6 +364,7 @@ Request = (
     | DescribeStreamRequest
     | TrimStreamRequest
     | AdoptServerRequest
+    | ShowTicketRequest
     | CommitObjectRequest
     | ReportMetricsRequest
     | DescribePdRequest
@@ -455,6 +465,10 @@ class AdoptServerResponse(msgspec.Struct):
     server_id: int = -1
 
 
+class ShowTicketResponse(msgspec.Struct):
+    status: Status = msgspec.field(default_factory=Status)
+
+
 class DescribePdResponse(msgspec.Struct):
     status: Status = msgspec.field(default_factory=Status)
     nodes: list[PdNode] = msgspec.field(default_factory=list)
@@ -490,6 +504,7 @@ Response = (
     | StreamResponse
     | ReportMetricsResponse
     | AdoptServerResponse
+    | ShowTicketResponse
     | CommitObjectResponse
     | DescribePdResponse
     | DocumentResponse

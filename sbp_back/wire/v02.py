@@ -122,6 +122,7 @@ REQUESTS: dict[int, Table] = {
     m.Opcode.ADOPT_SERVER: Table(
         AdoptHeader, _TIMEOUT, i32("server_id", -1), i32("by", -1), Blob("ends"), flag("last")
     ),
+    m.Opcode.SHOW_TICKET: Table(m.ShowTicketRequest, _TIMEOUT, Text("ticket", required=True)),
     # The schema does not require the object, but without one nothing is committed.
     m.Opcode.COMMIT_OBJECT: Table(m.CommitObjectRequest, _TIMEOUT, Sub("object", OBJECT, required=True)),
     m.Opcode.REPORT_METRICS: Table(
@@ -161,6 +162,7 @@ RESPONSES: dict[int, Table] = {
     m.Opcode.REPORT_METRICS: Table(m.ReportMetricsResponse, Sub("range_server", RANGE_SERVER), _STATUS),
     m.Opcode.COMMIT_OBJECT: Table(m.CommitObjectResponse, _STATUS, _THROTTLE),
     m.Opcode.ADOPT_SERVER: Table(m.AdoptServerResponse, _STATUS, i32("server_id", -1)),
+    m.Opcode.SHOW_TICKET: Table(m.ShowTicketResponse, _STATUS),
     m.Opcode.DESCRIBE_PD: Table(
         m.DescribePdResponse, _STATUS, Inner("cluster", Tables("nodes", PD_NODE, required=True), always=True)
     ),

@@ -24,13 +24,14 @@ Place = tuple[str, int]
 
 class SbpPlace(Struct, frozen=True):
     """Where range servers are asked for, see ``bridges.node.front.SbpPlace``: ``pd`` are HOST:PORT. Empty where a node
-    keeps that to itself."""
+    keeps that to itself. ``tickets``: whether they want those that the node gives."""
 
     pd: tuple[str, ...]
     dialect: str
     flavor: str
     tls: bool
     identity: str
+    tickets: bool = False
 
 
 class NodeFacts(Struct, frozen=True):
@@ -83,6 +84,13 @@ class PartitionPositions(Struct, frozen=True):
     stream_id: int
     bytes: int
     skipped: tuple[tuple[int, int], ...]
+
+
+class Ticket(NamedTuple):
+    """Lets a partition's stream be read for so many seconds."""
+
+    text: str
+    seconds: float
 
 
 class AbortedTransaction(NamedTuple):
@@ -155,6 +163,12 @@ class NodeTopics:
             page = self.client.post("/v1/positions", {"partitions": some})
             found.update(zip(some, map(_positions, page["partitions"]), strict=True))
         return found
+
+    def ticket(self, place: Place) -> Ticket | None:
+        """To read a partition with; None where nothing is demanded. Raises NodeError for who may not read it."""
+        page = self.client.post("/v1/positions", {"partitions": [place], "tickets": True})
+        _raise_told(page["partitions"][0])
+        return None if page["ticket"] is None else Ticket(page["ticket"], page["seconds"])
 
     def topic_positions(self, names: Iterable[str]) -> dict[Place, PartitionPositions]:
         """Positions of all partitions of topics; of up to a thousand at the same moment. Raises NodeError for a topic

@@ -1,8 +1,9 @@
 """Anabranch itself as an endpoint: a node tells what there is, the range servers give it.
 
-A node is asked through its pipeline listener (docs/spark.md). The batches do not pass through it but where it leads
-nobody to its range servers, as nodes do that want to know who their clients are: these let do everything whoever
-reaches them. Then the node gives them, of topics that the asker may read, and the log of the process says so.
+A node is asked through its pipeline listener (docs/spark.md), also for the tickets that range servers may demand. The
+batches do not pass through it but where it leads nobody to its range servers, as nodes do that want to know who their
+clients are and whose range servers demand no tickets: these let do everything whoever reaches them. Then the node gives
+them, of topics that the asker may read, and the log of the process says so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from bridges.catalog.config_types import to_text
@@ -25,7 +26,7 @@ from spark_pipeline.core.errors import (
     UnknownTopic,
     UnreadableBatch,
 )
-from spark_pipeline.core.node_answers import AbortedTransaction, NodeTopics, PartitionPositions, TopicFacts
+from spark_pipeline.core.node_answers import AbortedTransaction, NodeTopics, PartitionPositions, Ticket, TopicFacts
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.options import Options
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
@@ -140,7 +141,8 @@ class AnabranchEndpoint:
                 if isinstance(streams, NodeReader):
                     yield from streams.batches(range.of, start, end, self._fetch_bytes)
                 else:
-                    yield from streams.batches(known.stream_id, start, end, self._fetch_bytes)
+                    ask = partial(self._ticket, range) if streams.wants_tickets else None
+                    yield from streams.batches(known.stream_id, start, end, self._fetch_bytes, ask)
             except DamagedThere as damage:
                 self._known.pop(range.of, None)  # whoever tries again is told of what was declared lost meanwhile
                 raise UnreadableBatch(
@@ -164,6 +166,10 @@ class AnabranchEndpoint:
         if range.start < known.start:
             raise OffsetsGone(range.topic, range.partition, range.start, known.start)
         return known
+
+    def _ticket(self, range: OffsetRange) -> Ticket | None:
+        with as_pipeline_errors():
+            return self._node.ticket((range.topic, range.partition))
 
     def _failure(self, error: SbpError, range: OffsetRange) -> PipelineError:
         """What a range server's refusal means for who reads ``range``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,12 +20,15 @@ from bridges.log.damage import end_of_damage
 from bridges.log.streams import stored_batches
 from sbp_back.client.control import TRANSIENT_CODES
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
+from sbp_back.transport.tickets import GivenTickets
 
 if TYPE_CHECKING:
     from bridges.log.streams import Streams
-    from spark_pipeline.core.node_answers import SbpPlace
+    from spark_pipeline.core.node_answers import SbpPlace, Ticket
 
 T = TypeVar("T")
+AskForTicket = Callable[[], "Ticket | None"]
+"""Asks the node for another ticket to read with. Raises whatever it does."""
 
 FETCH_BYTES = 4 * 1024 * 1024
 """What one fetch asks for: more brings no more per second, less does (reference/spark.md, section 2)."""
@@ -84,15 +87,24 @@ class SbpReader:
         self._loop = Loop()
         self._pid = os.getpid()
         self._client: Streams | None = None
+        self._tickets = GivenTickets()
 
-    def batches(self, stream_id: int, start: int, end: int, fetch_bytes: int = FETCH_BYTES) -> Iterator[StoredBatch]:
+    def batches(
+        self,
+        stream_id: int,
+        start: int,
+        end: int,
+        fetch_bytes: int = FETCH_BYTES,
+        ask_for_ticket: AskForTicket | None = None,
+    ) -> Iterator[StoredBatch]:
         """The batches that hold offsets in ``[start, end)``, in order. All of these must be durable.
 
-        Their bytes are views on what was received. Raises SbpError (1463 when ``start`` was trimmed, ConnectionLost
-        when nobody answered for as long as there is patience), NothingThere and, when all in front of it has been
-        given, DamagedThere.
+        ``ask_for_ticket`` is called where there is no ticket, and in time for another one; what it raises is raised
+        here. The batches' bytes are views on what was received. Raises SbpError (1463 when ``start`` was trimmed,
+        ConnectionLost when nobody answered for as long as there is patience), NothingThere and, when all in front of it
+        has been given, DamagedThere.
         """
-        reads = self._loop.run(_Reads.begin(self, stream_id, start, end, fetch_bytes))
+        reads = self._loop.run(_Reads.begin(self, stream_id, start, end, fetch_bytes, ask_for_ticket))
         try:
             while reads.under_way:
                 yield from self._loop.run(reads.next())
@@ -104,6 +116,13 @@ class SbpReader:
         finally:
             if self._pid == os.getpid():
                 self._loop.run(reads.stop())
+
+    def renew(self, stream_id: int, ask: AskForTicket, *, at_once: bool = False) -> None:
+        """Have a ticket to read a stream with, another one if it is time for that."""
+        if at_once or self._tickets.is_due(stream_id):
+            found = ask()
+            if found is not None:
+                self._tickets.give(stream_id, found.text, found.seconds)
 
     async def _good_from(self, stream_id: int, offset: int) -> int | None:
         """See :data:`bridges.log.damage.GoodFrom`."""
@@ -126,6 +145,11 @@ class SbpReader:
                 self._loop.run(client.close())
             self._loop.close()
 
+    @property
+    def wants_tickets(self) -> bool:
+        """Whether its servers do."""
+        return self._place.tickets
+
     async def client(self) -> Streams:
         """The client, made when it is first needed."""
         if self._client is None:
@@ -140,7 +164,7 @@ class SbpReader:
 
         place = self._place
         servers = Servers(",".join(place.pd), place.dialect, place.flavor)
-        tcp = TcpOptions(backoff_limit=0.5, client_id="anabranch-pipeline", tls=self._tls)
+        tcp = TcpOptions(backoff_limit=0.5, client_id="anabranch-pipeline", tls=self._tls, tickets=self._tickets)
         meet = self._meet if place.identity else None
         return external_client(servers, tcp, meet, lambda: place.identity, ClientOptions(), Barrier()).client
 
@@ -157,9 +181,12 @@ class SbpReader:
 class _Reads:
     """The fetches of one range, one after the other, one always ahead."""
 
-    __slots__ = ("_ahead", "_at", "_end", "_reader", "_size", "_stream_id")
+    __slots__ = ("_ahead", "_ask", "_at", "_end", "_reader", "_size", "_stream_id")
 
-    def __init__(self, reader: SbpReader, stream_id: int, start: int, end: int, size: int) -> None:
+    def __init__(
+        self, reader: SbpReader, stream_id: int, start: int, end: int, size: int, ask: AskForTicket | None
+    ) -> None:
+        self._ask = ask
         self._reader = reader
         self._stream_id = stream_id
         self._at = start
@@ -168,8 +195,10 @@ class _Reads:
         self._ahead: asyncio.Task[list[StoredBatch]] | None = None
 
     @classmethod
-    async def begin(cls, reader: SbpReader, stream_id: int, start: int, end: int, size: int) -> _Reads:
-        reads = cls(reader, stream_id, start, end, size)
+    async def begin(
+        cls, reader: SbpReader, stream_id: int, start: int, end: int, size: int, ask: AskForTicket | None
+    ) -> _Reads:
+        reads = cls(reader, stream_id, start, end, size, ask)
         await reads._go_on()
         return reads
 
@@ -210,6 +239,8 @@ class _Reads:
         give_up = clock() + self._reader.patience
         wait = _FIRST_WAIT_S
         while True:
+            if self._ask is not None:
+                self._reader.renew(self._stream_id, self._ask)
             client = await self._reader.client()
             try:
                 entries = await client.fetch_entries(self._stream_id, at, self._size, limit=self._end)
@@ -222,7 +253,10 @@ class _Reads:
                 await client.describe_stream(self._stream_id)
                 failure: Exception = NothingThere(f"offset {at} of stream {self._stream_id}")
             except SbpError as error:
-                if not isinstance(error, ConnectionLost) and error.code not in TRANSIENT_CODES:
+                if error.code == ErrorCode.UNAUTHORIZED and self._ask is not None:
+                    # Its clock is ahead, or the keys have changed, which it knows in a second at the latest.
+                    self._reader.renew(self._stream_id, self._ask, at_once=True)
+                elif not isinstance(error, ConnectionLost) and error.code not in TRANSIENT_CODES:
                     raise
                 failure = error
             if clock() + wait > give_up:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from bridges.auth import Operation
+from bridges.auth.tickets import MOST_STREAMS
 from bridges.catalog.config_types import ConfigSource
 from bridges.catalog.topic import ChangeKind
 from bridges.catalog.topic_config import TOPIC_CONFIGS
+from bridges.console.access import principal_of
 from bridges.console.errors import RequestError, error_body, status_of
 from bridges.errors import LogError
 from bridges.log.transactions import MOST_TOLD
@@ -90,6 +92,7 @@ class DescribeHandlers:
                     "flavor": place.flavor,
                     "tls": place.tls,
                     "identity": place.identity,
+                    "tickets": place.tickets,
                 },
             },
         )
@@ -178,16 +181,24 @@ class DescribeHandlers:
 
         ``stable`` is where readers of committed data stop; it is never above ``high_watermark``. ``next`` is as in
         :meth:`describe`. A topic that is not there, or not to be seen, is an error of the whole request.
+
+        With ``tickets``, which goes with at most so many ``partitions`` as one is for, the answer has the ``ticket``
+        that lets these be read where ``/v1/node`` says, and for how many ``seconds``; null where nothing is demanded
+        there. Of those that the asker may not read it then tells nothing else.
         """
         core = self._core
-        body = await core.json(request, {"partitions", "topics", "partition"})
+        body = await core.json(request, {"partitions", "topics", "partition", "tickets"})
         following: list[int] | None = None
-        if "topics" in body:
+        needed = Operation.DESCRIBE
+        if body.get("tickets") is True:
+            needed = Operation.READ
+            wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", MOST_STREAMS)]
+        elif "topics" in body:
             names = [text(name, "a topic's name") for name in rows(body["topics"], "topics", NAMES)]
             wanted, following = self._all_of(request, names, whole(body.get("partition", 0), "partition"))
         else:
             wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
-        found = [self._found(request, topic, partition) for topic, partition in wanted]
+        found = [self._found(request, topic, partition, needed) for topic, partition in wanted]
         logs = [log for log in found if not isinstance(log, Exception)]
         closed = [log for log in dict.fromkeys(logs) if not log.is_open]
         failures: dict[PartitionLog, LogError | None] = {}
@@ -202,7 +213,17 @@ class DescribeHandlers:
             else:
                 assert failure is not None
                 told.append({"topic": topic, "partition": partition, **_failure(failure)})
-        return await core.answer(request, {"partitions": told, "next": following})
+        answer: dict[str, object] = {"partitions": told, "next": following}
+        if needed is Operation.READ:
+            answer.update(self._ticket(request, {log.stream_id for log in logs if failures.get(log) is None}))
+        return await core.answer(request, answer)
+
+    def _ticket(self, request: web.Request, streams: set[int]) -> dict[str, object]:
+        """For who may read ``streams``."""
+        office = self._core.node.tickets
+        if office is None or not streams:
+            return {"ticket": None, "seconds": 0}
+        return {"ticket": office.for_reader(principal_of(request), streams), "seconds": office.seconds}
 
     def _all_of(
         self, request: web.Request, names: list[str], first: int
@@ -267,9 +288,11 @@ class DescribeHandlers:
             raise RequestError(f"more than {len(found)} aborted transactions overlap at offset {start}", 507)
         return await core.answer(request, {"reached": reached, "aborted": found})
 
-    def _found(self, request: web.Request, topic: str, partition: int) -> PartitionLog | RequestError:
+    def _found(
+        self, request: web.Request, topic: str, partition: int, needed: Operation = Operation.DESCRIBE
+    ) -> PartitionLog | RequestError:
         try:
-            self._core.access.require_topic(request, Operation.DESCRIBE, topic)
+            self._core.access.require_topic(request, needed, topic)
             return self._core.log(topic, partition)
         except RequestError as error:
             return error

@@ -148,14 +148,18 @@ def test_workers_end_with_their_parent_and_nothing_is_lost(make: NodeFactory) ->
     assert writer.failed == []
 
 
-@pytest.mark.parametrize(("durability", "counts"), [("fsync", [1, 3, 2, 1, 2]), ("object", [2, 1, 3])])
+@pytest.mark.parametrize(
+    ("durability", "counts", "tickets"),
+    [("fsync", [1, 3, 2, 1, 2], "false"), ("object", [2, 1, 3], "false"), ("fsync", [1, 2, 1], "true")],
+)
 def test_other_numbers_of_workers_have_what_those_before_have_written(
-    make: NodeFactory, tmp_path: Path, durability: str, counts: list[int]
+    make: NodeFactory, tmp_path: Path, durability: str, counts: list[int], tickets: str
 ) -> None:
-    """More, fewer, and a node by itself in between."""
+    """More, fewer, and a node by itself in between; they let one another at their stores, also where these demand
+    tickets."""
     (tmp_path / "bucket").mkdir()
     node = workers(make, counts[0], start=False)
-    node.settings |= {"sbp.durability": durability, "sbp.objects": f"file://{tmp_path}/bucket"}
+    node.settings |= {"sbp.durability": durability, "sbp.objects": f"file://{tmp_path}/bucket", "sbp.tickets": tickets}
     node.start()
     admin = made(node)
     known: dict[tuple[int, int], bytes] = {}
@@ -317,8 +321,10 @@ def test_the_first_worker_tells_what_all_count(make: NodeFactory) -> None:
     assert values(families, "anabranch_cluster_slots_acting").keys() == {"0", "2"}
 
 
-def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory) -> None:
-    """Each knows users and rules that came to another one; what a start had told holds after a kill."""
+@pytest.mark.parametrize("tickets", [False, True])
+def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory, tickets: bool) -> None:
+    """Each knows users and rules that came to another one; what a start had told holds after a kill. With tickets they
+    read each other's partitions at listeners that nobody had to open."""
     node = workers(make, 2, start=False)
     node.data.mkdir()
     hashed = PasswordHash.of("secret", Cost(16, 1, 1))
@@ -326,6 +332,8 @@ def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory) -> 
         node.data / "users.json", lambda users: users.update({name: User(name, hashed, {}) for name in ("root", "eve")})
     )
     node.settings |= {"auth.required": "true", "auth.rules": "deny", "auth.super_users": "User:root"}
+    if tickets:
+        node.settings["sbp.tickets"] = "true"
     node.start()
     options = {"bootstrap.servers": bootstrap(node), "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
     root = options | {"sasl.username": "root", "sasl.password": "secret"}

@@ -213,6 +213,12 @@ async def test_adopt_server(backend: Backend) -> None:
     await ask(backend.to_server(), m.AdoptServerRequest(18), m.AdoptServerResponse, ErrorCode.BAD_REQUEST)
 
 
+async def test_tickets_that_are_not_demanded(backend: Backend) -> None:
+    for carrier in (backend.to_pd(), backend.to_server()):
+        await ask(carrier, m.ShowTicketRequest("ticket"), m.SystemErrorResponse, ErrorCode.UNSUPPORTED_OPERATION)
+        await ask(carrier, m.DescribePdRequest(), m.DescribePdResponse)
+
+
 async def test_describe_pd(backend: Backend) -> None:
     answer = await ask(backend.to_pd(), m.DescribePdRequest(), m.DescribePdResponse)
     assert answer.nodes == [m.PdNode("pd-0", backend.pd.advertise_addr, True)]

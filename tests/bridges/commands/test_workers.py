@@ -104,6 +104,7 @@ def test_what_a_group_of_workers_cannot_be_is_refused() -> None:
     with pytest.raises(SettingsError, match="sbp-range-server"):
         check(settings, settings.fronts)
     check(replace(settings, listen={**settings.listen, "sbp-range-server": "127.0.0.1:10911"}), settings.fronts)
+    check(replace(settings, sbp=replace(settings.sbp, tickets=True)), settings.fronts)
 
 
 def test_listeners_of_all_workers_have_names() -> None:

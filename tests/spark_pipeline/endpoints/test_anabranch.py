@@ -39,10 +39,12 @@ T = TopicPartition("t", 0)
 VALUES = Columns(("offset", "value"))
 
 
-@pytest.fixture(params=["range servers", "node"])
+@pytest.fixture(params=["range servers", "range servers with tickets", "node"])
 async def lab(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
-    """A node that leads to its range servers, or keeps them to itself: readers are given the same."""
-    made = await open_lab(tmp_path, **({} if request.param == "range servers" else {"listen__sbp_pd": "off"}))
+    """A node that leads to its range servers, which may demand tickets, or keeps them to itself: readers are given the
+    same."""
+    of = {"range servers with tickets": {"sbp__tickets": "true"}, "node": {"listen__sbp_pd": "off"}}
+    made = await open_lab(tmp_path, **of.get(request.param, {}))
     await made.node.catalog.create_topic("t", 1)
     yield made
     await made.close()
