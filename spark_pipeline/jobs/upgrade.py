@@ -81,9 +81,12 @@ class Upgrade:
     async def _run(self, stack: AsyncExitStack, directory: DataDirectory) -> dict[str, Any]:
         self._begin("looking at what is there")
         marked = await asyncio.to_thread(databases.told_by, directory.cluster)
+        if marked and (directory.path / ASIDE / directory.backend.name).is_dir():
+            # All else was done before. Without node.db this was, too, and what lies there is the cluster's node's.
+            if directory.database.exists():
+                await asyncio.to_thread(self._set_aside, directory)
+            return {"cluster_id": marked, "finished": True}
         if not directory.database.exists():
-            if marked and (directory.path / ASIDE).is_dir():
-                return {"cluster_id": marked, "finished": True}
             raise UpgradeFailed(f"{directory.path} has no node.db: it is not the directory of a node by itself")
         if not (directory.backend / "wal").is_dir():
             raise UpgradeFailed(f"{directory.backend} has no log on disk (wal), which is what goes into objects")
@@ -257,11 +260,12 @@ class Upgrade:
         aside.mkdir(exist_ok=True)
         stores = sorted(path.name for path in directory.path.glob("sbp-*/"))
         others = (f"{directory.database.name}{suffix}" for suffix in ("-wal", "-shm", "-reserve", "-opening"))
-        for name in (directory.backend.name, *stores, *others, directory.database.name):
-            if (directory.path / name).exists():
-                (directory.path / name).rename(aside / name)
-        for path in (aside, directory.path):
-            Files().sync_directory(path)
+        for names in ((directory.backend.name, *stores, *others), (directory.database.name,)):
+            for name in names:
+                if (directory.path / name).exists():
+                    (directory.path / name).rename(aside / name)
+            for path in (aside, directory.path):
+                Files().sync_directory(path)
 
     # --- progress
 

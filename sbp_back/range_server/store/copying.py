@@ -117,8 +117,11 @@ class StoreCopy:
         streams: dict[int, list[Held]] = {}
         for key, held in wanted.items():
             streams.setdefault(key[0], []).append(held)
-        for stream_id in sorted({key[0] for key in self._target.ranges}):
-            if not self._is_beginning(stream_id, streams.get(stream_id, [])):
+        there: dict[int, list[StoredRange]] = {}
+        for key, copy in sorted(self._target.ranges.items()):
+            there.setdefault(key[0], []).append(copy)
+        for stream_id, copies in there.items():
+            if not self._is_beginning(copies, streams.get(stream_id, [])):
                 await self.forget(stream_id)
         for held_ranges in streams.values():
             for held in held_ranges:
@@ -165,13 +168,12 @@ class StoreCopy:
         known = self._target.streams.get(stored.stream_id)
         return stored.start == stored.next_offset and (known is None or stored.index >= known.first_index)
 
-    def _is_beginning(self, stream_id: int, held: Iterable[Held]) -> bool:
+    @staticmethod
+    def _is_beginning(copies: Iterable[StoredRange], held: Iterable[Held]) -> bool:
         """Whether what the target has of a stream may be gone on with."""
         source: Mapping[Key, StoredRange] = {one.range.key: one.range for one in held}
-        for key, copy in self._target.ranges.items():
-            if key[0] != stream_id:
-                continue
-            stored = source.get(key)
+        for copy in copies:
+            stored = source.get(copy.key)
             if stored is None or copy.start != stored.start or copy.next_offset > stored.next_offset:
                 return False
             if copy.min_offset > stored.min_offset or copy.epoch > stored.epoch:

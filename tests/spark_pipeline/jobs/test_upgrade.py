@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import shutil
 import subprocess
@@ -123,11 +124,19 @@ def in_cluster(node: NodeProcess, settings: dict[str, str]) -> NodeProcess:
     return NodeProcess(node.data, settings={**TEST_SETTINGS, **settings}, listen=listen)
 
 
+def await_end_of(node: NodeProcess) -> None:
+    """Of workers, too, which the kernel ends with their parent: whoever gets the lock knows that all have."""
+    with (node.data / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
 def read_alone(node: NodeProcess) -> Found:
     with node.lent():
         return all_records(node)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_upgrade_that_is_killed_anywhere_is_finished_by_the_next(
     tmp_path: Path, postgres: Postgres, small: NodeProcess
 ) -> None:
@@ -147,7 +156,7 @@ def test_an_upgrade_that_is_killed_anywhere_is_finished_by_the_next(
     assert code == 0, told
     steps, ends = map(int, told.partition("steps: ")[2].split()[:2])
     # Some of those that copy, and all of the end, where things are renamed.
-    chosen = [*map(str, range(3, steps - ends, (steps - ends) // 6)), *(f"end{n}" for n in range(1, ends + 1))]
+    chosen = [*map(str, range(3, steps - ends, (steps - ends) // 4)), *(f"end{n}" for n in range(1, ends + 1))]
     for number, step in enumerate(chosen, 1):
         databases.append(postgres.made())
         shutil.rmtree(small.data)
@@ -156,14 +165,19 @@ def test_an_upgrade_that_is_killed_anywhere_is_finished_by_the_next(
         assert code == -9, f"step {step}: {told}"
         settings = settings_of(databases[number], f"file://{tmp_path}/bucket{number}")
         marked = (small.data / "cluster").exists()
+        # Never both: whoever has the metadata has the directory named, and what is left there is known to be a node's.
+        assert marked or not Schemas(settings["cluster.database"]).exists("anabranch")
+        assert (small.data / "node.db").exists() or not (small.data / "sbp" / "wal").exists()
         if marked:  # nobody serves it alone any more
             with pytest.raises(NodeFailed, match=r"upgrade-to-cluster|start the node with cluster\.database"):
                 small.start()
         assert report(upgraded(small.data, settings))["finished"]
         assert sorted(one.name for one in (small.data / "single-node").iterdir())[0] == "node.db"
-        if number % 4 == 0 or number == len(chosen):
+        if number % 6 == 0 or number == len(chosen):
             assert read_alone(in_cluster(small, settings)) == before
+    assert (small.data / "sbp" / "objects").is_dir()
     assert report(upgraded(small.data, settings))["finished"]  # nothing is left to be done
+    assert (small.data / "sbp" / "objects").is_dir()
 
 
 def test_what_the_node_did_after_an_upgrade_that_was_ended_is_taken_along(
@@ -265,6 +279,27 @@ def test_a_copy_that_is_not_the_same_is_made_again_and_then_refused(
     found = asyncio.run(upgrade.run())
     assert found["finished"]
     assert found["copied_bytes"] > 0  # it was there, and one was copied anew
+
+
+def test_workers_of_one_machine_become_one_node(tmp_path: Path, postgres: Postgres, node_factory: NodeFactory) -> None:
+    node = node_factory("data", settings={"node.workers": "2", "node.worker_port_step": "0"})
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    for future in admin.create_topics([NewTopic("orders", 3, 1)]).values():
+        future.result(PATIENCE)
+    orders(node, "first", 60)
+    node.restart()
+    orders(node, "second", 60)
+    before = all_records(node)
+    node.kill()
+    await_end_of(node)
+    assert (node.data / "sbp-1" / "wal").exists()
+    settings = settings_of(postgres.made(), f"file://{tmp_path}/bucket")
+    assert report(upgraded(node.data, settings))["finished"]
+    found = in_cluster(node, settings)
+    with found.lent():
+        assert all_records(found) == before
+        orders(found, "third", 60)
+        assert sum(map(len, all_records(found).values())) == 3 + 180
 
 
 @pytest.mark.go
