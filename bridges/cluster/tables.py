@@ -290,6 +290,13 @@ def hold(connection: Connection, slot: int, start: int) -> int | None:
     return -1 if row is None else int(row[0])
 
 
+def empty(connection: Connection) -> None:
+    """Nobody is a member, and nobody has anything. To be called where it is certain that no process of any node
+    lives."""
+    connection.execute("DELETE FROM cluster_nodes")
+    connection.execute("UPDATE cluster_slots SET owner = ?", (NOBODY,))
+
+
 def next_epoch(connection: Connection) -> int:
     """Above every epoch that anybody was given before, a partition's log or a slot."""
     return advance(connection, "next_epoch", 1)

@@ -17,6 +17,9 @@ from sbp_back.errors import StoreError
 from sbp_back.sql.engine import Engine
 from sbp_back.sql.sqlite import SqliteEngine
 
+Admit = Callable[[Connection, int], None]
+"""Asked with the version of the tables that are there, before anything is changed; raises StoreVersionError."""
+
 SCHEMA = "anabranch"
 """Where the tables are in PostgreSQL."""
 
@@ -34,47 +37,62 @@ def engine_of(
 
     Raises StoreError where the directory has the metadata of a node that was none of a cluster's.
     """
+    if directory.database.exists() and directory.cluster.exists():
+        raise StoreError(
+            f"{directory.path} is on its way into cluster {told_by(directory.cluster)}: run 'anabranch "
+            "upgrade-to-cluster' with the same settings again, which finishes that"
+        )
     url = settings.cluster.database
     if not url:
         if directory.cluster.exists():
             raise StoreError(
-                f"{directory.path} is of a node of cluster {_told_by(directory.cluster)}, whose metadata is in "
+                f"{directory.path} is of a node of cluster {told_by(directory.cluster)}, whose metadata is in "
                 "PostgreSQL: start the node with cluster.database"
             )
-        return SqliteEngine(
-            directory.database,
-            MIGRATIONS,
-            application_id=APPLICATION_ID,
-            # The second one gives away epochs, which nobody may be given twice whatever is lost.
-            synchronous="NORMAL" if settings.sbp.durability == "os" and not second else "FULL",
-            unwatched=HAS_CHECKSUMS,
-            reserve_bytes=_RESERVE_BYTES,
-            shared=worker is not None,
-            notices=None if worker is None else worker.notices,
-            checked=second,
-        )
+        return in_file(settings, directory, worker, second=second)
     if directory.database.exists():
         raise StoreError(
             f"{directory.database} has the metadata of a node by itself, and cluster.database leads to other metadata: "
-            "give the node an empty data_dir, or start it without cluster.database"
+            "give the node an empty data_dir, start it without cluster.database, or have its data taken along by "
+            "'anabranch upgrade-to-cluster'"
         )
     from bridges.cluster import versions  # few nodes have one
-    from sbp_back.sql.postgres import PostgresEngine
+
+    return in_postgres(url, second=second, admit=partial(versions.admit, node_id=settings.node.id, ours=versions.OURS))
+
+
+def in_file(
+    settings: Settings, directory: DataDirectory, worker: Worker | None = None, *, second: bool = False
+) -> Engine:
+    """The engine of the database in a data directory, whoever it is for; see :func:`engine_of`."""
+    return SqliteEngine(
+        directory.database,
+        MIGRATIONS,
+        application_id=APPLICATION_ID,
+        # The second one gives away epochs, which nobody may be given twice whatever is lost.
+        synchronous="NORMAL" if settings.sbp.durability == "os" and not second else "FULL",
+        unwatched=HAS_CHECKSUMS,
+        reserve_bytes=_RESERVE_BYTES,
+        shared=worker is not None,
+        notices=None if worker is None else worker.notices,
+        checked=second,
+    )
+
+
+def in_postgres(url: str, schema: str = SCHEMA, *, second: bool = False, admit: Admit | None = None) -> Engine:
+    """The engine of a cluster's database, or of one that is made in another schema; see :func:`engine_of`. Raises
+    StoreError for what is no URL."""
+    from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
 
     return PostgresEngine(
-        url,
-        MIGRATIONS,
-        schema=SCHEMA,
-        application_id=APPLICATION_ID,
-        serializable=not second,
-        admit=partial(versions.admit, node_id=settings.node.id, ours=versions.OURS),
+        url, MIGRATIONS, schema=schema, application_id=APPLICATION_ID, serializable=not second, admit=admit
     )
 
 
 async def check_cluster(db: Database, directory: DataDirectory) -> None:
     """Raises StoreError where the directory is of another cluster's node than the database, or an error of that."""
     cluster_id = await db.run(identify)
-    known = await asyncio.to_thread(_told_by, directory.cluster)
+    known = await asyncio.to_thread(told_by, directory.cluster)
     if known not in ("", cluster_id):
         raise StoreError(
             f"{directory.path} is of a node of cluster {known}, and cluster.database leads to cluster {cluster_id}: "
@@ -87,7 +105,8 @@ async def join_cluster(db: Database, directory: DataDirectory) -> None:
     await asyncio.to_thread(write_file, directory.cluster, f"{await db.run(identify)}\n")
 
 
-def _told_by(path: Path) -> str:
+def told_by(path: Path) -> str:
+    """The cluster that a file of a data directory names; empty where there is none."""
     try:
         return path.read_text("ascii").strip()
     except FileNotFoundError:
@@ -98,11 +117,13 @@ async def inherit(db: Database, nodes: Collection[int], node: int) -> None:
     """What nodes that are none of ``nodes`` were about to make of streams is ``node``'s to finish: where it is certain
     that none of their processes lives. Raises an error of the database."""
 
-    def take(connection: Connection) -> None:
-        marks = ", ".join("?" * len(nodes))
-        connection.execute(f"UPDATE stream_intents SET node = ? WHERE node NOT IN ({marks})", (node, *nodes))
+    await db.run(lambda connection: take_over(connection, nodes, node))
 
-    await db.run(take)
+
+def take_over(connection: Connection, nodes: Collection[int], node: int) -> None:
+    """See :func:`inherit`: called in the database's thread."""
+    marks = ", ".join("?" * len(nodes))
+    connection.execute(f"UPDATE stream_intents SET node = ? WHERE node NOT IN ({marks})", (node, *nodes))
 
 
 async def repeated(work: Callable[[], Awaitable[None]], *, shared: bool) -> None:

@@ -419,9 +419,9 @@ def in_sqlite(path: Path, *, shared: bool = False) -> Engine:
     return SqliteEngine(path, MIGRATIONS, reserve_bytes=_RESERVE_BYTES, shared=shared)
 
 
-def in_postgres(url: str) -> Engine:
+def in_postgres(url: str, schema: str = SCHEMA) -> Engine:
     """The engine of a state in the PostgreSQL database at ``url``. Raises StoreError for what is no URL."""
     from sbp_back.sql.postgres import PostgresEngine  # few have one
 
     # Whoever opens it here has been admitted to a cluster, whose nodes may be of neighbouring releases.
-    return PostgresEngine(url, MIGRATIONS, schema=SCHEMA, admit=lambda connection, version: None)
+    return PostgresEngine(url, MIGRATIONS, schema=schema, admit=lambda connection, version: None)

@@ -154,6 +154,11 @@ def _total(rows: Iterable[tuple[object, ...]]) -> int:
     return _signed(sum(map(_sum, rows)))
 
 
+def add_to_total(total: int, row: tuple[object, ...]) -> int:
+    """The sum of a table with one row more; that of none is 0."""
+    return _signed(total + _sum(row))
+
+
 def _sum(row: tuple[object, ...]) -> int:
     return int.from_bytes(blake2b(_encode(row), digest_size=_BITS // 8).digest())
 

@@ -1,0 +1,292 @@
+"""A single node becomes a node of a cluster, with all it has: its metadata goes into PostgreSQL, its data into objects.
+
+Nothing of the node is changed until everything is there and was compared. Then, one after the other: its directory
+names the cluster, so that nobody serves it alone any more; the metadata gets its names in the database, and counts; the
+bucket says that this has happened; and what the node had alone is set aside in its directory. A process that dies
+anywhere is followed by another one that goes on, and finds out where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from msgspec.structs import replace
+
+from bridges.node import backend, databases
+from bridges.node.config import Settings
+from bridges.node.data_dir import DataDirectory
+from bridges.node.sections import SettingsError
+from sbp_back.errors import StoreError
+from sbp_back.files import Files, write_file_durably
+from sbp_back.placement_driver.pd_service import STATE_FILE, hold_state
+from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
+from sbp_back.range_server.range_server_service import open_store
+from sbp_back.range_server.store.copying import CopyFailed, Held, StoreCopy, read_range
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.store import Store
+from sbp_back.sql.copying import TablesDiffer
+from sbp_back.sql.engine import SqlFailed
+from spark_pipeline.core.digest import BlockDigest, Digester, differences
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.throttle import Throttle
+from spark_pipeline.jobs import upgrade_metadata
+from spark_pipeline.jobs.upgrade_metadata import Metadata
+
+ASIDE = "single-node"
+"""In the data directory: what the node had alone."""
+_WORK = "upgrade"
+"""In the data directory, meanwhile: a cache of the objects."""
+_ENDED = "upgrade/ended"
+"""In the bucket: an upgrade into it has come to its end."""
+_PASSES = 2
+"""What was changed since an earlier run is copied anew, once."""
+
+
+class UpgradeFailed(PipelineError):
+    """It was not made; the sentence says why."""
+
+
+class Upgrade:
+    """Of the node with ``settings``, which are those that it is to have in the cluster. ``told`` is called with what is
+    being done, and how many bytes of how many are."""
+
+    def __init__(self, settings: Settings, throttle: Throttle, told: Callable[[str, int, int], object]) -> None:
+        self._settings = settings
+        self._throttle = throttle
+        self._told = told
+        self._done = self._total = 0
+        self._step = ""
+
+    async def run(self) -> dict[str, Any]:
+        """Do it, or what is left of it; gives a report. Raises SettingsError, UpgradeFailed and OSError."""
+        _check(self._settings)
+        data = self._settings.data_dir
+        if not await asyncio.to_thread(data.is_dir):
+            raise UpgradeFailed(f"there is no directory {data}")
+        try:
+            async with AsyncExitStack() as stack:
+                directory = await asyncio.to_thread(DataDirectory, data)
+                stack.callback(directory.release)
+                return await self._run(stack, directory)
+        except (StoreError, SqlFailed, TablesDiffer, CopyFailed) as error:
+            raise UpgradeFailed(str(error)) from error
+
+    async def _run(self, stack: AsyncExitStack, directory: DataDirectory) -> dict[str, Any]:
+        self._begin("looking at what is there")
+        marked = await asyncio.to_thread(databases.told_by, directory.cluster)
+        if marked and (directory.path / ASIDE / directory.backend.name).is_dir():
+            # All else was done before. Without node.db this was, too, and what lies there is the cluster's node's.
+            if directory.database.exists():
+                await asyncio.to_thread(self._set_aside, directory)
+            return {"cluster_id": marked, "finished": True}
+        if not directory.database.exists():
+            raise UpgradeFailed(f"{directory.path} has no node.db: it is not the directory of a node by itself")
+        if not (directory.backend / "wal").is_dir():
+            raise UpgradeFailed(f"{directory.backend} has no log on disk (wal), which is what goes into objects")
+        state = directory.backend / STATE_FILE
+        if not state.exists():
+            raise UpgradeFailed(f"{state} is missing: the node's streams are not its own")
+        lock = await asyncio.to_thread(hold_state, directory.backend)
+        stack.callback(lock.release)
+        with upgrade_metadata.opened(self._settings, directory, state) as metadata:
+            if marked not in ("", metadata.cluster_id):
+                raise UpgradeFailed(f"{directory.path} says that it is of cluster {marked}, and is not")
+            if await self._is_switched(metadata, marked):
+                report: dict[str, Any] = {"cluster_id": metadata.cluster_id}
+            else:
+                report = await self._copy(directory, metadata)
+                self._begin("naming the cluster")
+                name = f"{metadata.cluster_id}\n".encode()
+                await asyncio.to_thread(write_file_durably, Files(), directory.cluster, [name])
+                self._begin("switching")
+                await asyncio.to_thread(upgrade_metadata.switch, self._settings, metadata.cluster_id)
+        self._begin("setting aside")
+        root = Bucket(self._settings.sbp.objects)
+        await asyncio.to_thread(root.write_once, _ENDED, metadata.cluster_id.encode(), PATIENCE)
+        await asyncio.to_thread(self._set_aside, directory)
+        self._begin("done")
+        return {**report, "finished": True}
+
+    async def _is_switched(self, metadata: Metadata, marked: str) -> bool:
+        """Whether an earlier run has come so far that the metadata counts. Raises UpgradeFailed where database or
+        bucket are another cluster's."""
+        settings = self._settings
+        there = await asyncio.to_thread(upgrade_metadata.cluster_there, settings)
+        if there is not None:
+            if there == metadata.cluster_id == marked:
+                return True
+            whose = f"cluster {there}" if there else "a cluster"
+            raise UpgradeFailed(f"cluster.database has the metadata of {whose} already: give it an empty database")
+        root = Bucket(settings.sbp.objects)
+        ended = await asyncio.to_thread(root.read_once, _ENDED)
+        if ended is not None:
+            raise UpgradeFailed(
+                f"{settings.sbp.objects} has the data of cluster {ended.decode()}, which is complete, and its metadata "
+                "is not in cluster.database: give the upgrade an empty bucket or prefix, or the cluster's database"
+            )
+        return False
+
+    # --- data
+
+    async def _copy(self, directory: DataDirectory, metadata: Metadata) -> dict[str, Any]:
+        async with AsyncExitStack() as stack:
+            sources = []
+            for path in [directory.backend, *sorted(directory.path.glob("sbp-*/"))]:
+                source = await open_store(path, StoreOptions(evacuate_below=0.0))
+                stack.callback(source.close)
+                if source.placement_driver not in ("", metadata.placement_driver):
+                    raise UpgradeFailed(f"{path} belongs to placement driver {source.placement_driver}")
+                if source.server_id >= 0:
+                    sources.append(source)
+            if not sources:
+                raise UpgradeFailed(f"{directory.backend} has never been served: there is nothing to be taken along")
+            work = directory.path / _WORK
+            report = await self._copy_data(sources, metadata, work)
+            self._begin("copying metadata")
+            servers = [source.server_id for source in sources]
+
+            def tell(table: str) -> None:
+                self._told(f"copying metadata, table {table}", 0, 0)
+
+            found = await asyncio.to_thread(upgrade_metadata.make, self._settings, metadata, servers, tell)
+            await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
+        tables = {name: digest.rows for name, digest in found.items() if digest.rows}
+        return {"cluster_id": metadata.cluster_id, **report, "rows": tables}
+
+    async def _copy_data(self, sources: Sequence[Store], metadata: Metadata, work: Path) -> dict[str, Any]:
+        copied = 0
+
+        def moved(size: int) -> None:
+            nonlocal copied
+            copied += size
+            self._progress(size)
+
+        wrong: dict[int, str] = {}
+        for _ in range(_PASSES):
+            async with AsyncExitStack() as stack:
+                target = await self._target(stack, sources, metadata, work)
+                copy = StoreCopy(sources, target, self._pace, moved)
+                copy.check()
+                for stream_id in wrong:
+                    await copy.forget(stream_id)
+                self._begin("copying data", copy.bytes)
+                try:
+                    await copy.run()
+                except CopyFailed as error:
+                    raise self._named(metadata, error) from error
+            async with AsyncExitStack() as stack:
+                # With an empty cache: what is compared is what lies in the bucket.
+                target = await self._target(stack, sources, metadata, work)
+                copy = StoreCopy(sources, target, self._pace, moved)
+                self._begin("comparing", copy.bytes)
+                wrong, entries = await self._compare(copy, target, metadata)
+            if not wrong:
+                ranges = copy.ranges
+                streams = len({key[0] for key in ranges})
+                found = {"streams": streams, "ranges": len(ranges), "entries": entries, "bytes": copy.bytes}
+                return {**found, "copied_bytes": copied}
+        stream_id, why = min(wrong.items())
+        name = upgrade_metadata.partition_of(metadata, stream_id)
+        raise UpgradeFailed(f"the copy of {name} is not what was copied: {why}")
+
+    async def _target(self, stack: AsyncExitStack, sources: Sequence[Store], metadata: Metadata, work: Path) -> Store:
+        await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
+        options = backend.store_options(self._settings.sbp)
+        target = await open_store(work, replace(options, cluster_id=sources[0].cluster_id, retention_bytes=None))
+        stack.callback(target.close)
+        await asyncio.to_thread(target.assign_placement_driver, metadata.placement_driver)
+        await asyncio.to_thread(target.assign_server_id, sources[0].server_id)
+        return target
+
+    async def _pace(self, size: int) -> None:
+        await asyncio.to_thread(self._throttle.take, size)
+
+    async def _compare(self, copy: StoreCopy, target: Store, metadata: Metadata) -> tuple[dict[int, str], int]:
+        """What is wrong with streams of the copy, and how many entries were compared."""
+        wrong = dict.fromkeys(copy.strangers(), "the source has none")
+        entries = 0
+        for key, held in copy.ranges.items():
+            if key[0] in wrong:
+                continue
+            if why := copy.differs(held):
+                wrong[key[0]] = f"range {key[1]} {why}"
+                continue
+            if key not in target.ranges:
+                continue
+            try:
+                here = await self._digests(held)
+            except CopyFailed as error:
+                raise self._named(metadata, error) from error
+            try:
+                there = await self._digests(Held(target, target.ranges[key]), told=False)
+            except CopyFailed as error:
+                wrong[key[0]] = str(error)
+                continue
+            entries += sum(block.count for block in here.values())
+            for found in differences(here, there):
+                wrong[key[0]] = f"range {key[1]}, entries from offset {found.start} on: {found.reason}"
+                break
+        return wrong, entries
+
+    async def _digests(self, held: Held, *, told: bool = True) -> dict[int, BlockDigest]:
+        digester = Digester(())
+        async for entries in read_range(held):
+            offsets = np.fromiter((entry.base_offset for entry in entries), np.int64, len(entries))
+            hashes = np.fromiter((_hash(entry.prefix, entry.payload) for entry in entries), np.uint64, len(entries))
+            digester.add_hashes(offsets, hashes)
+            if told:
+                self._progress(sum(entry.size for entry in entries))
+        return digester.blocks
+
+    @staticmethod
+    def _named(metadata: Metadata, error: CopyFailed) -> UpgradeFailed:
+        if error.stream_id < 0:
+            return UpgradeFailed(str(error))
+        return UpgradeFailed(f"{upgrade_metadata.partition_of(metadata, error.stream_id)}: {error}")
+
+    # --- the end
+
+    @staticmethod
+    def _set_aside(directory: DataDirectory) -> None:
+        """What the node had alone; ``node.db``, without which it is no node by itself, goes last."""
+        aside = directory.path / ASIDE
+        aside.mkdir(exist_ok=True)
+        stores = sorted(path.name for path in directory.path.glob("sbp-*/"))
+        others = (f"{directory.database.name}{suffix}" for suffix in ("-wal", "-shm", "-reserve", "-opening"))
+        for names in ((directory.backend.name, *stores, *others), (directory.database.name,)):
+            for name in names:
+                if (directory.path / name).exists():
+                    (directory.path / name).rename(aside / name)
+            for path in (aside, directory.path):
+                Files().sync_directory(path)
+
+    # --- progress
+
+    def _begin(self, step: str, total: int = 0) -> None:
+        self._step, self._done, self._total = step, 0, total
+        self._told(step, 0, total)
+
+    def _progress(self, size: int) -> None:
+        self._done += size
+        self._told(self._step, self._done, self._total)
+
+
+def _hash(prefix: Any, payload: Any) -> int:
+    found = xxhash.xxh3_64(prefix)
+    found.update(payload)
+    return found.intdigest()
+
+
+def _check(settings: Settings) -> None:
+    """Raises SettingsError where these are no settings of a cluster's node that can take over."""
+    if not settings.cluster.database:
+        raise SettingsError("cluster.database is not set: the PostgreSQL that the metadata is to go to")
+    if settings.sbp.mode != "embedded" or settings.sbp.durability != "object" or not settings.sbp.objects:
+        raise SettingsError("the data is to go into objects: set sbp.durability=object and sbp.objects")

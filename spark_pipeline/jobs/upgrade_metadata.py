@@ -1,0 +1,146 @@
+"""The metadata of a single node, and the state of its placement driver, on their way into a cluster's PostgreSQL.
+
+They are copied into schemas of other names, compared, and made ready for a cluster. Nobody looks there until both get
+their names in one transaction (:func:`switch`): a node finds nothing, or all of it. What a run left half made the next
+one drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from hashlib import blake2b
+from pathlib import Path
+
+from msgspec import Struct
+
+from bridges.catalog import front_tables
+from bridges.catalog.counters import identify
+from bridges.catalog.sql import Connection
+from bridges.cluster import tables as cluster_tables
+from bridges.node import databases
+from bridges.node.config import Settings
+from bridges.node.data_dir import DataDirectory
+from sbp_back.errors import StoreError
+from sbp_back.placement_driver import sql_state
+from sbp_back.placement_driver.sql_state import SqlTransaction
+from sbp_back.sql import copying
+from sbp_back.sql.copying import Digest
+from sbp_back.sql.engine import Engine
+from sbp_back.sql.schemas import Schemas
+
+
+class Metadata(Struct):
+    """Both databases of a single node, open."""
+
+    node: Engine
+    state: Engine
+    cluster_id: str
+    placement_driver: str
+
+
+class Names(Struct, frozen=True):
+    """Of the schemas in which metadata is made."""
+
+    node: str
+    state: str
+
+    @classmethod
+    def of(cls, cluster_id: str) -> Names:
+        """Those of a cluster's: two that are made at the same time are not in each other's way."""
+        whose = blake2b(cluster_id.encode(), digest_size=8).hexdigest()
+        return cls(f"{databases.SCHEMA}_upgrade_{whose}", f"{sql_state.SCHEMA}_upgrade_{whose}")
+
+
+@contextmanager
+def opened(settings: Settings, directory: DataDirectory, state: Path) -> Iterator[Metadata]:
+    """Those in ``directory``, with the placement driver's in the file ``state``, up to date. Raises StoreError: they
+    are damaged, of another version, or not of one another."""
+    with ExitStack() as stack:
+        node = _open(stack, databases.in_file(settings, directory))
+        pd = _open(stack, sql_state.in_sqlite(state))
+        copying.run(node, lambda connection: _bring_up(connection, settings))
+        cluster_id = copying.run(node, identify)
+        identity = _one(node, "SELECT identity FROM placement_driver")
+        placement_driver = _one(pd, "SELECT value FROM identity")
+        if not placement_driver:
+            raise StoreError(f"{state} has lost its identity: restore a backup")
+        if identity not in ("", placement_driver):
+            raise StoreError(
+                f"the topics of {directory.path} are in placement driver {identity}, somewhere else (sbp.mode, "
+                f"sbp.pd), and not in its own, {placement_driver}: only what a node keeps itself can be taken along"
+            )
+        yield Metadata(node, pd, cluster_id, placement_driver)
+
+
+def _open(stack: ExitStack, engine: Engine) -> Engine:
+    engine.open()
+    stack.callback(engine.close)
+    return engine
+
+
+def _bring_up(connection: Connection, settings: Settings) -> None:
+    for kind in settings.fronts:
+        front_tables.migrate(connection, kind.name, kind.migrations)
+    known = {kind.name for kind in settings.fronts}
+    for (front,) in connection.execute("SELECT front FROM front_versions ORDER BY front").fetchall():
+        if front not in known:
+            raise StoreError(
+                f"front {front} has tables in the node's database and is not installed here: install it, so that they "
+                "can be taken along"
+            )
+
+
+def _one(engine: Engine, query: str) -> str:
+    row = copying.run(engine, lambda connection: connection.execute(query).fetchone())
+    return "" if row is None else str(row[0])
+
+
+def partition_of(metadata: Metadata, stream_id: int) -> str:
+    """What people call a stream."""
+    query = "SELECT topic, idx FROM partitions WHERE stream_id = ?"
+    row = copying.run(metadata.node, lambda connection: connection.execute(query, (stream_id,)).fetchone())
+    return f"stream {stream_id}" if row is None else f"partition {row[1]} of topic {row[0]}"
+
+
+def make(
+    settings: Settings, metadata: Metadata, servers: Sequence[int], told: Callable[[str], object]
+) -> dict[str, Digest]:
+    """Copy everything, compare it, and make it that of a cluster without members, in which the first of the range
+    ``servers`` has what all have. Gives what was found of each table. Blocks. Raises StoreError, TablesDiffer and
+    SqlFailed."""
+    url, names = settings.cluster.database, Names.of(metadata.cluster_id)
+    Schemas(url).drop(names.node, names.state)
+    with ExitStack() as stack:
+        node = _open(stack, databases.in_postgres(url, names.node))
+        state = _open(stack, sql_state.in_postgres(url, names.state))
+        copying.run(node, lambda connection: _bring_up(connection, settings))
+        found = copying.copy(metadata.node, node, told)
+        found |= {f"placement driver's {name}": one for name, one in copying.copy(metadata.state, state, told).items()}
+
+        def ready(connection: Connection) -> None:
+            cluster_tables.empty(connection)
+            databases.take_over(connection, [settings.node.id], settings.node.id)
+
+        def gather(connection: Connection) -> None:
+            for server_id in servers[1:]:
+                SqlTransaction(connection).adopt_server(server_id, servers[0])
+
+        copying.run(node, ready)
+        copying.run(state, gather)
+    return found
+
+
+def switch(settings: Settings, cluster_id: str) -> None:
+    """What was made is the cluster's metadata from now on. Blocks. Raises StoreError: it is known not to be, or not
+    known."""
+    names = Names.of(cluster_id)
+    Schemas(settings.cluster.database).rename({names.node: databases.SCHEMA, names.state: sql_state.SCHEMA})
+
+
+def cluster_there(settings: Settings) -> str | None:
+    """The cluster whose metadata the database has; None where there is none, empty where that is not said."""
+    schemas = Schemas(settings.cluster.database)
+    if not (schemas.exists(databases.SCHEMA) or schemas.exists(sql_state.SCHEMA)):
+        return None
+    return schemas.cluster_of(databases.SCHEMA)
