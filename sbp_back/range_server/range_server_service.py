@@ -50,6 +50,10 @@ def recover_store(data_dir: Path, options: StoreOptions) -> Store:
         from sbp_back.range_server.object_log.object_store import ObjectStore  # few nodes have one
 
         return ObjectStore.open(data_dir, options)
+    if options.moves:
+        from sbp_back.range_server.object_log.offload_store import OffloadStore
+
+        return OffloadStore.open(data_dir, options)
     return Store.open(data_dir, options)
 
 
