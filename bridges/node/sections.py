@@ -124,8 +124,9 @@ class SbpSettings(Section):
     )
     objects: str = setting(
         "",
-        description="Where objects are kept, with durability object or, of what is more than sbp.local_bytes, fsync: s3://BUCKET/PREFIX, gs://, az://, file:///DIRECTORY (for tests: not "
-        "flushed). Credentials and endpoint come from the environment, as AWS_ENDPOINT_URL.",
+        description="Where objects are kept, with durability object, or with fsync what is beyond sbp.local_bytes: "
+        "s3://BUCKET/PREFIX, gs://, az://, file:///DIRECTORY (for tests: not flushed). Credentials and endpoint come "
+        "from the environment, as AWS_ENDPOINT_URL.",
     )
     object_log: str = setting(
         "0",

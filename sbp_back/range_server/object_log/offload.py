@@ -85,6 +85,8 @@ class Offload(RangeWriter):
         self._number = max((one.number for one in facts.values()), default=0)
         self._written = names.written
         """Number of the newest index."""
+        self._former = ""
+        """The index before it, if this start has seen it."""
         self._doomed = Doomed()
         self._runs: deque[Run] = deque()
         """What the oldest segments have."""
@@ -216,7 +218,6 @@ class Offload(RangeWriter):
 
     def _ended(self, stored: StoredRange, segment: Segment | None) -> None:
         if segment is None:
-            # All is looked at again, when the pause is over.
             self._runs.clear()
             self._passed.clear()
         else:
@@ -280,7 +281,9 @@ class Offload(RangeWriter):
             for segment, rows in zip(made, result, strict=True):
                 rebind(segment, rows)
             self._next_at = time.monotonic() + log.options.object_index_seconds
-            self._give_up(self._bucket, [former.key] if former.key else [])
+            # One former index stays, in case the newest is damaged; nothing waits for what is before it.
+            self._doomed.add(self._bucket, [self._former] if self._former else [], number - 1)
+            self._former = former.key
             for segment in dead:
                 self._forget(segment)
             self._freed()
@@ -362,6 +365,9 @@ class Offload(RangeWriter):
     # --- a store that fails
 
     def _failed(self, error: Exception) -> None:
+        # All is looked at again, when the pause is over.
+        self._runs.clear()
+        self._passed.clear()
         self._note_error(error)
         if isinstance(error, DamagedError):
             logger.error("what is damaged stays on the disk: %s", error)
