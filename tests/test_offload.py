@@ -132,7 +132,7 @@ def test_old_data_is_read_by_all_protocols_from_objects_and_a_store_that_is_away
         write_kafka(node, "flights", expected[-10:])
 
         # The store is away: who wants what lies there waits, and nobody else does.
-        bucket = tmp_path / "store" / "bucket"
+        bucket = next((tmp_path / "store").glob("**/disks"))
         moved = metric(node, "anabranch_store_moved_bytes")
         bucket.rename(bucket.with_name("away"))
         bucket.write_bytes(b"")
