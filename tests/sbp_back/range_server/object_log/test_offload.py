@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.range_server.object_log.doomed import Doomed
 from sbp_back.range_server.object_log.offload_store import OffloadStore
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.range_server.store.checkpoint import checkpoint_files
@@ -29,6 +30,7 @@ from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_b
 from tests.sbp_back.range_server.store.test_store_model import StoreMachine
 
 __all__ = ["quick_pauses"]
+pytestmark = pytest.mark.slow
 
 
 def moving(bucket: Path, **changes: object) -> StoreOptions:
@@ -532,6 +534,19 @@ async def test_what_is_trimmed_or_deleted_goes_after_a_while_and_not_before(tmp_
     assert before <= there(bucket)
     driver.reopen(moving(bucket))
     await until(lambda: not moved_files(bucket))
+    driver.close()
+
+
+async def test_without_a_time_of_grace_it_would_go_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ripe = Doomed.ripe
+    monkeypatch.setattr(Doomed, "ripe", lambda self, index, _grace: ripe(self, index, 0.0))
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket, object_grace_seconds=1000.0))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    before = there(bucket)
+    await driver.trim(1, 60)
+    await until(lambda: not before <= there(bucket))
     driver.close()
 
 
