@@ -93,6 +93,7 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
         object_linger_seconds=sbp.object_linger_ms / 1000,
         object_cache_bytes=sbp.object_cache_bytes,
         object_range_bytes=sbp.object_range_bytes,
+        local_bytes=None if sbp.local_bytes < 0 else sbp.local_bytes,
         group_max_bytes=sbp.group_max_bytes,
         retention_bytes=None if sbp.retention_bytes < 0 else sbp.retention_bytes,
         low_water_bytes=None if sbp.low_water_bytes < 0 else sbp.low_water_bytes,

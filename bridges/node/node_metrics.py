@@ -369,6 +369,8 @@ _STORE_VALUES = {
     "segments": "Files of the log.",
     "log_bytes": "Bytes of those files up to the end of their data.",
     "live_bytes": "Bytes of batches that can still be read.",
+    "moved_bytes": "Of these, bytes that lie in objects and no more on the disk.",
+    "moving_fails": "1 while old data cannot be moved to objects, and stays on the disk.",
     "disk_free": "Free bytes of the file system.",
     "disk_full": "1 while appends are refused for want of space.",
     "flush_seconds_max": "Longest flush so far.",

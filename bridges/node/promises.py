@@ -54,10 +54,12 @@ def of_placement_driver() -> list[Limit]:
 def _stored(sbp: SbpSettings, whose: str) -> Iterator[Limit]:
     if sbp.durability == "object":
         yield Limit(_OBJECTS)
-        if sbp.objects.startswith("file:"):
-            yield Limit(f"objects are files ({sbp.objects}) that nothing flushes: for tests", chosen=True)
     else:
         yield Limit(_ONE_COPY.format(whose))
+    if sbp.durability == "fsync" and sbp.objects:
+        yield Limit("old data is in objects only, and what finds it there is on the disk: it is no copy of the log")
+    if sbp.durability != "os" and sbp.objects.startswith("file:"):
+        yield Limit(f"objects are files ({sbp.objects}) that nothing flushes: for tests", chosen=True)
     if sbp.durability == "os":
         yield Limit(_OS, chosen=True)
     if sbp.retention_bytes >= 0:

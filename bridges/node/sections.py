@@ -135,13 +135,14 @@ class SbpSettings(Section):
     )
     objects: str = setting(
         "",
-        description="Where objects are kept: s3://BUCKET/PREFIX, gs://, az://, file:///DIRECTORY (for tests: not "
-        "flushed). Credentials and endpoint come from the environment, as AWS_ENDPOINT_URL.",
+        description="Where objects are kept, with durability object, or with fsync what is beyond sbp.local_bytes: "
+        "s3://BUCKET/PREFIX, gs://, az://, file:///DIRECTORY (for tests: not flushed). Credentials and endpoint come "
+        "from the environment, as AWS_ENDPOINT_URL.",
     )
     object_log: str = setting(
         "0",
-        description="Name of this range server's log in sbp.objects: those that share a bucket need one each, and keep "
-        "it. A server whose log was adopted by another begins a new one below the same name.",
+        description="Name of what is this range server's in sbp.objects: those that share a bucket need one each, and "
+        "keep it. A server whose log was adopted by another begins a new one below the same name.",
     )
     object_linger_ms: Duration = setting(
         50,
@@ -152,15 +153,20 @@ class SbpSettings(Section):
     object_cache_bytes: Size = setting(
         4 * 1024**3,
         ge=3 * 1024**2,
-        description="With durability object: disk space for what was lately written or read; at least three times "
-        "sbp.segment_bytes.",
+        description="With objects: disk space for what was lately written there or read; with durability object at "
+        "least three times sbp.segment_bytes.",
     )
     object_range_bytes: Size = setting(
         64 * 1024**2,
         ge=64 * 1024,
         le=512 * 1024**2,
-        description="With durability object: what was written among other partitions' data is written again as objects "
-        "of one partition's, of about this size.",
+        description="With objects: what was written among other partitions' data is written again as objects of one "
+        "partition's, of about this size.",
+    )
+    local_bytes: SizeOrNone = setting(
+        -1,
+        description="With durability fsync and sbp.objects: so much of the log stays on the disk, and what is older is "
+        "moved to objects; -1: all stays.",
     )
     segment_bytes: Size = setting(256 * 1024**2, ge=1024**2, description="Size of the store's write-ahead files.")
     group_max_bytes: Size = setting(
@@ -168,7 +174,8 @@ class SbpSettings(Section):
     )
     retention_bytes: SizeOrNone = setting(
         -1,
-        description="Most bytes of all topics on disk; beyond it the oldest data is dropped; -1: no bound.",
+        description="Most bytes of all topics, on disk and in objects; beyond it the oldest data is dropped; -1: no "
+        "bound.",
     )
     max_connections: int = setting(
         2_000, ge=1, description="Most connections of each listener for SBP at the same time."

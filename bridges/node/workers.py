@@ -78,6 +78,7 @@ def settings_of(
         sbp=replace(
             sbp,
             retention_bytes=sbp.retention_bytes if sbp.retention_bytes < 0 else sbp.retention_bytes // count,
+            local_bytes=sbp.local_bytes if sbp.local_bytes < 0 else sbp.local_bytes // count,
             object_log=object_log(sbp.object_log, number),
             object_cache_bytes=max(3 * sbp.segment_bytes, sbp.object_cache_bytes // count),
         ),

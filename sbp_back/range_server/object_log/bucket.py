@@ -236,9 +236,10 @@ class Bucket:
         listed = self.list_again(f"log/{incarnation:016x}/", PATIENCE)
         return {int(key.rpartition("/")[2], 16): size for key, size in listed.items()}
 
-    def put_again(self, key: str, content: Buffer, seconds: float) -> None:
-        """Put an object whose name nobody else uses. Raises ``OSError`` when that is not done after ``seconds``."""
-        again(lambda: self.put_if_absent(key, content), seconds)
+    def put_again(self, key: str, content: Buffer, seconds: float) -> bool:
+        """Put an object whose name nobody else uses. Whether the last try has done it, or one before, whose answer was
+        lost. Raises ``OSError`` when that is not done after ``seconds``."""
+        return again(lambda: self.put_if_absent(key, content), seconds)
 
     def list_again(self, prefix: str, seconds: float) -> dict[str, int]:
         """As :meth:`list`. Raises ``OSError`` when there is no answer for ``seconds``."""

@@ -25,7 +25,7 @@ from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.content import decode, key_of
 from sbp_back.range_server.object_log.range_object import RangeObject
 from sbp_back.range_server.store.idxfile import SegmentIndex, load_index
-from sbp_back.range_server.store.segment import Segment, segment_path
+from sbp_back.range_server.store.segment import OpenSegments, Segment, segment_path
 from sbp_back.wire.frame import crc32
 from sbp_back.wire.model import Buffer
 
@@ -42,7 +42,6 @@ _FETCHES = 8
 _SPACE_BITS = 48
 """A log has positions below this power of two."""
 _PATIENCE = 10.0
-"""Seconds for which a store that does not answer is asked again for one object."""
 
 
 class _Place(Struct):
@@ -144,7 +143,7 @@ class CachedSegment:
             self._write(place, [self._fetched(place)])
 
     def _fetched(self, place: _Place) -> Buffer:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + self._cache.patience
         waits = pauses()
         damaged = False
         while True:
@@ -216,11 +215,14 @@ class RangeSegment(CachedSegment):
 class Cache:
     """The files of all segments in ``directory``; what an earlier process left there is removed."""
 
-    def __init__(self, directory: Path, files: Files) -> None:
+    def __init__(self, directory: Path, files: Files, first: int = 0, patience: float = _PATIENCE) -> None:
+        """Positions of ranges' objects begin behind ``first`` logs' on this disk. ``patience``: seconds for which a
+        store that does not answer is asked again for one object."""
         self.directory = directory
         self.files = files
+        self.patience = patience
         self.closed = False
-        self._spaces = count()
+        self._spaces = count(first)
         self._range_at = self.space()
         self._making = threading.Lock()
         self.counted: Callable[[int], None] = lambda _change: None
@@ -313,6 +315,18 @@ class Cache:
         """Nothing is fetched any more."""
         self.closed = True
         self._pool.shutdown(cancel_futures=True)
+
+
+def shrink(opened: OpenSegments, segments: Sequence[Segment], held: int, most: int) -> None:
+    """Of ``segments`` and others are ``held`` bytes in files: what was read the longest ago goes, down to ``most``."""
+    if held <= most:
+        return
+    for segment in opened.oldest_first([one for one in segments if not one.pins]):
+        if held <= most:
+            break
+        held -= source_of(segment).held
+        opened.close(segment)
+        source_of(segment).drop()
 
 
 def range_object(segment: Segment) -> RangeObject | None:

@@ -13,14 +13,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-
-from msgspec import Struct
+from functools import partial
 
 from sbp_back.errors import StoreError, StoreFailed
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
-from sbp_back.range_server.object_log.cache import Cache, range_object, source_of
+from sbp_back.range_server.object_log.cache import Cache, range_object, shrink, source_of
 from sbp_back.range_server.object_log.chain import Chain, Entry
 from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, key_of
+from sbp_back.range_server.object_log.doomed import Doomed, delete
 from sbp_back.range_server.object_log.index_object import (
     Index,
     SegmentFacts,
@@ -42,17 +42,7 @@ from sbp_back.range_server.store.wal_items import Item
 
 logger = logging.getLogger(__name__)
 
-_DELETED_AT_ONCE = 500
 _FENCED = "somebody else has taken over this range server's log: its indexes count no more, and it ends"
-
-
-class _Doomed(Struct):
-    """Objects that no index names from number ``index`` on; ``since``: when that was written."""
-
-    bucket: Bucket
-    keys: list[str]
-    index: int
-    since: float
 
 
 class ObjectUpkeep(Moving):
@@ -84,7 +74,7 @@ class ObjectUpkeep(Moving):
         """How many were written; in the queue of what is to be deleted they are numbered by that."""
         self._keys: list[str] = []
         """The objects of the newest indexes."""
-        self._doomed: list[_Doomed] = []
+        self._doomed = Doomed()
         self._old_rows: list[str] = []
         """Objects with rows that others have taken the place of, since the newest index."""
         self._packing = Packing(log, cache, self._bucket, own.name, background, self._failing, self._doom)
@@ -127,14 +117,8 @@ class ObjectUpkeep(Moving):
         """What was read the longest ago leaves the cache first."""
         log = self._log
         # Groups of the segment behind the active one may be written already.
-        sealed = [segment for segment in log.segments[:-1] if not segment.pins]
         held = sum(source_of(segment).held for segment in log.segments)
-        for segment in log.opened.oldest_first(sealed):
-            if held <= log.options.object_cache_bytes:
-                break
-            held -= source_of(segment).held
-            log.opened.close(segment)
-            source_of(segment).drop()
+        shrink(log.opened, log.segments[:-1], held, log.options.object_cache_bytes)
 
     @staticmethod
     def _weight(segment: Segment) -> int:
@@ -146,7 +130,7 @@ class ObjectUpkeep(Moving):
         new = self._log.next_seq - self._indexed
         if not new and not self._dead() and not self._packing.made:
             # What waits to be deleted waits for one more index.
-            return any(one.index >= self._indexes for one in self._doomed) and time.monotonic() >= self._next_at
+            return self._doomed.wait(self._indexes) and time.monotonic() >= self._next_at
         return new >= self._log.options.object_index_every or time.monotonic() >= self._next_at
 
     def _dead(self) -> list[Segment]:
@@ -196,8 +180,7 @@ class ObjectUpkeep(Moving):
         self._background(work, written)
 
     def _doom(self, bucket: Bucket, keys: list[str]) -> None:
-        if keys:
-            self._doomed.append(_Doomed(bucket, keys, self._indexes, time.monotonic()))
+        self._doomed.add(bucket, keys, self._indexes)
 
     def _snapshot(self) -> Callable[[], tuple[str, list[tuple[Segment, SegmentIndex]]]]:
         """What puts an index of all that is applied now; gives its key, and the rows of segments as files."""
@@ -258,32 +241,20 @@ class ObjectUpkeep(Moving):
     # --- deleting
 
     def _delete(self) -> None:
-        now = time.monotonic()
-        grace = self._log.options.object_grace_seconds
-        ripe = [one for one in self._doomed if one.index < self._indexes and one.since + grace <= now]
+        ripe = self._doomed.ripe(self._indexes, self._log.options.object_grace_seconds)
         if not ripe:
             return
         self._busy = True
 
-        def delete() -> int:
-            count = 0
-            for one in ripe:
-                while one.keys:
-                    some = one.keys[-_DELETED_AT_ONCE:]
-                    one.bucket.delete(some)
-                    del one.keys[-len(some) :]
-                    count += len(some)
-            return count
-
         def deleted(result: int | OSError) -> None:
             self._busy = False
-            self._doomed = [one for one in self._doomed if one.keys]
+            self._doomed.forget()
             if isinstance(result, OSError):
                 self._failing("deleting objects", result)
             else:
                 logger.info("%d objects of log %s are deleted, nothing of them can be read", result, self._own.name)
 
-        self._background(delete, deleted)
+        self._background(partial(delete, ripe), deleted)
 
     def _tidy(self) -> None:
         """Find what earlier incarnations have left: by listing, once."""

@@ -51,9 +51,9 @@ class RangeObject(Value, frozen=True, array_like=True):
         return max(self.end - self.first, self.size) < 1 << 31
 
 
-def new_key(stream_id: int, index: int, first: int) -> str:
-    """A name that no other object has, or will have."""
-    return f"{PREFIX}{stream_id:016x}-{index:08x}/{first:016x}-{os.urandom(UNIQUE_BYTES).hex()}"
+def new_key(stream_id: int, index: int, first: int, origin: str = "") -> str:
+    """A name that no other object has, or will have; ``origin``: who writes it."""
+    return f"{PREFIX}{stream_id:016x}-{index:08x}/{first:016x}-{origin}{os.urandom(UNIQUE_BYTES).hex()}"
 
 
 def sparse_index(first: int, points: Iterable[tuple[int, int]]) -> bytes:

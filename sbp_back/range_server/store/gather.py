@@ -119,6 +119,7 @@ class Gather:
         "_ranges",
         "_rows",
         "_spans",
+        "_unreachable",
         "damaged",
         "parts",
         "segments",
@@ -135,6 +136,8 @@ class Gather:
         self._rows: list[Row] = []
         self._spans: list[_Span] = []
         self._at = 0
+        self._unreachable: OSError | None = None
+        """Why what is not on this disk cannot be had for now."""
         self.size = 0
         """Bytes of all entries."""
         self.damaged = 0
@@ -155,6 +158,12 @@ class Gather:
         if len(spans) > _SHORT_SPANS or len(self._rows) > _SHORT_ROWS:
             return False
         return sum([span.end - span.begin for span in spans]) <= _LONG_BYTES
+
+    @property
+    def far(self) -> bool:
+        """Whether the next step reads what is not on this disk."""
+        spans = self._spans[self._at :] if self.whole else self._spans[self._at : self._at + 1]
+        return any(span.segment.lacks(span.begin, span.end) for span in spans)
 
     # --- planning
 
@@ -245,10 +254,11 @@ class Gather:
             size = span.end - span.begin
             buffers = self._buffers(span)
             if not cached:
-                size = self._read(span, buffers)
+                size = self._read_far(span, buffers) if span.segment.source is not None else self._read(span, buffers)
             elif size > _LONG_BYTES or not self._read_cached(span, buffers):
                 return Step.COLD
-            self._check(span, size)
+            if size >= 0:
+                self._check(span, size)
             self._at += 1
             if not self.whole:
                 break
@@ -281,10 +291,22 @@ class Gather:
         except BlockingIOError:
             return False
 
+    def _read_far(self, span: _Span, buffers: list[memoryview]) -> int:
+        """What may have to be fetched: -1 where that is not possible, which costs those only who want it."""
+        try:
+            if self._unreachable is not None and span.segment.lacks(span.begin, span.end):
+                raise self._unreachable
+            span.segment.bring(span.begin, span.end)
+        except OSError as error:
+            self._unreachable = error
+            for row in span.rows:
+                self._fail(self.parts[row[1]], error)
+            return -1
+        return self._read(span, buffers)
+
     def _read(self, span: _Span, buffers: list[memoryview]) -> int:
         """Bytes read: fewer than those of the span only at the end of the file."""
         got = 0
-        span.segment.bring(span.begin, span.end)
         while buffers:
             more = self._files.scatter(span.segment.fd, buffers, span.begin + got)
             if more <= 0:
@@ -332,17 +354,22 @@ class Gather:
     def fail(self, why: object) -> None:
         """What is not read yet cannot be."""
         for part in self.parts:
-            name = f"range {part.index} of stream {part.stream_id}"
-            part.error = part.error or StoreError(f"{name} cannot be read: {why}")
+            self._fail(part, why)
+
+    @staticmethod
+    def _fail(part: Part, why: object) -> None:
+        name = f"range {part.index} of stream {part.stream_id}"
+        part.error = part.error or StoreError(f"{name} cannot be read: {why}")
 
 
 class Gathers:
     """All gatherings under way. Owned by the event loop.
 
-    ``hand_over`` has something called on the loop, from any thread; ``report`` is told what callbacks raise.
+    ``hand_over`` has something called on the loop, from any thread; ``report`` is told what callbacks raise. ``far``
+    reads what is not on this disk, where others do not wait for it.
     """
 
-    __slots__ = ("_closed", "_hand_over", "_log", "_loop", "_pool", "_report", "_running", "_waiting")
+    __slots__ = ("_closed", "_far", "_hand_over", "_log", "_loop", "_pool", "_report", "_running", "_waiting")
 
     def __init__(
         self,
@@ -350,9 +377,11 @@ class Gathers:
         pool: Executor,
         hand_over: Callable[[Callable[[], None]], None],
         report: Callable[[Exception], None],
+        far: Executor | None = None,
     ) -> None:
         self._log = log
         self._pool = pool
+        self._far = far
         self._hand_over = hand_over
         self._report = report
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -433,7 +462,8 @@ class Gathers:
 
     def _to_thread(self, gather: Gather, done: GatherDone) -> None:
         self._log.stats.reads_from_disk += 1
-        self._pool.submit(self._read_on, gather, done)
+        pool = self._far if self._far is not None and gather.far else self._pool
+        pool.submit(self._read_on, gather, done)
 
     def _read_on(self, gather: Gather, done: GatherDone) -> None:
         """Take the next step on a thread of the pool, which others want, too."""

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from sbp_back.range_server.store.checkpoint import Kept
 from sbp_back.range_server.store.index import StoreState
-from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.options import MOVED, StoreOptions
 from sbp_back.range_server.store.segment import OpenSegments, Segment
 from sbp_back.range_server.store.stats import StoreStats
 
@@ -36,6 +36,8 @@ class Log:
         """The newest durable checkpoint."""
         self.fallback: Kept | None = None
         """The one before, from which the log could be opened if the newest were damaged."""
+        self.elsewhere: list[Segment] = []
+        """What old entries were moved to, from segments that may be gone: objects of ranges."""
         self.opened = OpenSegments(options.files, options.max_open_segments)
         self.stats = StoreStats()
 
@@ -46,6 +48,10 @@ class Log:
     @property
     def ckpt(self) -> Path:
         return self.directory / "ckpt"
+
+    @property
+    def moved(self) -> Path:
+        return self.directory / MOVED
 
     @property
     def active(self) -> Segment:

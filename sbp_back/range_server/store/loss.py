@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sbp_back.errors import StoreVersionError
 from sbp_back.files import Files, ending, write_all
 from sbp_back.range_server.store.lock import DirectoryLock
-from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.options import MOVED, StoreOptions
 from sbp_back.range_server.store.recovery import ACCEPTED, LOSSES, Recovery
 from sbp_back.range_server.store.store import Store
 from sbp_back.wire.model import Buffer
@@ -91,6 +92,8 @@ def look(directory: Path, options: StoreOptions) -> Loss:
 
     Changes nothing. Raises ``StoreLocked`` while it is in use, ``StoreVersionError``, ``OSError``.
     """
+    if (directory / MOVED).is_dir() and ending(directory / MOVED, ".idx"):
+        raise StoreVersionError(f"old data of {directory} is in object storage: what would be lost cannot be told")
     files = _Looking()
     lock = DirectoryLock(directory, directory / "wal", options)
     try:

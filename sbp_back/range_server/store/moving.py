@@ -178,8 +178,9 @@ class Moving:
         if limit is None or self._trimming:
             return
         # Dead segments are on their way out; counting them would trim more than is needed.
-        total = self._log.active.used + sum(self._weight(s) for s in self._log.segments[:-1] if s.runs)
-        oldest = next((segment for segment in self._log.segments[:-1] if segment.runs), None)
+        segments = [one for one in (*self._log.elsewhere, *self._log.segments[:-1]) if one.runs]
+        total = self._log.active.used + sum(map(self._weight, segments))
+        oldest = next(iter(segments), None)
         if total <= limit or oldest is None:
             return
         ends: dict[int, int] = {}

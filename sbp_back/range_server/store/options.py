@@ -13,6 +13,8 @@ KIB = 1024
 MIB = 1024 * KIB
 OBJECTS = "objects"
 """In a store's directory, where its log is in object storage: what is kept here of it."""
+MOVED = "moved"
+"""In a store's directory, where old data of its log is in object storage: what is known of it."""
 MIN_SEGMENT_BYTES = 64 * KIB
 MAX_SEGMENT_BYTES = 2 * 1024 * MIB
 """Positions inside a segment are kept in 32 bits."""
@@ -52,6 +54,9 @@ class StoreOptions(Struct):
 
     object_mixed_bytes: int = 1024 * MIB
     """So much may lie among others' before ranges get objects that are smaller."""
+
+    local_bytes: int | None = None
+    """With ``fsync`` and ``objects``: what the log has beyond it is moved there, the oldest first; None: nothing is."""
 
     group_max_bytes: int = 8 * MIB
     """A group takes no further append once it is this large (one larger append still makes a group)."""
@@ -115,8 +120,8 @@ class StoreOptions(Struct):
                 raise ValueError("durability 'object' needs to know where the objects are (sbp.objects)")
             if self.object_cache_bytes < 3 * self.segment_bytes:
                 raise ValueError("the cache of objects must have room for three segments")
-            if not 1 <= self.object_range_bytes <= MAX_SEGMENT_BYTES // 2:
-                raise ValueError(f"object_range_bytes must be from 1 to {MAX_SEGMENT_BYTES // 2}")
+        if self.objects and not 1 <= self.object_range_bytes <= MAX_SEGMENT_BYTES // 2:
+            raise ValueError(f"object_range_bytes must be from 1 to {MAX_SEGMENT_BYTES // 2}")
         if self.group_max_bytes < 1 or self.group_max_records < 1:
             raise ValueError("group limits must be positive")
         if not 0.0 <= self.evacuate_below < 1.0:
@@ -125,6 +130,11 @@ class StoreOptions(Struct):
             raise ValueError("evacuate_keep must be at least 1: the segment being written cannot be evacuated")
         if self.cluster_id is not None and len(self.cluster_id.encode()) > 36:
             raise ValueError("cluster_id must be at most 36 bytes of UTF-8")
+
+    @property
+    def moves(self) -> bool:
+        """Whether old data of a log on disk is in object storage, or may get there."""
+        return self.durability == "fsync" and bool(self.objects)
 
     @property
     def durable(self) -> bool:

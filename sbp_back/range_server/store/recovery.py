@@ -17,9 +17,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,6 +48,16 @@ LOSSES = "accepted-losses.json"
 """In the store's directory: what was given up and when, a line of JSON each time."""
 
 
+class MovedRows(Struct):
+    """Entries of a range that readers find in ``segment``, which is none of the log's, since log position ``lsn``.
+    ``created``: where the range was created."""
+
+    segment: Segment
+    rows: SegmentIndex
+    lsn: int
+    created: int
+
+
 class Recovered(Struct):
     """``segments`` in order of their bases, the one to write to last; ``spare`` follows it and has no groups yet."""
 
@@ -69,14 +81,18 @@ class Recovered(Struct):
 
 
 class Recovery:
-    """One run over the files of ``wal`` and ``ckpt``. Raises ``StoreCorrupt``, ``StoreVersionError``, ``OSError``."""
+    """One run over the files of ``wal`` and ``ckpt``; ``moved``: what is not there any more, in the order in which it
+    went. Raises ``StoreCorrupt``, ``StoreVersionError``, ``OSError``."""
 
-    def __init__(self, wal: Path, ckpt: Path, options: StoreOptions, cluster_id: str) -> None:
+    def __init__(
+        self, wal: Path, ckpt: Path, options: StoreOptions, cluster_id: str, moved: Iterable[MovedRows] = ()
+    ) -> None:
         self._wal = wal
         self._ckpt = ckpt
         self._options = options
         self._files: Files = options.files
         self._cluster_id = cluster_id
+        self._moved = deque(moved)
         self._result = Recovered()
         self._floor = 0
         """Everything before this log position was flushed."""
@@ -95,9 +111,13 @@ class Recovery:
             start = checkpoint.lsn
         for segment in segments:
             if checkpoint is not None and segment.base < checkpoint.lsn:
+                # Nothing that lies in a segment from before that position has been found elsewhere since.
+                self._place_moved(min(segment.end, checkpoint.lsn))
                 self._load_rows(segment, checkpoint.lsn)
+        self._place_moved(start)
         number = next((number for number, s in enumerate(segments) if s.end >= start), len(segments))
         self._replay(segments, number, start)
+        self._place_moved(sys.maxsize)
         self._write_again()
         self._finish(segments, checkpoint)
         return result
@@ -235,6 +255,15 @@ class Recovery:
             if writable and run.end == stored.next_offset and stored.end < 0:
                 stored.tail = run
 
+    def _place_moved(self, upto: int) -> None:
+        """Have readers find elsewhere what was moved by a log position, in place of what was written before that."""
+        while self._moved and self._moved[0].lsn <= upto:
+            one = self._moved.popleft()
+            entry = next(iter(one.rows.runs), None)
+            stored = None if entry is None else self._result.state.ranges.get((entry.stream_id, entry.range_index))
+            if stored is not None and stored.created_lsn == one.created:
+                self._place_runs(one.segment, one.rows, writable=False)
+
     # --- groups after the checkpoint
 
     def _replay(self, segments: list[Segment], number: int, start: int) -> None:
@@ -335,6 +364,8 @@ class Recovery:
         return True
 
     def _apply(self, segment: Segment, group: Group) -> bool:
+        if self._moved:
+            self._place_moved(segment.base + group.position)
         try:
             apply_records(self._result.state, segment, group)
         except StoreError as error:

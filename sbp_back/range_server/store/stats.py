@@ -48,6 +48,10 @@ class StoreStats(Struct):
     evacuated_bytes: int = 0
     packed_bytes: int = 0
     """Objects of ranges that were written."""
+    moved_bytes: int = 0
+    """Of ``live_bytes``: what is read from objects, and no more on the disk."""
+    moving_fails: bool = False
+    """Old data cannot be moved to objects for now, and stays on the disk."""
     replacing_bytes: int = 0
     """Entries that were written in the place of others."""
     checkpoints: int = 0

@@ -10,13 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from sbp_back.cycle import cycle_of
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
-from sbp_back.files import is_disk_full, make_directories
+from sbp_back.files import ending, is_disk_full, make_directories
 from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
 from sbp_back.range_server.store.gather import Gather, GatherDone, Gathers
 from sbp_back.range_server.store.idxfile import host_is_supported
@@ -25,7 +25,7 @@ from sbp_back.range_server.store.index import StoredRange, StoredStream
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
 from sbp_back.range_server.store.maintenance import Maintenance, Upkeep, save_checkpoint
-from sbp_back.range_server.store.options import OBJECTS, StoreOptions
+from sbp_back.range_server.store.options import MOVED, OBJECTS, StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.replacing import Replacement
@@ -80,7 +80,7 @@ class Store:
         self._scheduled = False
         """Whether what is in ``_small`` is written at the end of this turn."""
         self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
-        self._gathers = Gathers(log, self._pool, self._hand_over, self._report)
+        self._gathers = self._make_gathers()
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
         self._maintenance = self._make_maintenance()
         self._timer: asyncio.TimerHandle | None = None
@@ -111,10 +111,19 @@ class Store:
     def _make_maintenance(self) -> Upkeep:
         return Maintenance(self._log, self._background, self._submit, self._space_is, self._disk_failing)
 
+    def _make_gathers(self) -> Gathers:
+        return Gathers(self._log, self._pool, self._hand_over, self._report)
+
     # --- life
 
     @classmethod
-    def open(cls, path: Path, options: StoreOptions) -> Store:
+    def _recover(cls, path: Path, options: StoreOptions, lock: DirectoryLock) -> Recovered:
+        if (path / MOVED).is_dir() and ending(path / MOVED, ".idx"):
+            raise StoreVersionError(f"old data of {path} is in object storage: sbp.objects has to say where")
+        return Recovery(path / "wal", path / "ckpt", options, lock.cluster_id).run()
+
+    @classmethod
+    def open(cls, path: Path, options: StoreOptions) -> Self:
         """Lock the directory and recover what is in it, or make a new store. Blocks; run it in a thread.
 
         Raises ``StoreLocked``, ``StoreVersionError``, ``StoreCorrupt``, ``DiskFull``, ``OSError``, and ``ValueError``
@@ -133,7 +142,7 @@ class Store:
         lock = DirectoryLock(path, wal, options)
         try:
             lacking = options.files.probe(wal)
-            recovered = Recovery(wal, ckpt, options, lock.cluster_id).run()
+            recovered = cls._recover(path, options, lock)
             log = Log(path, options, recovered.state, recovered.segments)
             log.next_seq = recovered.seq
             log.newest = recovered.newest
@@ -634,6 +643,9 @@ class Store:
             self.on_failed(failure)
 
     def _background(self, work: Callable[[], T], then: Callable[[T | OSError], None]) -> None:
+        self._on_thread(self._background_thread, work, then)
+
+    def _on_thread(self, pool: Executor, work: Callable[[], T], then: Callable[[T | OSError], None]) -> None:
         def run() -> None:
             result: T | OSError
             try:
@@ -646,7 +658,7 @@ class Store:
             self._hand_over(lambda: self._guarded(lambda: then(result)))
 
         if not self._closed:
-            self._background_thread.submit(run)
+            pool.submit(run)
 
     # --- reading
 

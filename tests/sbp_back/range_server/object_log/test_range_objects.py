@@ -16,7 +16,7 @@ from msgspec import structs
 from sbp_back.awaited import awaited
 from sbp_back.embedded import RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
-from sbp_back.range_server.object_log import object_upkeep, packing
+from sbp_back.range_server.object_log import object_upkeep, range_writer
 from sbp_back.range_server.object_log.cache import PART_BYTES, RangeSegment, range_object
 from sbp_back.range_server.object_log.object_store import ObjectStore
 from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
@@ -294,7 +294,7 @@ async def test_an_object_under_way_does_not_bring_back_what_is_replaced(tmp_path
 async def test_without_asking_whether_rows_are_as_they_were_it_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_is_there", lambda piece: True)
+    monkeypatch.setattr(range_writer, "_is_there", lambda piece: True)
     found, right = await _replaced_while_packed(tmp_path)
     assert found != right
 

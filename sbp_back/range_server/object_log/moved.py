@@ -1,0 +1,179 @@
+"""What is known on a disk of the objects that old data of its log was moved to (docs/storage.md, "Old data in
+objects").
+
+``moved/names`` names them all; it is replaced as a whole, and a part of the log. The same bytes are in the bucket, as
+``disks/NAME/index/…``, before they are on the disk, so that a bucket tells what it holds. The rows of an object are
+``moved/NUMBER.idx``, and ``rows/…`` there, both as an index file. Each start has a number, and puts it into the bucket
+if absent: whoever finds something else there shares the name with another server, or with a copy of its directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
+from sbp_back.files import Files, ending, write_file_durably
+from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
+from sbp_back.range_server.object_log.cache import Cache
+from sbp_back.range_server.object_log.content import UNIQUE_BYTES
+from sbp_back.range_server.object_log.index_object import unpack_crcs
+from sbp_back.range_server.object_log.range_object import RangeObject
+from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, encode_index, load_index
+from sbp_back.range_server.store.recovery import MovedRows
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Buffer
+
+NAMES = "names"
+_VERSION = 1
+
+
+class NotOursError(OSError):
+    """The name in the bucket is used by another server, or another copy of this directory."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__(
+            errno.EPERM,
+            f"{bucket.url} has old data of another range server, or is used by a copy of this one's directory: what "
+            "sbp.object_log names there must be this one's alone",
+        )
+
+
+class Moved(Struct, array_like=True):
+    """An object: the checksums of its parts, where its rows are in the bucket and here, since which position of the log
+    readers find its entries there, and the position at which its range was created."""
+
+    what: RangeObject
+    crcs: bytes
+    rows: str
+    number: int
+    lsn: int
+    created: int
+
+
+class Names(Struct, array_like=True):
+    """``owner``: of the directory; ``start``, ``unique``: of the newest start. ``key``: of this index in the bucket, of
+    number ``written``; empty: it was never put there."""
+
+    owner: bytes
+    start: int = 0
+    unique: bytes = b""
+    written: int = 0
+    key: str = ""
+    objects: list[Moved] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        body = msgspec.msgpack.encode((_VERSION, self))
+        return crc32(body).to_bytes(4, "big") + body
+
+    @property
+    def keys(self) -> set[str]:
+        """All objects in the bucket that are needed."""
+        return {self.key, *(one.what.key for one in self.objects), *(one.rows for one in self.objects)}
+
+
+_decoder = msgspec.msgpack.Decoder(tuple[int, Names])
+
+
+def decode_names(data: Buffer) -> Names:
+    """Raises DecodeError."""
+    view = memoryview(data)
+    if len(view) < 4 or crc32(view[4:]) != int.from_bytes(view[:4], "big"):
+        raise DecodeError("the list of objects is damaged")
+    try:
+        version, names = _decoder.decode(view[4:])
+    except msgspec.MsgspecError as error:
+        raise DecodeError(f"the list of objects makes no sense: {error}") from error
+    if version != _VERSION:
+        raise DecodeError(f"the list of objects is of version {version}, this release reads {_VERSION}")
+    return names
+
+
+def begin(directory: Path, files: Files, bucket: Bucket) -> Names:
+    """What was moved, with the number of a new start, which is on the disk. Raises ``OSError``, ``StoreCorrupt``."""
+    for path in ending(directory, ".tmp"):
+        files.unlink(path)
+    try:
+        names = decode_names((directory / NAMES).read_bytes())
+    except FileNotFoundError:
+        names = Names(os.urandom(UNIQUE_BYTES))
+    except DecodeError as error:
+        names = _fetched(directory, bucket, error)
+    names.start += 1
+    names.unique = os.urandom(UNIQUE_BYTES)
+    write_file_durably(files, directory / NAMES, [names.encode()])
+    known = {f"{one.number:016x}" for one in names.objects}
+    for path in ending(directory, ".idx"):
+        if path.stem not in known:
+            files.unlink(path)
+    return names
+
+
+def _fetched(directory: Path, bucket: Bucket, error: DecodeError) -> Names:
+    """The newest list in the bucket, which is as new as the one on the disk, or by one newer."""
+    try:
+        return decode_names(bucket.get_again(max(bucket.list_again("index/", PATIENCE)), PATIENCE))
+    except (OSError, DecodeError, ValueError) as other:
+        raise StoreCorrupt(f"{directory / NAMES}: {error}; and there is no other in {bucket.url}: {other}") from other
+
+
+def claim(bucket: Bucket, names: Names, seconds: float) -> None:
+    """Make this start the newest one. Raises ``NotOursError``, and ``OSError`` when there is no answer."""
+    mine = names.owner + names.unique
+    if bucket.write_once(_start(names.start), mine, seconds) != mine:
+        raise NotOursError(bucket)
+    check(bucket, names, seconds)
+
+
+def check(bucket: Bucket, names: Names, seconds: float) -> None:
+    """Whether this start is still the newest one. Raises as :func:`claim` does."""
+    try:
+        again(lambda: bucket.get(_start(names.start + 1)), seconds)
+    except FileNotFoundError:
+        return
+    raise NotOursError(bucket)
+
+
+def _start(number: int) -> str:
+    return f"starts/{number:016x}"
+
+
+def encode_rows(one: Moved, columns: list[RunColumns]) -> Buffer:
+    (rows,) = encode_index(one.lsn, one.number, one.what.size, columns)
+    return rows
+
+
+def rows_path(directory: Path, one: Moved) -> Path:
+    return directory / f"{one.number:016x}.idx"
+
+
+def load(directory: Path, files: Files, cache: Cache, bucket: Bucket, one: Moved) -> MovedRows:
+    """An object as a segment, and its rows: those in the bucket where those on the disk are damaged. Raises
+    ``StoreError`` and ``OSError``."""
+    path = rows_path(directory, one)
+    try:
+        rows = _checked(path, one)
+    except (FileNotFoundError, DecodeError) as error:
+        try:
+            write_file_durably(files, path, [bucket.get_again(one.rows, PATIENCE)])
+            rows = _checked(path, one)
+        except (OSError, DecodeError) as other:
+            text = f"where entries lie in {one.what.key} is not known here ({error}), nor in the bucket: {other}"
+            raise StoreError(text) from other
+    try:
+        segment = cache.range_segment(one.what, bucket, bucket.url, unpack_crcs(one.crcs))
+    except DecodeError as error:
+        raise StoreCorrupt(f"{directory / NAMES}: {error}") from error
+    segment.indexed = True
+    return MovedRows(segment, rows, one.lsn, one.created)
+
+
+def _checked(path: Path, one: Moved) -> SegmentIndex:
+    rows = load_index(path)
+    if (rows.base, rows.salt) != (one.lsn, one.number):
+        raise DecodeError(f"{path.name} is of another object")
+    return rows

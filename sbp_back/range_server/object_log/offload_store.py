@@ -1,0 +1,172 @@
+"""The store of a range server whose log is on disk, and whose old data is in objects (docs/storage.md, "Old data in
+objects"): the same store, which recovers what was moved, has more to do besides, and reads from farther away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from sbp_back.errors import StoreVersionError
+from sbp_back.files import make_directories
+from sbp_back.range_server.object_log.bucket import Bucket
+from sbp_back.range_server.object_log.cache import Cache
+from sbp_back.range_server.object_log.moved import Moved, Names, NotOursError, begin, claim, load
+from sbp_back.range_server.object_log.offload import Offload
+from sbp_back.range_server.store.gather import Gathers
+from sbp_back.range_server.store.lock import DirectoryLock
+from sbp_back.range_server.store.log import Log
+from sbp_back.range_server.store.maintenance import Maintenance, Upkeep
+from sbp_back.range_server.store.options import MOVED, StoreOptions
+from sbp_back.range_server.store.recovery import Recovered, Recovery
+from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.stats import StoreStats
+from sbp_back.range_server.store.store import Store
+
+_CACHE = "cache"
+_START_PATIENCE = 3.0
+_READ_PATIENCE = 2.0
+"""Seconds after which a reader is told to come again when a store does not answer."""
+
+
+class _There(Struct):
+    """What such a store consists of besides. ``claimed``: the bucket was told of this start."""
+
+    cache: Cache
+    bucket: Bucket
+    names: Names
+    objects: dict[Segment, Moved]
+    claimed: bool
+
+
+class _Opened(Recovered, kw_only=True):
+    there: _There
+
+
+class OffloadStore(Store):
+    """See :class:`Store`. A bucket that does not answer lets the disk grow, and refuses readers of old data."""
+
+    def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
+        """Use :meth:`open`."""
+        assert isinstance(recovered, _Opened)
+        self._there = recovered.there
+        log.elsewhere = list(recovered.there.objects)
+        log.stats.objects = recovered.there.bucket.requests
+        self._far = ThreadPoolExecutor(log.options.read_threads, "anabranch-far")
+        self._moving_thread = ThreadPoolExecutor(1, "anabranch-move")
+        super().__init__(log, lock, recovered)
+
+    @classmethod
+    def _recover(cls, path: Path, options: StoreOptions, lock: DirectoryLock) -> Recovered:
+        files = options.files
+        bucket = Bucket(options.objects).below(f"disks/{options.object_log}")
+        for directory in (path / MOVED, path / _CACHE):
+            make_directories(files, directory)
+        names = begin(path / MOVED, files, bucket)
+        messages = []
+        claimed = True
+        try:
+            claim(bucket, names, _START_PATIENCE)
+        except NotOursError as error:
+            raise StoreVersionError(str(error.strerror)) from error
+        except OSError as error:
+            claimed = False
+            messages.append(f"the objects cannot be reached, so old data stays on the disk and is not read: {error}")
+        # Positions in objects must not be those of the log, which begin at 0.
+        cache = Cache(path / _CACHE, files, first=1, patience=_READ_PATIENCE)
+        try:
+            moved = [load(path / MOVED, files, cache, bucket, one) for one in names.objects]
+            recovered = Recovery(path / "wal", path / "ckpt", options, lock.cluster_id, moved).run()
+        except BaseException:
+            cache.close()
+            raise
+        objects = {rows.segment: one for rows, one in zip(moved, names.objects, strict=True)}
+        there = _There(cache, bucket, names, objects, claimed)
+        recovered.messages += messages
+        return _Opened(**{**asdict(recovered), "there": there})
+
+    def _make_gathers(self) -> Gathers:
+        return Gathers(self._log, self._pool, self._hand_over, self._report, self._far)
+
+    def _make_maintenance(self) -> Upkeep:
+        there = self._there
+        upkeep = OffloadMaintenance(self._log, self._background, self._submit, self._space_is, self._disk_failing)
+        upkeep.offload = self._offload = Offload(
+            self._log,
+            there.cache,
+            there.bucket,
+            there.names,
+            there.objects,
+            there.claimed,
+            partial(self._on_thread, self._moving_thread),
+            upkeep.note,
+            upkeep.settled,
+            self._later,
+            upkeep.look,
+        )
+        return upkeep
+
+    def _later(self, seconds: float, work: Callable[[], None]) -> None:
+        self._require_loop().call_later(seconds, self._guarded, work)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._offload.close()
+            self._there.cache.close()
+            self._moving_thread.shutdown()  # it writes into the directory
+            self._far.shutdown()
+        super().close()
+
+    @property
+    def stats(self) -> StoreStats:
+        stats = super().stats
+        stats.moved_bytes = sum(segment.live for segment in self._log.elsewhere)
+        stats.live_bytes += stats.moved_bytes
+        return stats
+
+    def count_memory(self, counted: Callable[[int], None]) -> None:
+        def tell(change: int) -> None:
+            with suppress(RuntimeError):  # the loop has ended before the last fetch
+                self._require_loop().call_soon_threadsafe(counted, change)
+
+        self._there.cache.counted = tell
+
+
+class OffloadMaintenance(Maintenance):
+    """What becomes of segments whose old data is moved to objects."""
+
+    offload: Offload
+
+    def close(self) -> None:
+        super().close()
+        self.offload.close()
+
+    def note(self, error: Exception) -> None:
+        """Something failed that is tried again."""
+        self._note(error)
+
+    def settled(self) -> list[Segment]:
+        """Segments that may be moved: a start needs nothing of them but their rows, which are in their index files."""
+        return self._settled()
+
+    def look(self) -> None:
+        super().look()
+        self.offload.look()
+
+    def _evacuate(self) -> None:
+        if not self.offload.moving:
+            super()._evacuate()
+
+    def _delete_dead(self) -> None:
+        # What readers find in an object that no index names yet a start would look for in its segment.
+        if self.offload.named:
+            super()._delete_dead()
+
+    @staticmethod
+    def _weight(segment: Segment) -> int:
+        return segment.live  # the rest lies elsewhere by now

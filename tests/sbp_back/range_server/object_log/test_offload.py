@@ -1,0 +1,589 @@
+"""Old data of a log on disk moves to objects: nothing is lost on the way whoever dies when, a store that does not
+answer holds up nobody but who wants what lies there, and what is needed is not deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import obstore
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.range_server.object_log.doomed import Doomed
+from sbp_back.range_server.object_log.offload_store import OffloadStore
+from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.range_server.store.checkpoint import checkpoint_files
+from tests.depth import examples, timeout
+from tests.sbp_back.range_server.object_log.test_object_store import Faults, quick_pauses, until
+from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
+from tests.sbp_back.range_server.store.test_store_model import StoreMachine
+
+__all__ = ["quick_pauses"]
+pytestmark = pytest.mark.slow
+
+
+def moving(bucket: Path, **changes: object) -> StoreOptions:
+    """Segments of 64 KiB, of which one or two stay, and objects of 64 KiB."""
+    values: dict[str, object] = {
+        "objects": f"file://{bucket}",
+        "local_bytes": 100 * KIB,
+        "object_range_bytes": 64 * KIB,
+        "object_cache_bytes": 0,
+        "object_index_seconds": 0.02,
+        "object_grace_seconds": 0.0,
+        "maintenance_seconds": 0.01,
+    }
+    return small_options(**{**values, **changes})
+
+
+def store_of(driver: Driver) -> OffloadStore:
+    assert isinstance(driver.store, OffloadStore)
+    return driver.store
+
+
+def faulty(driver: Driver, share: float = 0.0, seed: int = 1) -> Faults:
+    faults = Faults(seed, share)
+    store_of(driver)._there.bucket._obstore = faults  # type: ignore[assignment]
+    return faults
+
+
+async def fill(driver: Driver, count: int, streams: tuple[int, ...] = (1, 2), size: int = 4 * KIB) -> None:
+    for stream in streams:
+        if (stream, 0) not in driver.store.ranges:
+            await driver.create(stream)
+    first = driver.store.ranges[streams[0], 0].next_offset
+    for base in range(first, first + count):
+        await driver.append(*(make_entry(stream, base, size=size) for stream in streams))
+
+
+def moved_files(bucket: Path, name: str = "0") -> list[Path]:
+    return sorted((bucket / "disks" / name / "ranges").glob("*/*"))
+
+
+def local_bytes(driver: Driver) -> int:
+    return sum(path.stat().st_size for path in driver.segments())
+
+
+def contents(entries: list[Any]) -> list[bytes]:
+    return [entry_bytes(entry) for entry in entries]
+
+
+def wanted(stream: int, first: int, end: int, size: int = 4 * KIB) -> list[bytes]:
+    return [entry_bytes(make_entry(stream, base, size=size)) for base in range(first, end)]
+
+
+def is_moved(driver: Driver, segments: int = 4) -> Callable[[], bool]:
+    """The disk has few segments, and all objects are named."""
+    return lambda: len(driver.store._log.segments) <= segments and store_of(driver)._offload.named
+
+
+async def test_old_data_moves_the_recent_stays_and_all_is_read(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket))
+    await fill(driver, 100)
+    await until(is_moved(driver))
+    await until(lambda: local_bytes(driver) < 400 * KIB)
+    assert sum(path.stat().st_size for path in moved_files(bucket)) > 500 * KIB
+    for stream in (1, 2):
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 100)
+    driver.reopen()
+    assert driver.store.stats.moved_bytes > 500 * KIB
+    for stream in (1, 2):
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 100)
+    await fill(driver, 50)
+    await until(is_moved(driver))
+    assert contents(await driver.read_all(2)) == wanted(2, 0, 150)
+    driver.close()
+
+
+class MovingMachine(StoreMachine):
+    """The model of every store. A crash leaves the files as they are at that moment, and a bucket that goes on."""
+
+    durability = "fsync"
+
+    async def open(self) -> Driver:
+        self.options = moving(
+            self.directory / "bucket",
+            local_bytes=64 * KIB,
+            object_range_bytes=16 * KIB,
+            evacuate_batch_bytes=9 * KIB,
+            maintenance_seconds=0.005,
+        )
+        return Driver(self.directory / str(self.number), self.options)
+
+    def settle(self) -> None:
+        """What is freed is asked for by its own test."""
+
+    def crash(self, lose_indexes: bool, damage_checkpoint: bool) -> None:
+        async def again() -> Driver:
+            with the_mover_stopped(self.driver):
+                self.number += 1
+                copy = crash_copy(self.driver, self.directory / str(self.number))
+                if lose_indexes:
+                    for path in (copy / "wal").glob("*.idx"):
+                        path.unlink()
+                newest = next(iter(checkpoint_files(copy / "ckpt")), None)
+                if damage_checkpoint and newest is not None:
+                    newest.write_bytes(newest.read_bytes()[1:])
+                store_of(self.driver)._offload.close()
+            former, self.driver = self.driver, await self.open()
+            former.close()
+            return self.driver
+
+        self.run(again())
+
+
+MovingMachine.TestCase.settings = settings(
+    max_examples=examples(15),
+    stateful_step_count=40,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestMovingMachine = pytest.mark.timeout(timeout(300))(MovingMachine.TestCase)
+
+
+@contextlib.contextmanager
+def the_mover_stopped(driver: Driver) -> Iterator[None]:
+    """Between two of its steps."""
+    go, stopped = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        go.wait()
+
+    store_of(driver)._moving_thread.submit(stop)
+    stopped.wait()
+    try:
+        yield
+    finally:
+        go.set()
+
+
+def crash_copy(driver: Driver, target: Path) -> Path:
+    """The files as the death of the process at this moment would leave them."""
+    driver.crash_copy(target)
+    shutil.copytree(driver.path / "moved", target / "moved")
+    return target
+
+
+# --- each step may be the last
+
+
+class Dying(Faults):
+    """Keeps a copy of the directory and of the bucket before everything that changes the bucket, and behind it."""
+
+    def __init__(self, driver: Driver, bucket: Path, copies: Path) -> None:
+        super().__init__(1, 0.0)
+        self.driver = driver
+        self.bucket = bucket
+        self.copies = copies
+        self.kinds: list[str] = []
+
+    def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if function not in (obstore.put, obstore.delete):
+            return super()._call(function, *arguments, **options)
+        key = arguments[1] if isinstance(arguments[1], str) else arguments[1][0]
+        kind = f"{function.__name__} {key.split('/')[2]}"
+        self._keep(kind)
+        result = super()._call(function, *arguments, **options)
+        self._keep(f"behind {kind}")
+        return result
+
+    def _keep(self, kind: str) -> None:
+        if self.kinds.count(kind) < 3:
+            target = self.copies / str(len(self.kinds))
+            self.kinds.append(kind)
+            crash_copy(self.driver, target / "data")
+            shutil.copytree(self.bucket, target / "bucket")
+
+
+async def _dies_at_each_step(path: Path) -> list[str]:
+    """Who dies before or behind any request has all that was acknowledged, after a start and after another one, and
+    when all that nobody needs is deleted; gives the kinds of requests there were."""
+    options = moving(path / "bucket")
+    driver = Driver(path / "one", options)
+    dying = Dying(driver, path / "bucket", path / "copies")
+    store_of(driver)._there.bucket._obstore = dying  # type: ignore[assignment]
+    await fill(driver, 10)
+    reached = [(0, driver.store.ranges[1, 0].next_offset)]
+    for base in range(10, 70):
+        await driver.append(make_entry(1, base, size=4 * KIB), make_entry(2, base, size=4 * KIB))
+        reached.append((len(dying.kinds), base + 1))
+    await driver.trim(2, 30)
+    await until(is_moved(driver))
+    await until(lambda: any(kind.startswith("behind delete ranges") for kind in dying.kinds))
+    driver.close()
+    for number in range(len(dying.kinds)):
+        least = max(base for kinds, base in reached if kinds <= number)
+        place = path / "copies" / str(number)
+        again = Driver(place / "data", moving(place / "bucket"))
+        for _ in range(2):
+            assert contents(await again.read_all(1))[:least] == wanted(1, 0, least)
+            low = again.store.ranges[2, 0].min_offset
+            assert contents(await again.read_all(2, low))[: least - low] == wanted(2, low, least)
+            await until(is_moved(again))
+            again.reopen()
+        await until(partial(is_tidy, again, place / "bucket"))
+        assert contents(await again.read_all(1))[:least] == wanted(1, 0, least)
+        again.close()
+        shutil.rmtree(place)
+    return dying.kinds
+
+
+def superfluous(driver: Driver, bucket: Path) -> set[str]:
+    """What is in a bucket and no index names, but the notes of starts and the index before the newest."""
+    names = store_of(driver)._offload._names
+    former = {store_of(driver)._offload._former}
+    return {key for key in there(bucket) - names.keys - former if not key.startswith("starts/")}
+
+
+def is_tidy(driver: Driver, bucket: Path) -> bool:
+    return store_of(driver)._offload._tidied and not superfluous(driver, bucket)
+
+
+def there(bucket: Path) -> set[str]:
+    top = bucket / "disks" / "0"
+    found = set()
+    for directory, _, files in os.walk(top):
+        found |= {str((Path(directory) / name).relative_to(top)) for name in files if "#" not in name}
+    return found
+
+
+async def test_who_dies_at_any_step_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+    kinds = await _dies_at_each_step(tmp_path)
+    assert {"put ranges", "put rows", "put index", "delete ranges", "delete rows", "delete index"} <= set(kinds)
+
+
+SAFEGUARDS: dict[str, tuple[str, object]] = {
+    "segments go before an index names what has taken their place": (
+        "sbp_back.range_server.object_log.offload.Offload.named",
+        property(lambda self: True),
+    ),
+    "objects are deleted that the index names": (
+        "sbp_back.range_server.object_log.moved.Names.keys",
+        property(lambda self: set()),
+    ),
+    "objects have no place in the order of the log": (
+        "sbp_back.range_server.store.recovery.Recovery._place_moved",
+        lambda self, upto: None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAFEGUARDS)
+async def test_no_order_of_the_steps_can_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(*SAFEGUARDS[name])
+    with pytest.raises((StoreError, AssertionError, TimeoutError)):
+        await _dies_at_each_step(tmp_path)
+
+
+async def _an_upload_without_an_answer(path: Path) -> None:
+    options = moving(path / "bucket")
+    driver = Driver(path / "one", options)
+    faults = faulty(driver, 1.0)
+    await fill(driver, 60)
+    await until(lambda: faults.failed > 0)
+    assert len(driver.store._log.segments) > 6
+    assert contents(await driver.read_all(1)) == wanted(1, 0, 60)
+    driver.reopen()
+    assert contents(await driver.read_all(1)) == wanted(1, 0, 60)
+    await until(is_moved(driver))
+    assert contents(await driver.read_all(1)) == wanted(1, 0, 60)
+    driver.close()
+
+
+async def test_what_is_not_uploaded_stays_on_the_disk(tmp_path: Path) -> None:
+    await _an_upload_without_an_answer(tmp_path)
+
+
+async def test_an_upload_that_is_believed_without_an_answer_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbp_back.range_server.object_log.bucket.Bucket.put_if_absent", lambda *_: True)
+    monkeypatch.setattr("sbp_back.range_server.object_log.bucket.Bucket.write_once", lambda _self, _key, data, _s: data)
+    with pytest.raises((StoreError, AssertionError, TimeoutError)):
+        await _an_upload_without_an_answer(tmp_path)
+
+
+# --- a bucket with faults
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries that follow one another at once."""
+    monkeypatch.setattr("sbp_back.range_server.object_log.offload._PAUSE", 0.001)
+    monkeypatch.setattr("sbp_back.range_server.object_log.offload._MOST_PAUSE", 0.001)
+
+
+@pytest.mark.usefixtures("quick", "quick_pauses")
+@pytest.mark.parametrize("seed", range(3))
+async def test_answers_that_are_lost_and_refusals_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket))
+    for _ in range(2):
+        faults = faulty(driver, 0.3, seed)
+        await fill(driver, 60)
+        await until(is_moved(driver))
+        for stream in (1, 2):
+            count = driver.store.ranges[stream, 0].next_offset
+            assert contents(await driver.read_all(stream)) == wanted(stream, 0, count)
+        assert faults.failed > 3
+        driver.reopen()
+    await until(partial(is_tidy, driver, bucket))
+    driver.close()
+
+
+async def test_tries_are_further_and_further_apart_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = time.monotonic() + 1e6
+    fake = SimpleNamespace(monotonic=lambda: clock)
+    monkeypatch.setattr("sbp_back.range_server.object_log.offload.time", fake)
+    driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
+    await until(lambda: store_of(driver)._offload._tidied)
+    faults = faulty(driver, 1.0)
+    await fill(driver, 60)
+    waited = []
+    for _ in range(9):
+        await until(lambda now=clock: store_of(driver)._offload._rest_until > now)  # type: ignore[misc]
+        waited.append(store_of(driver)._offload._rest_until - clock)
+        clock += waited[-1] + 0.001
+    assert waited == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60, 60], abs=0.01)
+    assert driver.store.stats.moving_fails
+    faults.share = 0.0
+
+    def moved() -> bool:
+        nonlocal clock
+        clock += 1.0
+        return is_moved(driver)()
+
+    await until(moved)
+    assert not driver.store.stats.moving_fails
+    assert sum("stays on the disk until it can" in record.getMessage() for record in caplog.records) == 1
+    driver.close()
+
+
+@pytest.mark.usefixtures("quick_pauses")
+async def test_a_store_that_does_not_answer_refuses_readers_of_old_data_only(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    driver.reopen()
+    store_of(driver)._there.cache.patience = 0.0
+    live = driver.store.stats.live_bytes
+    faults = faulty(driver, 1.0)
+    with pytest.raises(StoreError, match=r"range 0 of stream 1 cannot be read"):
+        await driver.read(1, 0)
+    assert contents(await driver.read(1, 59)) == wanted(1, 59, 60)
+    # One plan for both: what is here is given, what is not is refused.
+    plan = driver.store.gathering()
+    assert plan.add(1, 0, 0, 60, 16 * KIB, -1) > 0
+    assert plan.add(2, 0, 58, 60, 16 * KIB, -1) > 0
+    found: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+    driver.store.gather(plan, found.set_result)
+    refused, given = await found
+    assert isinstance(refused, StoreError)
+    assert not isinstance(refused, StoreCorrupt)
+    assert contents(given) == wanted(2, 58, 60)
+    # What cannot be had is there nevertheless: for retention, searches and who asks how much there is.
+    assert driver.store.stats.live_bytes == live
+    assert driver.store.batch_bounds(1, 0, 3) == (3, 4)
+    assert driver.store.ranges[1, 0].min_offset == 0
+    await driver.append(make_entry(1, 60, size=4 * KIB))
+    faults.share = 0.0
+    assert contents(await driver.read_all(1)) == wanted(1, 0, 61)
+    driver.close()
+
+
+async def test_a_bucket_that_is_away_at_the_start_keeps_nobody_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    driver.close()
+    monkeypatch.setattr("sbp_back.range_server.object_log.offload_store._START_PATIENCE", 0.0)
+    (bucket / "disks").rename(bucket / "away")
+    (bucket / "disks").write_bytes(b"")
+    driver = Driver(tmp_path / "one", moving(bucket))
+    assert "cannot be reached" in driver.store.messages[-1]
+    await fill(driver, 40)
+    assert contents(await driver.read(1, 99)) == wanted(1, 99, 100)
+    (bucket / "disks").unlink()
+    (bucket / "away").rename(bucket / "disks")
+    store_of(driver)._offload._rest_until = 0.0
+    await until(is_moved(driver))
+    assert contents(await driver.read_all(1)) == wanted(1, 0, 100)
+    driver.close()
+
+
+@pytest.mark.usefixtures("quick_pauses")
+async def test_damage_names_object_and_range_and_those_behind_are_read(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    driver.close()
+    for path in moved_files(bucket):
+        data = path.read_bytes()
+        at = data.find(bytes(make_entry(1, 5, size=4 * KIB).payload[:40]))
+        if at > 0:
+            path.write_bytes(data[:at] + b"!" + data[at + 1 :])
+    driver = Driver(tmp_path / "one", moving(bucket))
+    assert contents(await driver.read(1, 0)) == wanted(1, 0, 5)
+    with pytest.raises(StoreCorrupt, match=r"offset 5 of range 0 of stream 1 \(object ranges/0000000000000001"):
+        await driver.read(1, 5)
+    assert contents(await driver.read_all(1, 6)) == wanted(1, 6, 60)
+    driver.close()
+
+
+async def test_what_is_damaged_on_the_disk_is_not_moved(tmp_path: Path) -> None:
+    options = moving(tmp_path / "bucket", local_bytes=None)
+    driver = Driver(tmp_path / "one", options)
+    await fill(driver, 60)
+    driver.close()
+    path = driver.segments()[0]
+    data = path.read_bytes()
+    at = data.index(bytes(make_entry(1, 2, size=4 * KIB).payload[:40]))
+    path.write_bytes(data[:at] + b"!" + data[at + 1 :])
+    driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
+    await until(lambda: "offset 2 of range 0 of stream 1" in driver.store.stats.last_maintenance_error)
+    await until(lambda: len(driver.store._log.segments) <= 5 and store_of(driver)._offload.named)
+    assert path.exists()
+    with pytest.raises(StoreCorrupt):
+        await driver.read(1, 2)
+    assert contents(await driver.read_all(1, 3)) == wanted(1, 3, 60)
+    driver.close()
+
+
+async def test_rows_and_names_that_are_damaged_on_the_disk_are_fetched(tmp_path: Path) -> None:
+    driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    driver.close()
+    (tmp_path / "one" / "moved" / "names").write_bytes(b"nothing")
+    for path in (tmp_path / "one" / "moved").glob("*.idx"):
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
+    for stream in (1, 2):
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 60)
+    driver.close()
+
+
+# --- whose it is, and what goes
+
+
+async def test_two_servers_or_copies_of_one_do_not_share_a_name(tmp_path: Path) -> None:
+    options = moving(tmp_path / "bucket")
+    driver = Driver(tmp_path / "one", options)
+    await fill(driver, 40)
+    with pytest.raises(StoreVersionError, match=r"sbp\.object_log"):
+        Driver(tmp_path / "two", options)
+    Driver(tmp_path / "two", moving(tmp_path / "bucket", object_log="two")).close()
+    driver.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    driver = Driver(tmp_path / "one", options)
+    with pytest.raises(StoreVersionError, match="copy of this one's directory"):
+        Driver(tmp_path / "copy", options)
+    driver.close()
+
+
+async def test_who_is_copied_while_it_runs_deletes_and_moves_nothing_more(tmp_path: Path) -> None:
+    options = moving(tmp_path / "bucket")
+    former = Driver(tmp_path / "one", options)
+    await fill(former, 40)
+    await until(is_moved(former))
+    with the_mover_stopped(former):
+        crash_copy(former, tmp_path / "copy")
+    driver = Driver(tmp_path / "copy", options)
+    await former.trim(1, 40)
+    await fill(former, 40)
+    await until(lambda: store_of(former)._offload._lost)
+    for stream in (1, 2):
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 40)
+        assert contents(await former.read_all(stream, 40)) == wanted(stream, 40, 80)
+    driver.close()
+    former.close()
+
+
+async def test_what_is_trimmed_or_deleted_goes_after_a_while_and_not_before(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket, object_grace_seconds=1000.0))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    before = there(bucket)
+    await driver.trim(1, 60)
+    await driver.delete(2)
+    await until(lambda: driver.store.stats.moved_bytes == 0 and not driver.store._log.elsewhere)
+    assert before <= there(bucket)
+    driver.reopen(moving(bucket))
+    await until(lambda: not moved_files(bucket))
+    driver.close()
+
+
+async def test_without_a_time_of_grace_it_would_go_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ripe = Doomed.ripe
+    monkeypatch.setattr(Doomed, "ripe", lambda self, index, _grace: ripe(self, index, 0.0))
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket, object_grace_seconds=1000.0))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    before = there(bucket)
+    await driver.trim(1, 60)
+    await until(lambda: not before <= there(bucket))
+    driver.close()
+
+
+async def test_retention_counts_what_was_moved_and_trims_it_first(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    driver = Driver(tmp_path / "one", moving(bucket))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    # 480 KiB in all, most of it elsewhere: nothing is beyond the bound.
+    driver.reopen(moving(bucket, retention_bytes=600 * KIB))
+    await driver.until(lambda: store_of(driver)._offload._tidied)
+    assert driver.store.ranges[1, 0].min_offset == 0
+    await fill(driver, 30)
+    await until(lambda: driver.store.ranges[1, 0].min_offset > 0)
+    await until(lambda: driver.store.stats.live_bytes <= 600 * KIB)
+    await asyncio.sleep(0.1)
+    assert driver.store.stats.live_bytes > 400 * KIB
+    driver.close()
+
+
+async def test_small_objects_become_large_ones(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    streams = tuple(range(1, 13))
+    driver = Driver(tmp_path / "one", moving(bucket, object_range_bytes=256 * KIB))
+    await fill(driver, 90, streams, size=1 * KIB)
+    await until(lambda: any(path.stat().st_size > 60 * KIB for path in moved_files(bucket)))
+    for stream in streams:
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 90, 1 * KIB)
+    driver.close()
+
+
+async def test_a_disk_without_objects_refuses_a_directory_that_needs_them(tmp_path: Path) -> None:
+    driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    driver.close()
+    with pytest.raises(StoreVersionError, match=r"sbp\.objects has to say where"):
+        Store.open(tmp_path / "one", small_options())
+    with pytest.raises(StoreError, match="durability fsync"):
+        Driver(tmp_path / "two", small_options(local_bytes=1))
