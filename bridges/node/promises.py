@@ -13,7 +13,6 @@ from msgspec import Struct
 from bridges.node.sections import SbpSettings
 
 _OS = "durability is 'os': acknowledged data survives the end of the process, but not power loss"
-_OBJECTS = "objects are never deleted yet: trims, retention and the deletion of topics hide data and free nothing there"
 _ONE_COPY = "one copy of the data: what the disk of {} loses is lost"
 
 
@@ -52,9 +51,7 @@ def of_placement_driver() -> list[Limit]:
 
 
 def _stored(sbp: SbpSettings, whose: str) -> Iterator[Limit]:
-    if sbp.durability == "object":
-        yield Limit(_OBJECTS)
-    else:
+    if sbp.durability != "object":
         yield Limit(_ONE_COPY.format(whose))
     if sbp.durability == "fsync" and sbp.objects:
         yield Limit("old data is in objects only, and what finds it there is on the disk: it is no copy of the log")
