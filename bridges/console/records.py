@@ -170,6 +170,7 @@ class RecordHandlers:
             await response.write(json.dumps(error_body(error)).encode() + b"\n")
         finally:
             self._followers.discard(task)
+            del task  # whose error keeps this frame if it was cancelled
         await response.write_eof()
         return response
 

@@ -27,6 +27,9 @@ class UsefulWaits:
             return await work
         finally:
             self._tasks.discard(task)
+            # A cancelled task keeps its error, and that keeps this frame: with the task in it all that it knows would
+            # stay until the collector comes, which a node has come seldom.
+            del task
 
     def end(self) -> None:
         """Those that wait now are of no use any more."""
