@@ -189,6 +189,7 @@ def test_the_wheel_works_through_a_node_that_owns_nothing(
     reader.reader_offline()
     nodes[1].stop()
     nodes[1].start()
+    commanded(nodes[1], "undrain", "2")  # it would stay so
     until(lambda: is_shared(nodes))
 
 

@@ -105,7 +105,8 @@ class World:
         self.epoch = 0
         self.producer_ids = 100
         self.slots: list[tuple[int, int]] = []
-        self.connection.executemany("INSERT INTO cluster_slots VALUES (?, 0, 0)", [(slot,) for slot in range(SLOTS)])
+        statement = "INSERT INTO cluster_slots (slot, owner, epoch) VALUES (?, 0, 0)"
+        self.connection.executemany(statement, [(slot,) for slot in range(SLOTS)])
         self.entries: dict[tuple[str, int], list[Entry]] = {place: [] for place in PLACES}
         self.fences: dict[tuple[str, int], int] = dict.fromkeys(PLACES, 0)
         self.nodes: list[Node] = []
