@@ -318,6 +318,7 @@ def test_who_waits_for_a_segment_that_moves_is_led_on(
         assert reader.receive(wire.SegmentRead).data == event(b"2")
     nodes[2].stop()
     nodes[2].start()
+    commanded(nodes[2], "undrain", "3")
     until(lambda: is_shared(nodes))
 
 
