@@ -161,6 +161,7 @@ class _Rows:
     def _look(self) -> psycopg.RawCursor[tuple[Any, ...]]:
         if self._pipeline is not None:
             self._pipeline.sync()  # not only flushed: the server is to know that it waits for us, not for the rest
+            self._pipeline = None  # once: each is a way to the server and back
         return self._cursor
 
     @property
