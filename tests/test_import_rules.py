@@ -46,6 +46,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "deadlines": 1,
         "finishing": 1,
         "rounds": 1,
+        "shared": 0,
         "metrics": 2,
         "metric_text": 3,
         "entry_points": 0,

@@ -29,6 +29,7 @@ from bridges.formats.pravega import PravegaFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import YdbFormat
+from bridges.shared import SharedWorks
 from bridges.sliced import Sliced, SlicedWorks, advance
 
 __all__ = [
@@ -114,7 +115,7 @@ class Translator:
         self._limit = limit
         self._bytes = 0
         self._cache: OrderedDict[_Key, Buffer] = OrderedDict()
-        self._under_way: dict[_Key, asyncio.Task[Buffer]] = {}
+        self._under_way: SharedWorks[_Key, Buffer] = SharedWorks(self._ended)
         self.spent = 0
         """What :meth:`payload` did on the event loop so far: records, and kilobytes."""
 
@@ -149,11 +150,7 @@ class Translator:
         if at_once is not None:
             return at_once
         key = (stream_id, batch.base_offset, int(target), len(batch.payload))
-        task = self._under_way.get(key)
-        if task is None:
-            task = self._under_way[key] = asyncio.create_task(self._translated(batch, target))
-            task.add_done_callback(partial(self._ended, key))
-        return await asyncio.shield(task)  # others may wait for it as well
+        return await self._under_way.wait(key, partial(self._translated, batch, target))
 
     async def _translated(self, batch: StoredBatch, target: int) -> Buffer:
         # What comes of each step lies in a record or in the translation, and for a while in both.
@@ -173,7 +170,6 @@ class Translator:
             self._held(-holds)
 
     def _ended(self, key: _Key, task: asyncio.Task[Buffer]) -> None:
-        del self._under_way[key]
         if not task.cancelled() and task.exception() is None:
             self._keep(key, task.result())
 

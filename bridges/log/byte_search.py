@@ -20,6 +20,7 @@ from bridges.log.byte_column import ByteColumn, BytePlace
 from bridges.log.byte_starts import ByteStart, ByteStarts
 from bridges.log.event_bytes import bytes_of, record_at
 from bridges.log.skips import Span, past
+from bridges.shared import SharedWorks
 from bridges.sliced import SlicedWorks
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class ByteSearch:
         self._starts = starts
         self._inflated_bytes = inflated_bytes
         self._asked: set[asyncio.Task[BytePlace]] = set()
-        self._counting: dict[PartitionLog, asyncio.Task[None]] = {}
+        self._counting: SharedWorks[PartitionLog, None] = SharedWorks(self._ended)
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
@@ -245,14 +246,9 @@ class ByteSearch:
                 and column.end.offset >= min(target, log.last_stable_offset)
             ):
                 return column
-            task = self._counting.get(log)
-            if task is None:
-                task = self._counting[log] = asyncio.create_task(self._count(log))
-                task.add_done_callback(partial(self._ended, log))
-            await asyncio.shield(task)  # others may wait for it as well
+            await self._counting.wait(log, partial(self._count, log))
 
     def _ended(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
-        del self._counting[log]
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, LogError):
             self._barrier.caught("counting bytes", error, topic=log.topic, partition=log.partition)
@@ -342,7 +338,7 @@ class ByteSearch:
 
     async def close(self) -> None:
         """Give up what is being counted."""
-        tasks = [*self._asked, *self._counting.values()]
+        tasks = [*self._asked, *self._counting.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

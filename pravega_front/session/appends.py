@@ -39,7 +39,7 @@ class Appends:
         """Those that have gathered appends in this turn of the event loop."""
         # A block whose end has not come: its writer, its bytes, the size of its frame, and when it came.
         self._block: tuple[bytes, Buffer, int, float] | None = None
-        self._waits = UsefulWaits()
+        self._waits = UsefulWaits(connection.server.turn)
 
     @property
     def block_since(self) -> float | None:

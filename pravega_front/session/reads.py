@@ -42,7 +42,7 @@ class Reads:
         self._account = connection.server.budget.account(self._room_came)
         # Who waits for room, with the most and the least bytes of it.
         self._wanted: tuple[asyncio.Future[int], int, int] | None = None
-        self._waits = UsefulWaits()
+        self._waits = UsefulWaits(connection.server.turn)
 
     async def read(self, request: wire.ReadSegment, parked: bool = False) -> wire.Command | Found | None:
         """The answer to a read; None if it waits at the end of its segment, or nobody hears it. ``parked``: it has

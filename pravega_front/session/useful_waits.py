@@ -6,16 +6,23 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from bridges.net.turn import FRAME_WORK, Turn
+
 T = TypeVar("T")
+
+_ENDING_WORK = 16 * FRAME_WORK
+"""What the end of a command counts: its task, what it waited for, and its connection's place for it."""
 
 
 class UsefulWaits:
     """What commands of a connection wait for, until :meth:`end` ends them with a CancelledError. So what they wait for
-    must change nothing and hold nothing, and whoever else waits for it goes on."""
+    must change nothing and hold nothing, and whoever else waits for it goes on. They end a few in each ``turn``:
+    hundreds of connections that end together may have thousands."""
 
-    __slots__ = ("_tasks",)
+    __slots__ = ("_tasks", "_turn")
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def on(self, work: Awaitable[T]) -> T:
@@ -32,6 +39,12 @@ class UsefulWaits:
             del task
 
     def end(self) -> None:
-        """Those that wait now are of no use any more."""
-        for task in list(self._tasks):
-            task.cancel()
+        """Those that wait are of no use any more."""
+        if self._tasks:
+            self._turn.wait(self, self._end_some)
+
+    def _end_some(self) -> None:
+        while self._tasks and not self._turn.is_over:
+            self._tasks.pop().cancel()
+            self._turn.spend(_ENDING_WORK)
+        self.end()
