@@ -30,15 +30,22 @@ from sbp_back.range_server.object_log.range_object import (
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.tcp_carrier import tcp_connector
 from sbp_back.wire import model as m
-from tests.sbp_back.range_server.object_log.test_object_store import (
+from tests.sbp_back.range_server.object_log.object_harness import (
     Faults,
+    all_indexed,
+    at_rest,
+    below,
+    contents,
     faulty,
     fill,
     groups,
     indexed,
+    mixed,
     quick_pauses,
     server,
     until,
+    upkeep_of,
+    wanted,
 )
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry
 
@@ -59,30 +66,6 @@ def range_files(bucket: Path, log: str = "0/00000000") -> list[Path]:
     with suppress(FileNotFoundError):
         return sorted((bucket / "logs" / log / "ranges").glob("*/*"))
     return []
-
-
-def upkeep_of(driver: Driver) -> ObjectUpkeep:
-    upkeep = driver.store._maintenance
-    assert isinstance(upkeep, ObjectUpkeep)
-    return upkeep
-
-
-async def mixed(driver: Driver, count: int = 40, streams: tuple[int, ...] = (1, 2), size: int = 8 * KIB) -> None:
-    """Entries of several ranges in each object."""
-    for stream in streams:
-        if (stream, 0) not in driver.store.ranges:
-            await driver.create(stream)
-    first = driver.store.ranges[streams[0], 0].next_offset
-    for base in range(first, first + count):
-        await driver.append(*(make_entry(stream, base, size=size) for stream in streams))
-
-
-def contents(entries: list[Any]) -> list[bytes]:
-    return [entry_bytes(entry) for entry in entries]
-
-
-def wanted(stream: int, first: int, end: int, size: int = 8 * KIB) -> list[bytes]:
-    return [entry_bytes(make_entry(stream, base, size=size)) for base in range(first, end)]
 
 
 def test_the_end_of_an_object_tells_what_it_is() -> None:
@@ -279,7 +262,7 @@ async def _replaced_while_packed(path: Path) -> tuple[list[bytes], list[bytes]]:
     found = []
     for _ in range(2):
         found.append(entry_bytes((await driver.read(1, 2))[0]))
-        await until(lambda: driver.store.stats.checkpoints > 2)
+        await until(all_indexed(driver))
         driver.reopen()
     assert len(await driver.read_all(1)) == len(await driver.read_all(2)) == 40
     driver.close()
@@ -375,7 +358,7 @@ async def test_objects_of_ranges_go_with_the_log_that_is_adopted(tmp_path: Path)
         for stream in (1, 2):
             assert contents(await driver.read_all(stream)) == wanted(stream, 0, 40)
         assert contents(await driver.read_all(9)) == wanted(9, 0, 10)
-        await until(lambda: driver.store.stats.checkpoints > 0)
+        await until(at_rest(driver))
         driver.reopen()
     third = await server(tmp_path, bucket, "c", 3)
     await third.store.adopt(2)
@@ -433,11 +416,8 @@ async def _crashes(path: Path) -> list[str]:
     driver = Driver(path / "one", packed(bucket, object_index_seconds=0.05))
     assert isinstance(driver.store, ObjectStore)
     stepping = Stepping(bucket, path / "copies")
-    logs = driver.store._opened.logs
     await mixed(driver, 24)
-    for one in (logs.root, *logs._known.values()):
-        one._obstore = stepping  # type: ignore[assignment]
-
+    below(driver, stepping)
     await until(lambda: {"put ranges", "delete log"} <= set(stepping.what))
     before = len(stepping.what)
     await mixed(driver, 1)
@@ -504,9 +484,8 @@ async def _listed(path: Path) -> None:
     await mixed(driver, 40)
     await until(lambda: len(range_files(bucket)) >= 6)
     driver.reopen()
-    checkpoints = driver.store.stats.checkpoints
     await fill(driver, 1, 10, 40)
-    await until(lambda: driver.store.stats.checkpoints > checkpoints + 4)
+    await until(at_rest(driver))
     driver.reopen()
     for stream in (1, 2):
         assert contents(await driver.read_all(stream))[:40] == wanted(stream, 0, 40)
