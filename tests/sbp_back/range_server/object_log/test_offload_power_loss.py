@@ -53,9 +53,11 @@ async def test_loss_of_power_at_any_step_loses_nothing_that_moves(root: Path) ->
     steps = await recorded(root, PLAN, make=OffloadRig)
     moved = {"put ranges", "put rows", "put index", "remove ranges", "remove rows", "remove index"}
     assert kinds(steps) >= moved | {"unlink wal/seg", "unlink moved/idx"}
-    rng = Random(f"{SEED} images")
-    _count, violation = await first_violation(steps, frozenset(), root, rng, IMAGES // 2, OffloadRig)
-    assert violation is None, f"ANBR_POWER_SEED={SEED}: {violation}"
+    for number in (0, IMAGES // 3):
+        rng = Random(f"{SEED} images")
+        count, violation = await first_violation(steps, frozenset(), root, rng, number, OffloadRig)
+        assert violation is None, f"ANBR_POWER_SEED={SEED}: {violation}"
+        assert count >= (number or 200)
 
 
 @pytest.mark.timeout(180)
@@ -123,10 +125,14 @@ MUTATIONS: dict[str, tuple[Callable[..., object], str, str]] = {
 @pytest.mark.timeout(180)
 async def test_no_order_of_the_steps_can_be_left_out(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, *MUTATIONS[name])
-    try:
-        steps = await recorded(root, PLAN, make=OffloadRig)
-    except Violation:
-        return  # the next of its lives has found it out, with its power
     rng = Random(f"{SEED} {name}")
-    _count, violation = await first_violation(steps, frozenset(), root, rng, 1500, OffloadRig)
-    assert violation is not None, f"ANBR_POWER_SEED={SEED}: nobody noticed"
+    for attempt in range(6):
+        try:
+            steps = await recorded(root, PLAN, f"record-{attempt}", make=OffloadRig)
+        except Violation:
+            return  # the next of its lives has found it out, with its power
+        for number in (0, 200):
+            _count, violation = await first_violation(steps, frozenset(), root, rng, number, OffloadRig)
+            if violation is not None:
+                return
+    raise AssertionError(f"ANBR_POWER_SEED={SEED}: nobody noticed")

@@ -77,12 +77,23 @@ def images(
         assert len(known) > before, "there are not so many images"
 
 
+def each_image(steps: list[Step], rng: Random, make: type[Rig]) -> Iterator[tuple[int, str, Image]]:
+    """An image before each step that matters, and one behind it: as :func:`images`."""
+    disk = Disk()
+    for done, step in enumerate(steps):
+        wanted = make.matters(step) or (done > 0 and make.matters(steps[done - 1]))
+        if wanted:
+            yield done, *rng.choice(list(disk.images(rng, 6)))
+        disk.apply(step)
+
+
 async def first_violation(
     steps: list[Step], broken: frozenset[str], root: Path, rng: Random, number: int, make: type[Rig] = Rig
 ) -> tuple[int, str | None]:
-    """Check images until one of them breaks a promise: how many, and what was wrong."""
+    """Check images until one of them breaks a promise: how many, and what was wrong. ``number`` 0: of each step that
+    matters."""
     count = 0
-    for moment, how, image in images(steps, broken, rng, number, make):
+    for moment, how, image in images(steps, broken, rng, number, make) if number else each_image(steps, rng, make):
         count += 1
         try:
             await check(steps[:moment], image, broken, root / "image", rng, make)
