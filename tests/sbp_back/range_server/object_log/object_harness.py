@@ -39,6 +39,8 @@ def groups(bucket: Path, log: str = "0/00000000") -> list[str]:
     """Objects of a log that are no fences, by incarnation and number."""
     found = []
     for path in (bucket / "logs" / log / "log").glob("*/*"):
+        if "#" in path.name:
+            continue  # it is being put
         with suppress(FileNotFoundError):  # it was deleted just now
             if path.stat().st_size > HEAD_BYTES:
                 found.append(f"{int(path.parent.name)}/{int(path.name, 16)}")

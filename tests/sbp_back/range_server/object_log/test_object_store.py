@@ -24,6 +24,7 @@ from sbp_back.range_server.store.options import OBJECTS
 from tests.depth import examples, timeout
 from tests.sbp_back.range_server.object_log.object_harness import (
     Clock,
+    at_rest,
     faulty,
     fill,
     groups,
@@ -560,7 +561,7 @@ async def test_a_damaged_index_is_replaced_by_the_one_before(tmp_path: Path) -> 
     await former.create(1)
     await fill(former, 1, 20)
     await former.trim(1, 10)
-    await until(lambda: former.store.stats.checkpoints > 3)
+    await until(at_rest(former))
     await fill(former, 1, 5, 20)
     former.close()
     for path in sorted((bucket / "logs/0/00000000/index").iterdir(), key=lambda path: path.stat().st_mtime_ns)[-1:]:
