@@ -121,8 +121,8 @@ def at_rest(driver: Driver) -> Callable[[], bool]:
     )
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
 

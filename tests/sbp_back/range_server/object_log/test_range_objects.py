@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -397,17 +398,19 @@ class Stepping(Faults):
         self.bucket = bucket
         self.copies = copies
         self.what: list[str] = []
+        self._one = threading.Lock()
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if function in (obstore.put, obstore.delete):
-            key = arguments[1] if isinstance(arguments[1], str) else arguments[1][0]
-            parts = key.split("/")
-            kind = parts[3] if len(parts) > 3 else parts[0]
-            # Groups are what the other tests kill.
-            if self.copies is not None and (kind != "log" or function is obstore.delete):
-                shutil.copytree(self.bucket, self.copies / str(len(self.what)), ignore=lambda *_: [])
-                self.what.append(f"{function.__name__} {kind}")
-        return super()._call(function, *arguments, **options)
+        with self._one:  # nobody changes what is being copied
+            if function in (obstore.put, obstore.delete):
+                key = arguments[1] if isinstance(arguments[1], str) else arguments[1][0]
+                parts = key.split("/")
+                kind = parts[3] if len(parts) > 3 else parts[0]
+                # Groups are what the other tests kill.
+                if self.copies is not None and (kind != "log" or function is obstore.delete):
+                    shutil.copytree(self.bucket, self.copies / str(len(self.what)), ignore=lambda *_: [])
+                    self.what.append(f"{function.__name__} {kind}")
+            return super()._call(function, *arguments, **options)
 
 
 async def _crashes(path: Path) -> list[str]:
@@ -418,7 +421,10 @@ async def _crashes(path: Path) -> list[str]:
     stepping = Stepping(bucket, path / "copies")
     await mixed(driver, 24)
     below(driver, stepping)
-    await until(lambda: {"put ranges", "delete log"} <= set(stepping.what))
+    wanted_steps = {"put ranges", "delete log"}
+    while not wanted_steps <= set(stepping.what):
+        await mixed(driver, 8)
+        await until(lambda: wanted_steps <= set(stepping.what) or at_rest(driver)(), 60.0)
     before = len(stepping.what)
     await mixed(driver, 1)
     await until(lambda: len(stepping.what) > before + 1)
