@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import urllib.error
 import urllib.request
@@ -15,7 +14,6 @@ import ydb
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
-    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -25,11 +23,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bridges.auth.passwords import Cost, PasswordHash
-from bridges.auth.users import User, change
 from bridges.commands.cli import main
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, NodeProcess
+from tests.node_users import basic, login, rule, with_users
 
 SECONDS = 30
 USERS = ("root", "alice", "bob")
@@ -37,13 +34,8 @@ USERS = ("root", "alice", "bob")
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    def edit(users: dict[str, User]) -> None:
-        for name in USERS:
-            users[name] = User(name, PasswordHash.of(f"{name}'s secret", Cost(16, 1, 1)), {})
-
     data = tmp_path / "data"
-    data.mkdir()
-    change(data / "users.json", edit)
+    with_users(data, USERS)
     rules = {"auth.required": "true", "auth.rules": "deny", "auth.super_users": "User:root; User:nobody"}
     made = NodeProcess(
         data, settings={**TEST_SETTINGS, **rules}, listen=dict.fromkeys(("kafka", "ydb", "console"), ANY)
@@ -53,33 +45,15 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
     made.dispose()
 
 
-def login(node: NodeProcess, user: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": node.kafka,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": user,
-        "sasl.password": f"{user}'s secret",
-        "topic.metadata.refresh.interval.ms": 500,
-    }
-
-
-def binding(name: str, principal: str, operation: AclOperation, **other: Any) -> AclBinding:
-    return AclBinding(
-        other.get("kind", ResourceType.TOPIC),
-        name,
-        other.get("pattern", ResourcePatternType.LITERAL),
-        principal,
-        "*",
-        operation,
-        other.get("permission", AclPermissionType.ALLOW),
-    )
+def quick_login(node: NodeProcess, user: str) -> dict[str, Any]:
+    """Of a client that hears soon of what has changed."""
+    return {**login(node.kafka, user), "topic.metadata.refresh.interval.ms": 500}
 
 
 def produce(node: NodeProcess, user: str, topic: str) -> KafkaError | None:
     """How writing a record ended."""
     told: list[KafkaError | None] = []
-    producer = Producer({**login(node, user), "message.timeout.ms": 1000 * SECONDS, "acks": "all"})
+    producer = Producer({**quick_login(node, user), "message.timeout.ms": 1000 * SECONDS, "acks": "all"})
     producer.produce(topic, b"one", on_delivery=lambda error, _: told.append(error))
     producer.flush(SECONDS)
     return told[0]
@@ -87,7 +61,7 @@ def produce(node: NodeProcess, user: str, topic: str) -> KafkaError | None:
 
 def consume(node: NodeProcess, user: str, group: str, topic: str) -> bytes | KafkaError:
     """The first record, or why there is none."""
-    consumer = Consumer({**login(node, user), "group.id": group, "auto.offset.reset": "earliest"})
+    consumer = Consumer({**quick_login(node, user), "group.id": group, "auto.offset.reset": "earliest"})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         message = consumer.poll(SECONDS)
@@ -101,7 +75,7 @@ def driver(node: NodeProcess, user: str) -> ydb.Driver:
     made = ydb.Driver(
         endpoint=f"grpc://{node.ydb}",
         database="/Root",
-        credentials=ydb.StaticCredentials.from_user_password(user, f"{user}'s secret"),
+        credentials=ydb.StaticCredentials.from_user_password(user, user),
     )
     made.wait(SECONDS)
     return made
@@ -109,7 +83,7 @@ def driver(node: NodeProcess, user: str) -> ydb.Driver:
 
 def ask(node: NodeProcess, user: str, path: str) -> tuple[int, Any]:
     request = urllib.request.Request(f"http://{node.addresses['console']}{path}")
-    request.add_header("Authorization", "Basic " + base64.b64encode(f"{user}:{user}'s secret".encode()).decode())
+    request.add_header("Authorization", basic(user))
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             return answer.status, json.loads(answer.read())
@@ -121,7 +95,7 @@ def acl(node: NodeProcess, user: str, *arguments: str, code: int = 0) -> Any:
     environment = {
         "ANABRANCH_NODE": f"http://{node.addresses['console']}",
         "ANABRANCH_USER": user,
-        "ANABRANCH_PASSWORD": f"{user}'s secret",
+        "ANABRANCH_PASSWORD": user,
     }
     done = CliRunner().invoke(main, ["acl", *arguments, "--json"], env=environment, catch_exceptions=False)
     assert done.exit_code == code, done.output
@@ -129,12 +103,12 @@ def acl(node: NodeProcess, user: str, *arguments: str, code: int = 0) -> Any:
 
 
 def test_rules_made_through_one_protocol_bind_all(node: NodeProcess) -> None:
-    root = AdminClient(login(node, "root"))
+    root = AdminClient(login(node.kafka, "root"))
     for future in root.create_topics([NewTopic("orders", 1), NewTopic("other", 1)]).values():
         future.result(SECONDS)
-    write = binding("orders", "User:alice", AclOperation.WRITE)
-    read = binding("ord", "User:alice", AclOperation.READ, pattern=ResourcePatternType.PREFIXED)
-    group = binding("*", "User:alice", AclOperation.READ, kind=ResourceType.GROUP)
+    write = rule("orders", "User:alice", AclOperation.WRITE)
+    read = rule("ord", "User:alice", AclOperation.READ, pattern=ResourcePatternType.PREFIXED)
+    group = rule("*", "User:alice", AclOperation.READ, kind=ResourceType.GROUP)
     for future in root.create_acls([write, read, group]).values():
         future.result(SECONDS)
 
@@ -143,7 +117,7 @@ def test_rules_made_through_one_protocol_bind_all(node: NodeProcess) -> None:
     assert refused is not None
     assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert consume(node, "alice", "g", "orders") == b"one"
-    alice = AdminClient(login(node, "alice"))
+    alice = AdminClient(login(node.kafka, "alice"))
     with pytest.raises(KafkaException) as caught:
         alice.create_acls([read])[read].result(SECONDS)
     assert caught.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
@@ -161,7 +135,7 @@ def test_rules_made_through_one_protocol_bind_all(node: NodeProcess) -> None:
     node.kill()
     node.start()
     assert consume(node, "alice", "g", "orders") == b"one"
-    root = AdminClient(login(node, "root"))
+    root = AdminClient(login(node.kafka, "root"))
     found = root.describe_acls(
         AclBindingFilter(
             ResourceType.TOPIC, "orders", ResourcePatternType.MATCH, None, None, AclOperation.ANY, AclPermissionType.ANY
@@ -193,9 +167,9 @@ def test_what_makes_no_rule_is_refused_in_a_sentence(node: NodeProcess) -> None:
         (("--resource", "topic", "--name", "t", "--principal", "User:a", "--operation", "fly"), "operation is to be"),
     ):
         assert words in acl(node, "root", "add", *arguments, code=1)
-    root = AdminClient(login(node, "root"))
-    wrong = binding("t", "nobody", AclOperation.READ)
-    right = binding("t", "User:alice", AclOperation.READ)
+    root = AdminClient(login(node.kafka, "root"))
+    wrong = rule("t", "nobody", AclOperation.READ)
+    right = rule("t", "User:alice", AclOperation.READ)
     done = root.create_acls([wrong, right])
     with pytest.raises(KafkaException) as caught:
         done[wrong].result(SECONDS)

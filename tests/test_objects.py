@@ -3,7 +3,6 @@ of the process and the loss of its disk. The databases stay, as in a cluster the
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ import kafka
 import pytest
 import ydb
 from confluent_kafka import Message, Producer
-from pravega_client import StreamManager
 
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, NodeProcess
 from tests.s3_server import ACCESS, s3_server
-from tests.test_three_protocols import LISTENERS, PATIENCE, consumed, events
+from tests.test_three_protocols import LISTENERS, PATIENCE, consumed
+from tests.three_readers import read_all
 
 RECORDS = 3_000
 
@@ -95,6 +94,7 @@ def test_kill_9_and_the_loss_of_the_disk_lose_nothing_that_was_acknowledged(tmp_
 
         expected = [b"%d" % number for number in range(RECORDS)]
         assert consumed(node, "flights", RECORDS) == list(enumerate(expected))
+        read_all(node, "flights", expected, "readers")
         reading = kafka.KafkaConsumer(
             "flights", bootstrap_servers=node.kafka, auto_offset_reset="earliest", consumer_timeout_ms=3_000
         )
@@ -102,15 +102,5 @@ def test_kill_9_and_the_loss_of_the_disk_lose_nothing_that_was_acknowledged(tmp_
             assert [message.value for message in reading] == expected
         finally:
             reading.close()
-        with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
-            driver.wait(timeout=PATIENCE, fail_fast=True)
-            with driver.topic_client.reader("flights", "readers") as reader:
-                found: list[bytes] = []
-                while len(found) < RECORDS:
-                    found += [one.data for one in reader.receive_batch(timeout=PATIENCE).messages]
-            assert found == expected
-        streams = StreamManager(f"tcp://{node.addresses['pravega']}")
-        group = streams.create_reader_group("readers", "default", "flights")
-        assert asyncio.run(events(group.create_reader("one"), RECORDS)) == expected
     finally:
         node.dispose()

@@ -3,59 +3,19 @@ beginning what all have written, after kill -9 too, and a store that is away sto
 
 from __future__ import annotations
 
-import asyncio
-import random
-import re
 import threading
-import time
-import urllib.request
 from pathlib import Path
 
 import ydb
-from confluent_kafka import Producer
 from pravega_client import StreamManager
 
-from tests.conftest import TEST_SETTINGS
+from tests.moving_node import MIB, metric, settings, texts, until, write_kafka
 from tests.node_process import ANY, NodeProcess
 from tests.test_objects import objects
-from tests.test_three_protocols import LISTENERS, PATIENCE, consumed, events
+from tests.test_three_protocols import LISTENERS, PATIENCE, consumed
+from tests.three_readers import read_all
 
 __all__ = ["objects"]
-
-MIB = 1024 * 1024
-SIZE = 10_000
-
-
-def texts(name: str, count: int) -> list[bytes]:
-    """Values that no codec makes smaller."""
-    rng = random.Random(name)
-    return [f"{name} {number} ".encode() + rng.randbytes(SIZE) for number in range(count)]
-
-
-def metric(node: NodeProcess, name: str) -> float:
-    with urllib.request.urlopen(f"{node.console}/metrics", timeout=PATIENCE) as answer:
-        found = re.search(rf"^{name} (\S+)$", answer.read().decode(), re.MULTILINE)
-    assert found is not None, name
-    return float(found[1])
-
-
-def until(node: NodeProcess, name: str, least: float, most: float = float("inf")) -> None:
-    """A metric of the node is between these."""
-    deadline = time.monotonic() + PATIENCE
-    while not least <= metric(node, name) <= most:
-        assert time.monotonic() < deadline, f"{name} is {metric(node, name)}"
-        time.sleep(0.1)
-
-
-def write_kafka(node: NodeProcess, topic: str, values: list[bytes]) -> None:
-    told: list[object] = []
-    # A batch has to fit a segment.
-    producer = Producer({"bootstrap.servers": node.kafka, "enable.idempotence": True, "batch.size": 200_000})
-    for value in values:
-        producer.produce(topic, value, partition=0, on_delivery=lambda error, _message: told.append(error))
-        producer.poll(0)
-    assert producer.flush(PATIENCE) == 0
-    assert told == [None] * len(values)
 
 
 def write_ydb(node: NodeProcess, topic: str, values: list[bytes]) -> None:
@@ -73,37 +33,6 @@ def write_pravega(node: NodeProcess, topic: str, values: list[bytes]) -> None:
     for value in values:
         writer.write_event_bytes(value, "key")
     writer.flush()
-
-
-def read_ydb(node: NodeProcess, topic: str, count: int) -> list[bytes]:
-    with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
-        driver.wait(timeout=PATIENCE, fail_fast=True)
-        with driver.topic_client.reader(topic, "readers") as reader:
-            found: list[bytes] = []
-            while len(found) < count:
-                found += [one.data for one in reader.receive_batch(timeout=PATIENCE).messages]
-        return found
-
-
-def read_all(node: NodeProcess, topic: str, expected: list[bytes], group: str) -> None:
-    """By each protocol, from the beginning."""
-    assert [value for _, value in consumed(node, topic, len(expected))] == expected
-    assert read_ydb(node, topic, len(expected)) == expected
-    streams = StreamManager(f"tcp://{node.addresses['pravega']}")
-    readers = streams.create_reader_group(group, "default", topic)
-    assert asyncio.run(events(readers.create_reader("one"), len(expected))) == expected
-
-
-def settings(objects: str) -> dict[str, str]:
-    return {
-        **TEST_SETTINGS,
-        "sbp.objects": objects,
-        "sbp.segment_bytes": str(MIB),
-        "sbp.local_bytes": str(2 * MIB),
-        "sbp.object_range_bytes": str(MIB),
-        "sbp.object_cache_bytes": str(3 * MIB),
-        "log.tail_cache_bytes": str(MIB),
-    }
 
 
 def test_old_data_is_read_by_all_protocols_from_objects_and_a_store_that_is_away_stops_no_writer(
@@ -142,8 +71,10 @@ def test_old_data_is_read_by_all_protocols_from_objects_and_a_store_that_is_away
         further = texts("outage", 600)
         write_kafka(node, "flights", further)
         until(node, "anabranch_store_moving_fails", 1)
+        assert metric(node, "anabranch_store_moving_failures_total") >= 1
         write_kafka(node, "recent", texts("recent", 50))
         assert [value for _, value in consumed(node, "recent", 50)] == texts("recent", 50)
+        assert metric(node, "anabranch_store_local_limit_bytes") == 2 * MIB
         assert metric(node, "anabranch_store_log_bytes") > 6 * MIB
         assert metric(node, "anabranch_store_moved_bytes") >= moved
         # It starts without it, too.

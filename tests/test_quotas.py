@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from collections.abc import Iterator
@@ -17,12 +16,11 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from bridges.auth.passwords import Cost, PasswordHash
-from bridges.auth.users import User, change
 from bridges.commands.cli import main
 from pravega_front.wire import commands as wire
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, NodeProcess
+from tests.node_users import basic, login, with_users
 from tests.pravega_front.controller_client import ControllerClient
 from tests.pravega_front.raw_client import RawClient
 
@@ -37,33 +35,18 @@ USERS = ("root", "slow", "quick")
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    def edit(users: dict[str, User]) -> None:
-        for name in USERS:
-            users[name] = User(name, PasswordHash.of(f"{name}'s secret", Cost(16, 1, 1)), {})
-
     data = tmp_path / "data"
-    data.mkdir()
-    change(data / "users.json", edit)
+    with_users(data, USERS)
     made = NodeProcess(
         data,
         settings={**TEST_SETTINGS, "auth.required": "true"},
         listen=dict.fromkeys(("kafka", "ydb", "console", "pravega", "pravega-segmentstore"), ANY),
     )
     made.start()
-    admin = AdminClient(login(made, "root"))
+    admin = AdminClient(login(made.kafka, "root"))
     admin.create_topics([NewTopic("t", 1)])["t"].result(SECONDS)
     yield made
     made.dispose()
-
-
-def login(node: NodeProcess, user: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": node.kafka,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": user,
-        "sasl.password": f"{user}'s secret",
-    }
 
 
 def produced(node: NodeProcess, user: str, throttled: list[int] | None = None, **other: Any) -> float:
@@ -76,7 +59,7 @@ def produced(node: NodeProcess, user: str, throttled: list[int] | None = None, *
                 throttled.append(broker["throttle"]["max"])
 
     settings = {"stats_cb": told, "statistics.interval.ms": 200, "linger.ms": 5, "batch.size": 100_000, **other}
-    producer = Producer({**login(node, user), **settings})
+    producer = Producer({**login(node.kafka, user), **settings})
     producer.list_topics("t", SECONDS)
     began = time.monotonic()
     for _ in range(SENT // 10_000):
@@ -89,7 +72,7 @@ def produced(node: NodeProcess, user: str, throttled: list[int] | None = None, *
 
 def consumed(node: NodeProcess, user: str) -> float:
     """How long it takes to read them."""
-    consumer = Consumer({**login(node, user), "group.id": "g", "fetch.message.max.bytes": 200_000})
+    consumer = Consumer({**login(node.kafka, user), "group.id": "g", "fetch.message.max.bytes": 200_000})
     consumer.assign([TopicPartition("t", 0, 0)])
     began, size = time.monotonic(), 0
     while size < SENT:
@@ -104,7 +87,7 @@ def quota(node: NodeProcess, *arguments: str, code: int = 0) -> Any:
     environment = {
         "ANABRANCH_NODE": f"http://{node.addresses['console']}",
         "ANABRANCH_USER": "root",
-        "ANABRANCH_PASSWORD": "root's secret",
+        "ANABRANCH_PASSWORD": "root",
     }
     done = CliRunner().invoke(main, ["quota", *arguments, "--json"], env=environment, catch_exceptions=False)
     assert done.exit_code == code, done.output
@@ -135,7 +118,7 @@ def test_connections_of_one_user_share_its_quota(node: NodeProcess) -> None:
     quota(node, "set", "--user", "*", f"producer_byte_rate={RATE}")
     began = time.monotonic()
     for _ in range(4):  # each new connection waits for what those before it took
-        producer = Producer(login(node, "slow"))
+        producer = Producer(login(node.kafka, "slow"))
         producer.produce("t", bytes(900_000))
         assert producer.flush(SECONDS) == 0
     assert time.monotonic() - began > 1.5
@@ -158,7 +141,7 @@ class Earliest(ydb.TopicReaderEvents.EventHandler):  # type: ignore[misc]
 def test_a_writer_and_a_reader_of_ydb_wait(node: NodeProcess) -> None:
     quota(node, "set", "--user", "slow", f"producer_byte_rate={RATE}", f"consumer_byte_rate={RATE}")
     for user, waits in (("slow", True), ("quick", False)):
-        credentials = ydb.StaticCredentials.from_user_password(user, f"{user}'s secret")
+        credentials = ydb.StaticCredentials.from_user_password(user, user)
         with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/Root", credentials=credentials) as driver:
             driver.wait(SECONDS)
             began = time.monotonic()
@@ -180,8 +163,7 @@ def test_a_writer_of_pravega_waits(node: NodeProcess) -> None:
     quota(node, "set", "--user", "slow", f"producer_byte_rate={RATE}")
     segment = "s/one/0.#epoch.0"
     for user, waits in (("slow", True), ("quick", False)):
-        login = "Basic " + base64.b64encode(f"{user}:{user}'s secret".encode()).decode()
-        controller = ControllerClient(node.addresses["pravega"], (("authorization", login),))
+        controller = ControllerClient(node.addresses["pravega"], (("authorization", basic(user)),))
         controller.createScope(scope="s")
         controller.createStream(streamInfo={"scope": "s", "stream": "one"}, scalingPolicy={"minNumSegments": 1})
         token = controller.getDelegationToken(scope="s", stream="one").delegationToken
@@ -208,7 +190,7 @@ def test_a_neighbour_goes_on_while_another_is_muted(node: NodeProcess) -> None:
 def test_who_makes_and_deletes_topics_waits(node: NodeProcess) -> None:
     quota(node, "set", "--user", "slow", "controller_mutation_rate=5")
     for user, waits in (("slow", True), ("quick", False)):
-        admin = AdminClient(login(node, user))
+        admin = AdminClient(login(node.kafka, user))
         names = [f"{user}-{number}" for number in range(3)]
         began = time.monotonic()
         for name in names:  # five partitions each, which is what comes in a second

@@ -28,7 +28,7 @@ def command(data: Path, check: bool, yes: bool, as_json: bool) -> None:
     directory first, if there may be another way. What was given up is kept in accepted-losses.json beside the data.
     """
     from sbp_back.errors import StoreError
-    from sbp_back.range_server.store import loss
+    from sbp_back.range_server import loss
     from sbp_back.range_server.store.options import StoreOptions
     from sbp_back.range_server.store.recovery import LOSSES
 

@@ -17,6 +17,7 @@ from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
 from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
 from bridges.cluster.members import State
+from bridges.cluster.slots import ANY
 from bridges.log.cleaner import STATES
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
 from bridges.net import heap
@@ -140,10 +141,14 @@ def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
         counts.add_metric((state.value,), states[state.value])
     slots = gauge("anabranch_cluster_slots", "Slots that a node owns.", "node")
     silent = gauge("anabranch_cluster_silent_seconds", "How long no heartbeat of a node has been seen.", "node")
+    pinned = gauge("anabranch_cluster_slots_pinned", "Slots that were moved to a node, and are pinned there.", "node")
+    # A node that is not there keeps what is pinned to it.
+    for node_id, count in sorted(Counter(slot.pin for slot in keeper.slots if slot.pin != ANY).items()):
+        pinned.add_metric((str(node_id),), count)
     for node_id, member in sorted(members.items()):
         slots.add_metric((str(node_id),), owned[member.start])
         silent.add_metric((str(node_id),), keeper.still(member.start))
-    yield from (counts, slots, silent)
+    yield from (counts, slots, silent, pinned)
     unowned = len(keeper.slots) - sum(owned[start] for start in keeper.members)
     yield value("anabranch_cluster_slots_unowned", "Slots that nobody owns at the moment.", unowned)
     yield value("anabranch_cluster_slots_acting", "Slots that this node acts for.", len(keeper.acting))
@@ -361,6 +366,7 @@ _STORE_TOTALS = {
     "segments_deleted": "Files given back.",
     "evacuated_bytes": "Bytes copied to give files back.",
     "packed_bytes": "Bytes written as objects of one partition's data.",
+    "moving_failures": "Tries to move old data to objects that failed, and are made again.",
     "checkpoints": "Checkpoints written.",
     "maintenance_errors": "Failures of upkeep that are tried again.",
 }
@@ -370,6 +376,7 @@ _STORE_VALUES = {
     "log_bytes": "Bytes of those files up to the end of their data.",
     "live_bytes": "Bytes of batches that can still be read.",
     "moved_bytes": "Of these, bytes that lie in objects and no more on the disk.",
+    "local_limit_bytes": "Bytes of the log that are to be on the disk at most, by sbp.local_bytes; 0: all of them.",
     "moving_fails": "1 while old data cannot be moved to objects, and stays on the disk.",
     "disk_free": "Free bytes of the file system.",
     "disk_full": "1 while appends are refused for want of space.",

@@ -9,26 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 import ydb
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from pravega_client import StreamManager
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridges.auth.passwords import Cost, PasswordHash
-from bridges.auth.users import User, change
 from bridges.node.worker import LEASE_S
 from tests.cluster.load import (
     PARTITIONS,
@@ -45,6 +36,7 @@ from tests.cluster.test_pravega_clients import read
 from tests.compose.clients import Clients
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeFailed, NodeProcess
+from tests.node_users import login, rule, ruled, with_users
 from tests.ports import free_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -326,24 +318,18 @@ def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory, tic
     """Each knows users and rules that came to another one; what a start had told holds after a kill. With tickets they
     read each other's partitions at listeners that nobody had to open."""
     node = workers(make, 2, start=False)
-    node.data.mkdir()
-    hashed = PasswordHash.of("secret", Cost(16, 1, 1))
-    change(
-        node.data / "users.json", lambda users: users.update({name: User(name, hashed, {}) for name in ("root", "eve")})
-    )
+    with_users(node.data, ("root", "eve"))
     node.settings |= {"auth.required": "true", "auth.rules": "deny", "auth.super_users": "User:root"}
     if tickets:
         node.settings["sbp.tickets"] = "true"
     node.start()
-    options = {"bootstrap.servers": bootstrap(node), "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-    root = options | {"sasl.username": "root", "sasl.password": "secret"}
-    eve = options | {"sasl.username": "eve", "sasl.password": "secret"}
+    root, eve = (login(bootstrap(node), name) for name in ("root", "eve"))
     admin = AdminClient(root)
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
     await_leaders(admin, {0, 1})
 
-    def write(login: dict[str, str]) -> dict[int, KafkaError | None]:
-        producer = Producer(login)
+    def write(options: dict[str, Any]) -> dict[int, KafkaError | None]:
+        producer = Producer(options)
         told: dict[int, KafkaError | None] = {}
         for partition in range(PARTITIONS):
             producer.produce(
@@ -358,16 +344,7 @@ def test_workers_serve_clients_that_must_say_who_they_are(make: NodeFactory, tic
     assert set(write(root).values()) == {None}
     refused = write(eve)
     assert {error.code() for error in refused.values() if error} == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
-    rule = AclBinding(
-        ResourceType.TOPIC,
-        TOPIC,
-        ResourcePatternType.LITERAL,
-        "User:eve",
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.ALLOW,
-    )
-    admin.create_acls([rule])[rule].result(PATIENCE)
+    ruled(admin, rule(TOPIC, "User:eve", AclOperation.WRITE), PATIENCE)
     # The other worker is told of it at once, and a moment later than who has answered.
     began = time.monotonic()
     while set(write(eve).values()) != {None}:

@@ -34,6 +34,7 @@ VALUES: dict[str, dict[str, str]] = {
         "auth.rules": "deny",
         "auth.superUsers": "User:root",
         "auth.secretName": "users",
+        "auth.tickets": "true",
         "tls.secretName": "certificate",
         "tls.listeners": "{kafka,console,kafka-external}",
         "tls.clientCA": "optional",
@@ -117,6 +118,7 @@ def test_a_node_takes_the_settings(values: str) -> None:
         assert known["ANABRANCH_ADVERTISE__KAFKA_EXTERNAL"] == "anabranch-2.example.com:9094"
         assert known["ANABRANCH_KAFKA__NUM_PARTITIONS"] == "4"
         assert known["ANABRANCH_NODE__ID"] == "2"
+        assert known["ANABRANCH_SBP__TICKETS"] == "true"
         assert known["ANABRANCH_SBP__OBJECT_LOG"] == "log-anabranch-2"
 
 
@@ -129,6 +131,7 @@ def test_a_node_takes_the_settings(values: str) -> None:
         ({"external.enabled": "true"}, "external.host"),
         ({**_CLUSTER, "external.enabled": "true", "external.host": "log.example.com"}, "a name of its own"),
         ({"auth.required": "true"}, "auth.secretName"),
+        ({**_CLUSTER, "auth.tickets": "true"}, "the same token-keys.json"),
         ({"replica": "2"}, "replica"),
     ],
 )

@@ -8,23 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
-from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.tickets import KeysOfOthers, TicketOffice
 from bridges.auth.tokens import load_keys
-from bridges.auth.users import User, change
 from tests.conftest import TEST_SETTINGS
 from tests.external.cluster import NODE_TIMEOUT_MS, PATIENCE, SERVER_SETTINGS, Server
 from tests.node_process import ANY, NodeProcess
+from tests.node_users import login, rule, ruled, with_users
 
 USERS = ("root", "alice", "eve")
 MONTH_S = 30 * 86_400
@@ -32,7 +23,7 @@ TICKETS = {"sbp.tickets": "true"}
 
 
 class TicketPlace:
-    """``root`` may do everything, others what rules allow; a user's password is its name."""
+    """``root`` may do everything, others what rules allow."""
 
     def __init__(self, path: Path) -> None:
         self.keys = path / "keys.json"
@@ -41,9 +32,7 @@ class TicketPlace:
         self.pd = Server("pd", path / "pd", [], {**SERVER_SETTINGS, **given})
         self.server = Server("range-server", path / "rs", [], {**SERVER_SETTINGS, **given})
         data = path / "node"
-        data.mkdir(parents=True)
-        users = {name: User(name, PasswordHash.of(name, Cost(16, 1, 1)), {}) for name in USERS}
-        change(data / "users.json", lambda known: known.update(users))
+        with_users(data, USERS)
         self.settings = {
             **TEST_SETTINGS,
             **given,
@@ -77,29 +66,14 @@ class TicketPlace:
         return f"anabranch://{self.node.addresses['pipeline']}"
 
     def login(self, user: str) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self.node.kafka,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": user,
-            "sasl.password": user,
-        }
+        return login(self.node.kafka, user)
 
     def create(self, topic: str, *, readers: Sequence[str] = ()) -> None:
         """A topic of one partition, which ``readers`` may read."""
         admin = AdminClient(self.login("root"))
         admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE)
         for name in readers:
-            rule = AclBinding(
-                ResourceType.TOPIC,
-                topic,
-                ResourcePatternType.LITERAL,
-                f"User:{name}",
-                "*",
-                AclOperation.READ,
-                AclPermissionType.ALLOW,
-            )
-            admin.create_acls([rule])[rule].result(PATIENCE)
+            ruled(admin, rule(topic, f"User:{name}", AclOperation.READ), PATIENCE)
 
     def write(self, topic: str, values: Sequence[bytes]) -> None:
         producer = Producer({**self.login("root"), "linger.ms": 0})

@@ -21,13 +21,9 @@ given up by its adopter.
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
-from sbp_back.errors import DecodeError
-from sbp_back.wire.frame import crc32
-
-_VERSION = 1
+from sbp_back.range_server.object_log.sealed import Sealed
 
 
 class Entry(Struct, frozen=True, array_like=True):
@@ -41,25 +37,8 @@ class Entry(Struct, frozen=True, array_like=True):
     unique: bytes
     adopted: list[int] | None = None
 
-    def encode(self) -> bytes:
-        body = msgspec.msgpack.encode((_VERSION, self))
-        return crc32(body).to_bytes(4, "big") + body
 
-
-_decoder = msgspec.msgpack.Decoder(tuple[int, Entry])
-
-
-def decode_entry(data: bytes) -> Entry:
-    """Raises DecodeError."""
-    if len(data) < 4 or crc32(data[4:]) != int.from_bytes(data[:4], "big"):
-        raise DecodeError("an entry of the chain of indexes is damaged")
-    try:
-        version, entry = _decoder.decode(data[4:])
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"an entry of the chain of indexes: {error}") from error
-    if version != _VERSION:
-        raise DecodeError(f"an entry of the chain of indexes is of version {version}, this release reads {_VERSION}")
-    return entry
+ENTRIES = Sealed(Entry, "an entry of the chain of indexes")
 
 
 class Chain:

@@ -12,18 +12,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from struct import Struct as Packing
 
-import msgspec
 from msgspec import Struct
 
 from sbp_back.errors import DecodeError, StoreCorrupt
 from sbp_back.range_server.object_log.cache import CachedSegment, RangeSegment
 from sbp_back.range_server.object_log.range_object import RangeObject
+from sbp_back.range_server.object_log.sealed import Sealed
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.idxfile import SegmentIndex
 from sbp_back.range_server.store.index import Column, Run, StoreState
 from sbp_back.range_server.store.segment import Segment
-from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 _VERSION = 2
 """An index that names objects of ranges; those before know none, and one without any is still of version 1."""
@@ -53,28 +51,13 @@ class Index(Struct, array_like=True):
     segments: list[SegmentFacts]
 
 
-_decoder = msgspec.msgpack.Decoder(tuple[int, Index])
+_SEALED = Sealed(Index, "the index", _VERSION)
+decode_index_object = _SEALED.decode
 
 
 def encode_index_object(index: Index) -> bytes:
     """The bytes of the object."""
-    version = _VERSION if any(facts.what is not None for facts in index.segments) else 1
-    body = msgspec.msgpack.encode((version, index))
-    return crc32(body).to_bytes(4, "big") + body
-
-
-def decode_index_object(data: Buffer) -> Index:
-    """Raises DecodeError."""
-    view = memoryview(data)
-    if len(view) < 4 or crc32(view[4:]) != int.from_bytes(view[:4], "big"):
-        raise DecodeError("the index is damaged")
-    try:
-        version, index = _decoder.decode(view[4:])
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"the index makes no sense: {error}") from error
-    if not 1 <= version <= _VERSION:
-        raise DecodeError(f"the index is of version {version}, this release reads up to {_VERSION}")
-    return index
+    return _SEALED.encode(index, _VERSION if any(facts.what is not None for facts in index.segments) else 1)
 
 
 def pack_places(source: CachedSegment, used: int) -> bytes:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
-from sbp_back.range_server.object_log.chain import Chain, Entry, decode_entry
+from sbp_back.range_server.object_log.chain import ENTRIES, Chain, Entry
 from sbp_back.range_server.object_log.claims import Claim, Closing
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES
 
@@ -127,7 +127,7 @@ class Logs:
     def put(self, name: str, chain: Chain, entry: Entry) -> bool:
         """Whether ``entry`` is the last one now."""
         key = f"chain/{chain.number:016x}"
-        there = self.log(name).write_once(key, entry.encode(), PATIENCE)
+        there = self.log(name).write_once(key, ENTRIES.encode(entry), PATIENCE)
         return chain.put(entry, self._decoded(key, there))
 
     def _entry(self, name: str, number: int) -> Entry | None:
@@ -138,7 +138,7 @@ class Logs:
     @staticmethod
     def _decoded(key: str, data: bytes) -> Entry:
         try:
-            return decode_entry(data)
+            return ENTRIES.decode(data)
         except DecodeError as error:
             raise StoreCorrupt(f"{key}: {error}") from error
 

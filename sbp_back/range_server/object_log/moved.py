@@ -13,8 +13,8 @@ import errno
 import os
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
 from sbp_back.files import Files, ending, write_file_durably
@@ -23,13 +23,16 @@ from sbp_back.range_server.object_log.cache import Cache
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES
 from sbp_back.range_server.object_log.index_object import unpack_crcs
 from sbp_back.range_server.object_log.range_object import RangeObject
+from sbp_back.range_server.object_log.sealed import Sealed
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, encode_index, load_index
 from sbp_back.range_server.store.recovery import MovedRows
-from sbp_back.wire.frame import crc32
+from sbp_back.range_server.store.segment import Segment, segment_path
 from sbp_back.wire.model import Buffer
 
 NAMES = "names"
-_VERSION = 1
+_NOWHERE = 1 << 48
+"""Positions that no log on a disk has."""
+_FETCHED_BY_A_START = "a start with sbp.objects fetches it from the bucket, if it is there"
 
 
 class NotOursError(OSError):
@@ -45,7 +48,8 @@ class NotOursError(OSError):
 
 class Moved(Struct, array_like=True):
     """An object: the checksums of its parts, where its rows are in the bucket and here, since which position of the log
-    readers find its entries there, and the position at which its range was created."""
+    readers find its entries there, and the position at which its range was created. ``cut``: where the log was cut, if
+    that was before; from there on positions are others."""
 
     what: RangeObject
     crcs: bytes
@@ -53,6 +57,12 @@ class Moved(Struct, array_like=True):
     number: int
     lsn: int
     created: int
+    cut: int | None = None
+
+    @property
+    def place(self) -> int:
+        """Its own in the order of the log."""
+        return self.lsn if self.cut is None else self.cut
 
 
 class Names(Struct, array_like=True):
@@ -66,31 +76,13 @@ class Names(Struct, array_like=True):
     key: str = ""
     objects: list[Moved] = field(default_factory=list)
 
-    def encode(self) -> bytes:
-        body = msgspec.msgpack.encode((_VERSION, self))
-        return crc32(body).to_bytes(4, "big") + body
-
     @property
     def keys(self) -> set[str]:
         """All objects in the bucket that are needed."""
         return {self.key, *(one.what.key for one in self.objects), *(one.rows for one in self.objects)}
 
 
-_decoder = msgspec.msgpack.Decoder(tuple[int, Names])
-
-
-def decode_names(data: Buffer) -> Names:
-    """Raises DecodeError."""
-    view = memoryview(data)
-    if len(view) < 4 or crc32(view[4:]) != int.from_bytes(view[:4], "big"):
-        raise DecodeError("the list of objects is damaged")
-    try:
-        version, names = _decoder.decode(view[4:])
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"the list of objects makes no sense: {error}") from error
-    if version != _VERSION:
-        raise DecodeError(f"the list of objects is of version {version}, this release reads {_VERSION}")
-    return names
+SEALED_NAMES = Sealed(Names, "the list of objects")
 
 
 def begin(directory: Path, files: Files, bucket: Bucket) -> Names:
@@ -98,14 +90,14 @@ def begin(directory: Path, files: Files, bucket: Bucket) -> Names:
     for path in ending(directory, ".tmp"):
         files.unlink(path)
     try:
-        names = decode_names((directory / NAMES).read_bytes())
+        names = SEALED_NAMES.decode((directory / NAMES).read_bytes())
     except FileNotFoundError:
         names = Names(os.urandom(UNIQUE_BYTES))
     except DecodeError as error:
         names = _fetched(directory, bucket, error)
     names.start += 1
     names.unique = os.urandom(UNIQUE_BYTES)
-    write_file_durably(files, directory / NAMES, [names.encode()])
+    write_file_durably(files, directory / NAMES, [SEALED_NAMES.encode(names)])
     known = {f"{one.number:016x}" for one in names.objects}
     for path in ending(directory, ".idx"):
         if path.stem not in known:
@@ -114,9 +106,13 @@ def begin(directory: Path, files: Files, bucket: Bucket) -> Names:
 
 
 def _fetched(directory: Path, bucket: Bucket, error: DecodeError) -> Names:
-    """The newest list in the bucket, which is as new as the one on the disk, or by one newer."""
+    """The newest list in the bucket, which is as new as the one on the disk, or by one newer; and which starts there
+    were since."""
     try:
-        return decode_names(bucket.get_again(max(bucket.list_again("index/", PATIENCE)), PATIENCE))
+        names = SEALED_NAMES.decode(bucket.get_again(max(bucket.list_again("index/", PATIENCE)), PATIENCE))
+        starts = [int(key.rpartition("/")[2], 16) for key in bucket.list_again("starts/", PATIENCE)]
+        names.start = max(names.start, *starts)
+        return names
     except (OSError, DecodeError, ValueError) as other:
         raise StoreCorrupt(f"{directory / NAMES}: {error}; and there is no other in {bucket.url}: {other}") from other
 
@@ -169,7 +165,45 @@ def load(directory: Path, files: Files, cache: Cache, bucket: Bucket, one: Moved
     except DecodeError as error:
         raise StoreCorrupt(f"{directory / NAMES}: {error}") from error
     segment.indexed = True
-    return MovedRows(segment, rows, one.lsn, one.created)
+    return MovedRows(segment, rows, one.place, one.created)
+
+
+def _known(directory: Path) -> Names | None:
+    """What was moved, as this disk alone tells it; None: nothing was. Raises ``StoreCorrupt``, ``OSError``."""
+    try:
+        return SEALED_NAMES.decode((directory / NAMES).read_bytes())
+    except FileNotFoundError:
+        return None
+    except DecodeError as error:
+        raise StoreCorrupt(f"{directory / NAMES}: {error}; {_FETCHED_BY_A_START}") from error
+
+
+def moved_rows(directory: Path) -> list[MovedRows]:
+    """What was moved, for who reads nothing of it and asks for no objects. Raises ``StoreCorrupt``, ``OSError``."""
+    found = []
+    at = _NOWHERE
+    names = _known(directory)
+    for one in [] if names is None else names.objects:
+        segment = Segment(at, one.what.size, 0, segment_path(directory, at))
+        at = segment.end
+        segment.used, segment.sealed, segment.indexed = one.what.size, True, True
+        try:
+            found.append(MovedRows(segment, _checked(rows_path(directory, one), one), one.place, one.created))
+        except (FileNotFoundError, DecodeError) as error:
+            text = f"where entries lie in {one.what.key} is not known here ({error}); {_FETCHED_BY_A_START}"
+            raise StoreCorrupt(text) from error
+    return found
+
+
+def moved_before(directory: Path, files: Files, end: int) -> None:
+    """The log ends at position ``end`` now: nothing was moved later, and the next start says so in the bucket. Raises
+    ``StoreCorrupt``, ``OSError``."""
+    names = _known(directory)
+    if names is None or all(one.place <= end for one in names.objects):
+        return
+    objects = [replace(one, cut=end) if one.place > end else one for one in names.objects]
+    # No index in the bucket is this one: the next start finds that out by listing, and writes one.
+    write_file_durably(files, directory / NAMES, [SEALED_NAMES.encode(replace(names, key="", objects=objects))])
 
 
 def _checked(path: Path, one: Moved) -> SegmentIndex:

@@ -167,7 +167,8 @@ class ObjectUpkeep(Moving):
             log.stats.segments_deleted += len(dead)
             self._keys.append(key)
             if len(self._keys) > 2:
-                self._doom(self._bucket, [self._keys.pop(0)])
+                # The chain tells two of them, so nothing waits for this one: not one more index, for ever.
+                self._doomed.add(self._bucket, [self._keys.pop(0)], self._indexes - 1)
             self._doom(self._bucket, self._old_rows)
             self._old_rows = []
             for segment in dead:

@@ -25,6 +25,7 @@ from sbp_back.range_server.object_log.cache import Cache, RangeSegment, range_ob
 from sbp_back.range_server.object_log.doomed import Doomed, delete
 from sbp_back.range_server.object_log.moved import (
     NAMES,
+    SEALED_NAMES,
     Moved,
     Names,
     NotOursError,
@@ -263,10 +264,10 @@ class Offload(RangeWriter):
             rows = [(one, encode_rows(one, columns)) for one, columns in work]
             for one, data in rows:
                 self._bucket.put_again(one.rows, data, 0.0)
-            self._bucket.put_again(key, names.encode(), 0.0)
+            self._bucket.put_again(key, SEALED_NAMES.encode(names), 0.0)
             for one, data in rows:
                 write_file_durably(files, rows_path(directory, one), [data])
-            write_file_durably(files, directory / NAMES, [names.encode()])
+            write_file_durably(files, directory / NAMES, [SEALED_NAMES.encode(names)])
             return [load_index(rows_path(directory, one)) for one, _ in rows]
 
         def written(result: list[SegmentIndex] | OSError) -> None:
@@ -377,6 +378,7 @@ class Offload(RangeWriter):
             logger.error("no old data is moved to objects any more: %s", error)
         elif not self._pause:
             logger.warning("old data cannot be moved to objects, and stays on the disk until it can: %s", error)
+        self._log.stats.moving_failures += 1
         self._pause = min(max(_PAUSE, 2 * self._pause), _MOST_PAUSE)
         self._rest_until = time.monotonic() + self._pause
         self._log.stats.moving_fails = True

@@ -57,6 +57,7 @@ class OffloadStore(Store):
         self._there = recovered.there
         log.elsewhere = list(recovered.there.objects)
         log.stats.objects = recovered.there.bucket.requests
+        log.stats.local_limit_bytes = log.options.local_bytes or 0
         self._far = ThreadPoolExecutor(log.options.read_threads, "anabranch-far")
         self._moving_thread = ThreadPoolExecutor(1, "anabranch-move")
         super().__init__(log, lock, recovered)

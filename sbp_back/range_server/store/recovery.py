@@ -438,7 +438,7 @@ class Recovery:
 
 
 def accepted_gaps(directory: Path) -> set[tuple[int, int, int, int]]:
-    """What an operator has given up in the middle of ranges (:mod:`sbp_back.range_server.store.loss`): (stream, range,
+    """What an operator has given up in the middle of ranges (:mod:`sbp_back.range_server.loss`): (stream, range,
     first, end). A line that is not whole tells nothing."""
     found: set[tuple[int, int, int, int]] = set()
     try:

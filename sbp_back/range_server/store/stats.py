@@ -50,8 +50,12 @@ class StoreStats(Struct):
     """Objects of ranges that were written."""
     moved_bytes: int = 0
     """Of ``live_bytes``: what is read from objects, and no more on the disk."""
+    local_limit_bytes: int = 0
+    """What the log is to have on the disk at most; 0: all of it may be there."""
     moving_fails: bool = False
     """Old data cannot be moved to objects for now, and stays on the disk."""
+    moving_failures: int = 0
+    """How often that was tried in vain."""
     replacing_bytes: int = 0
     """Entries that were written in the place of others."""
     checkpoints: int = 0

@@ -104,6 +104,7 @@ UNUSED = {
     "tomllib": "settings in a file: where there is one",
     "psycopg": "PostgreSQL: of nodes of a cluster",
     "sbp_back.client.foreign": "for servers of elastic-stream",
+    "sbp_back.range_server.object_log": "logs in objects, and old data that moves there",
     "sbp_back.document": "the specification document's dialect",
     "ydb_topic_front.serving": "a front that is off",
     "pravega_front.serving": "likewise",

@@ -28,6 +28,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and .Values.external.enabled (not .Values.external.host) }}{{ fail "external.host: by which name clients outside reach a pod is needed, as kafka-$(POD_INDEX).example.com" }}{{ end }}
 {{- if and .Values.external.enabled (gt (int .Values.replicas) 1) (not (contains "$(POD_INDEX)" .Values.external.host)) }}{{ fail "external.host: each pod needs a name of its own: use $(POD_INDEX) in it" }}{{ end }}
 {{- if and .Values.auth.required (not .Values.auth.secretName) }}{{ fail "auth.secretName: who is to be let in stands in a secret with users.json" }}{{ end }}
+{{- if and .Values.auth.tickets (gt (int .Values.replicas) 1) (not .Values.auth.secretName) }}{{ fail "auth.secretName: nodes that demand tickets of one another need the same token-keys.json, in a secret" }}{{ end }}
 {{- end }}
 
 {{- /* The variable of a setting: kafka.num_partitions is ANABRANCH_KAFKA__NUM_PARTITIONS. */ -}}

@@ -4,16 +4,11 @@ with faults make of it. Its everyday behaviour is tested with the other stores',
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import obstore
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -24,16 +19,26 @@ from sbp_back.range_server.object_log.content import HEAD_BYTES
 from sbp_back.range_server.object_log.logs import AdoptedElsewhereError
 from sbp_back.range_server.object_log.object_store import ObjectStore, _Adoption
 from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
-from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.range_server.store import Store
 from sbp_back.range_server.store.options import OBJECTS
 from tests.depth import examples, timeout
+from tests.sbp_back.range_server.object_log.object_harness import (
+    Clock,
+    at_rest,
+    faulty,
+    fill,
+    groups,
+    indexed,
+    object_options,
+    quick_pauses,
+    requests_of,
+    server,
+    until,
+)
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 from tests.sbp_back.range_server.store.test_store_model import StoreMachine
 
-
-def object_options(bucket: Path, **changes: object) -> StoreOptions:
-    values: dict[str, object] = {"durability": "object", "objects": f"file://{bucket}", "object_linger_seconds": 0.001}
-    return small_options(**{**values, **changes})
+__all__ = ["quick_pauses"]
 
 
 class ObjectMachine(StoreMachine):
@@ -91,72 +96,6 @@ ObjectMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestObjectMachine = pytest.mark.timeout(timeout(300))(ObjectMachine.TestCase)
-
-
-class Faults:
-    """Stands for the library below the product's own code: each call may fail before or after it took effect, or
-    return other bytes."""
-
-    exceptions = obstore.exceptions
-
-    def __init__(self, seed: int, share: float) -> None:
-        self.random = random.Random(seed)
-        self.share = share
-        self.failed = 0
-        self.damage: Callable[[str, bytes], bytes] = lambda key, data: data
-
-    def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        dice = self.random.random()
-        if dice < self.share / 2:
-            self.failed += 1
-            raise obstore.exceptions.GenericError("503 SlowDown")
-        result = function(*arguments, **options)
-        if dice < self.share:
-            self.failed += 1
-            raise obstore.exceptions.GenericError("the connection was reset before the answer came")
-        return result
-
-    def put(self, *arguments: Any, **options: Any) -> Any:
-        return self._call(obstore.put, *arguments, **options)
-
-    def list(self, *arguments: Any, **options: Any) -> Any:
-        return obstore.list(*arguments, **options)
-
-    def list_with_delimiter(self, *arguments: Any, **options: Any) -> Any:
-        return obstore.list_with_delimiter(*arguments, **options)
-
-    def delete(self, *arguments: Any, **options: Any) -> Any:
-        return self._call(obstore.delete, *arguments, **options)
-
-    def get(self, store: Any, key: str) -> Any:
-        data = self.damage(key, bytes(self._call(obstore.get, store, key).bytes()))
-        return _Got(data)
-
-    def get_range(self, store: Any, key: str, **options: Any) -> Any:
-        return self._call(obstore.get_range, store, key, **options)
-
-
-class _Got:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def bytes(self) -> bytes:
-        return self._data
-
-
-@pytest.fixture
-def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbp_back.range_server.object_log.bucket._AGAIN_SECONDS", 0.001)
-    monkeypatch.setattr("sbp_back.range_server.object_log.bucket._MOST_AGAIN_SECONDS", 0.001)
-
-
-def faulty(driver: Driver, share: float = 0.0, seed: int = 1) -> Faults:
-    assert isinstance(driver.store, ObjectStore)
-    faults = Faults(seed, share)
-    logs = driver.store._opened.logs
-    for bucket in (logs.root, *logs._known.values()):
-        bucket._obstore = faults  # type: ignore[assignment]
-    return faults
 
 
 async def test_a_lost_machine_loses_nothing_and_a_former_self_acknowledges_nothing_more(tmp_path: Path) -> None:
@@ -339,14 +278,6 @@ def test_range_servers_that_start_together_in_an_empty_bucket_are_of_one_cluster
         store.close()
 
 
-async def server(path: Path, bucket: Path, name: str, server_id: int) -> Driver:
-    """A store that has its number."""
-    driver = Driver(path / f"{name}-{server_id}", object_options(bucket, object_log=name))
-    assert driver.store.server_id in (-1, server_id)
-    driver.store.assign_server_id(server_id)
-    return driver
-
-
 async def test_ranges_of_a_log_that_is_adopted_end_where_they_are_and_go_with_its_adopter(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     former = await server(tmp_path, bucket, "a", 1)
@@ -445,32 +376,6 @@ async def test_who_is_asked_for_what_a_dead_server_had_adopted_adopts_that_one(t
     assert sorted(three.store.adopted) == [1, 2]
 
 
-def groups(bucket: Path, log: str = "0/00000000") -> list[str]:
-    """Objects of a log that are no fences, by incarnation and number."""
-    found = []
-    for path in (bucket / "logs" / log / "log").glob("*/*"):
-        with suppress(FileNotFoundError):  # it was deleted just now
-            if path.stat().st_size > HEAD_BYTES:
-                found.append(f"{int(path.parent.name)}/{int(path.name, 16)}")
-    return sorted(found)
-
-
-def indexed(bucket: Path, **changes: object) -> StoreOptions:
-    values: dict[str, object] = {"object_index_seconds": 0.02, "object_grace_seconds": 0.0, "maintenance_seconds": 0.01}
-    return object_options(bucket, **{**values, **changes})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-async def fill(driver: Driver, stream: int, count: int, first: int = 0) -> None:
-    for base in range(first, first + count):
-        await driver.append(make_entry(stream, base, size=16 * KIB))
-
-
 async def test_a_start_reads_the_last_index_and_what_follows(tmp_path: Path) -> None:
     options = object_options(tmp_path / "bucket", object_index_every=10, maintenance_seconds=0.01)
     former = Driver(tmp_path / "one", options)
@@ -523,15 +428,43 @@ async def test_objects_of_which_nothing_can_be_read_are_deleted_and_the_rest_sta
     assert chain >= 4
 
 
-async def test_nothing_is_deleted_before_its_time(tmp_path: Path) -> None:
+async def test_nothing_is_deleted_before_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = tmp_path / "bucket"
-    driver = Driver(tmp_path / "one", indexed(bucket, object_grace_seconds=1000.0))
+    clock = Clock(monkeypatch)
+    driver = Driver(tmp_path / "one", indexed(bucket, maintenance_seconds=3600.0, object_grace_seconds=5 * 3600.0))
     await driver.create(1)
     await fill(driver, 1, 40)
     before = groups(bucket)
     await driver.trim(1, 40)
-    await until(lambda: driver.store.stats.checkpoints > 5)
+    await clock.hours(driver, 5)
+    assert driver.store.stats.segments_deleted > 5
     assert set(groups(bucket)) >= set(before)
+    await clock.hours(driver, 2)
+    assert not set(groups(bucket)) & set(before[:-8])
+    driver.close()
+
+
+async def test_an_idle_store_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long: what nobody needs any more goes, and then there is nothing to be said."""
+    bucket = tmp_path / "bucket"
+    clock = Clock(monkeypatch)
+    driver = Driver(tmp_path / "one", indexed(bucket, maintenance_seconds=3600.0, object_index_seconds=600.0))
+    await driver.create(1)
+    await fill(driver, 1, 40)
+    for _ in range(2):
+        await driver.trim(1, driver.store.ranges[1, 0].next_offset - 4)
+        await clock.hours(driver, 6)
+        assert len(groups(bucket)) < 12
+        assert len(list((bucket / "logs/0/00000000/index").iterdir())) == 2, "the newest, and the one before"
+        before = requests_of(driver)
+        await clock.hours(driver, 20)
+        assert requests_of(driver) == before
+        await fill(driver, 1, 10, driver.store.ranges[1, 0].next_offset)
+    driver.reopen()
+    await clock.hours(driver, 6)
+    before = requests_of(driver)
+    await clock.hours(driver, 20)
+    assert requests_of(driver) == before
     driver.close()
 
 
@@ -628,7 +561,7 @@ async def test_a_damaged_index_is_replaced_by_the_one_before(tmp_path: Path) -> 
     await former.create(1)
     await fill(former, 1, 20)
     await former.trim(1, 10)
-    await until(lambda: former.store.stats.checkpoints > 3)
+    await until(at_rest(former))
     await fill(former, 1, 5, 20)
     former.close()
     for path in sorted((bucket / "logs/0/00000000/index").iterdir(), key=lambda path: path.stat().st_mtime_ns)[-1:]:

@@ -4,12 +4,11 @@ answer holds up nobody but who wants what lies there, and what is needed is not 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,51 +19,39 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.range_server.object_log import range_writer
+from sbp_back.range_server.object_log.cache import RangeSegment
 from sbp_back.range_server.object_log.doomed import Doomed
-from sbp_back.range_server.object_log.offload_store import OffloadStore
-from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.range_server.store import Files, Store
 from sbp_back.range_server.store.checkpoint import checkpoint_files
+from sbp_back.range_server.store.recovery import Recovery
+from sbp_back.wire.model import Buffer
 from tests.depth import examples, timeout
-from tests.sbp_back.range_server.object_log.test_object_store import Faults, quick_pauses, until
+from tests.sbp_back.range_server.object_log import object_harness
+from tests.sbp_back.range_server.object_log.object_harness import (
+    Clock,
+    Faults,
+    below,
+    contents,
+    crash_copy,
+    faulty,
+    is_moved,
+    moving,
+    quick_pauses,
+    requests_of,
+    store_of,
+    the_mover_stopped,
+    until,
+)
+from tests.sbp_back.range_server.store.power_images import change
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 from tests.sbp_back.range_server.store.test_store_model import StoreMachine
 
 __all__ = ["quick_pauses"]
 pytestmark = pytest.mark.slow
 
-
-def moving(bucket: Path, **changes: object) -> StoreOptions:
-    """Segments of 64 KiB, of which one or two stay, and objects of 64 KiB."""
-    values: dict[str, object] = {
-        "objects": f"file://{bucket}",
-        "local_bytes": 100 * KIB,
-        "object_range_bytes": 64 * KIB,
-        "object_cache_bytes": 0,
-        "object_index_seconds": 0.02,
-        "object_grace_seconds": 0.0,
-        "maintenance_seconds": 0.01,
-    }
-    return small_options(**{**values, **changes})
-
-
-def store_of(driver: Driver) -> OffloadStore:
-    assert isinstance(driver.store, OffloadStore)
-    return driver.store
-
-
-def faulty(driver: Driver, share: float = 0.0, seed: int = 1) -> Faults:
-    faults = Faults(seed, share)
-    store_of(driver)._there.bucket._obstore = faults  # type: ignore[assignment]
-    return faults
-
-
-async def fill(driver: Driver, count: int, streams: tuple[int, ...] = (1, 2), size: int = 4 * KIB) -> None:
-    for stream in streams:
-        if (stream, 0) not in driver.store.ranges:
-            await driver.create(stream)
-    first = driver.store.ranges[streams[0], 0].next_offset
-    for base in range(first, first + count):
-        await driver.append(*(make_entry(stream, base, size=size) for stream in streams))
+fill = partial(object_harness.mixed, size=4 * KIB)
+wanted = partial(object_harness.wanted, size=4 * KIB)
 
 
 def moved_files(bucket: Path, name: str = "0") -> list[Path]:
@@ -72,20 +59,11 @@ def moved_files(bucket: Path, name: str = "0") -> list[Path]:
 
 
 def local_bytes(driver: Driver) -> int:
-    return sum(path.stat().st_size for path in driver.segments())
-
-
-def contents(entries: list[Any]) -> list[bytes]:
-    return [entry_bytes(entry) for entry in entries]
-
-
-def wanted(stream: int, first: int, end: int, size: int = 4 * KIB) -> list[bytes]:
-    return [entry_bytes(make_entry(stream, base, size=size)) for base in range(first, end)]
-
-
-def is_moved(driver: Driver, segments: int = 4) -> Callable[[], bool]:
-    """The disk has few segments, and all objects are named."""
-    return lambda: len(driver.store._log.segments) <= segments and store_of(driver)._offload.named
+    size = 0
+    for path in driver.segments():
+        with suppress(FileNotFoundError):  # it was deleted just now
+            size += path.stat().st_size
+    return size
 
 
 async def test_old_data_moves_the_recent_stays_and_all_is_read(tmp_path: Path) -> None:
@@ -154,30 +132,6 @@ MovingMachine.TestCase.settings = settings(
 TestMovingMachine = pytest.mark.timeout(timeout(300))(MovingMachine.TestCase)
 
 
-@contextlib.contextmanager
-def the_mover_stopped(driver: Driver) -> Iterator[None]:
-    """Between two of its steps."""
-    go, stopped = threading.Event(), threading.Event()
-
-    def stop() -> None:
-        stopped.set()
-        go.wait()
-
-    store_of(driver)._moving_thread.submit(stop)
-    stopped.wait()
-    try:
-        yield
-    finally:
-        go.set()
-
-
-def crash_copy(driver: Driver, target: Path) -> Path:
-    """The files as the death of the process at this moment would leave them."""
-    driver.crash_copy(target)
-    shutil.copytree(driver.path / "moved", target / "moved")
-    return target
-
-
 # --- each step may be the last
 
 
@@ -215,14 +169,15 @@ async def _dies_at_each_step(path: Path) -> list[str]:
     options = moving(path / "bucket")
     driver = Driver(path / "one", options)
     dying = Dying(driver, path / "bucket", path / "copies")
-    store_of(driver)._there.bucket._obstore = dying  # type: ignore[assignment]
+    below(driver, dying)
     await fill(driver, 10)
     reached = [(0, driver.store.ranges[1, 0].next_offset)]
     for base in range(10, 70):
         await driver.append(make_entry(1, base, size=4 * KIB), make_entry(2, base, size=4 * KIB))
         reached.append((len(dying.kinds), base + 1))
-    await driver.trim(2, 30)
+    await driver.trim(2, 10)
     await until(is_moved(driver))
+    await driver.trim(2, 40)
     await until(lambda: any(kind.startswith("behind delete ranges") for kind in dying.kinds))
     driver.close()
     for number in range(len(dying.kinds)):
@@ -280,6 +235,35 @@ SAFEGUARDS: dict[str, tuple[str, object]] = {
         lambda self, upto: None,
     ),
 }
+
+
+async def _replaced_and_moved(path: Path) -> tuple[list[bytes], list[bytes]]:
+    """An entry whose segment stays is replaced, and what has replaced it moves: (what a start finds, what is right)."""
+    driver = Driver(path / "one", moving(path / "bucket", local_bytes=None, evacuate_below=0.0))
+    await driver.create(3)
+    await driver.append(make_entry(3, 0, size=100))  # too little to be moved
+    await fill(driver, 20)
+    new = make_entry(1, 2, size=4 * KIB, fill=5)
+    await driver.replace(0, (await driver.read(1, 2))[:1], [new])
+    await fill(driver, 60)
+    driver.options.local_bytes = 100 * KIB
+    await until(is_moved(driver, 5))
+    assert driver.segments()[0].name == f"{0:020d}.seg"
+    driver.reopen()
+    found = contents(await driver.read_all(1))
+    driver.close()
+    return found, [*wanted(1, 0, 2), entry_bytes(new), *wanted(1, 3, 80)]
+
+
+async def test_what_was_moved_comes_behind_what_was_written_before(tmp_path: Path) -> None:
+    found, right = await _replaced_and_moved(tmp_path)
+    assert found == right
+
+
+async def test_in_any_order_what_was_replaced_would_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(monkeypatch, Recovery._place_moved, "self._moved[0].lsn <= upto", "True")
+    found, right = await _replaced_and_moved(tmp_path)
+    assert found != right
 
 
 @pytest.mark.parametrize("name", SAFEGUARDS)
@@ -463,7 +447,8 @@ async def test_what_is_damaged_on_the_disk_is_not_moved(tmp_path: Path) -> None:
     at = data.index(bytes(make_entry(1, 2, size=4 * KIB).payload[:40]))
     path.write_bytes(data[:at] + b"!" + data[at + 1 :])
     driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
-    await until(lambda: "offset 2 of range 0 of stream 1" in driver.store.stats.last_maintenance_error)
+    told = "offset 2 of range 0 of stream 1"
+    await until(lambda: told in driver.store.stats.last_maintenance_error or not path.exists())
     await until(lambda: len(driver.store._log.segments) <= 5 and store_of(driver)._offload.named)
     assert path.exists()
     with pytest.raises(StoreCorrupt):
@@ -472,10 +457,103 @@ async def test_what_is_damaged_on_the_disk_is_not_moved(tmp_path: Path) -> None:
     driver.close()
 
 
+async def _twice_is_looked_at_damage(path: Path) -> None:
+    """Bytes that are wrong once, on the way, are no damage."""
+    driver = Driver(path / "one", moving(path / "bucket"))
+    await fill(driver, 60)
+    await until(is_moved(driver))
+    driver.reopen()
+    faults = faulty(driver)
+    met: set[str] = set()
+
+    def damage(key: str, data: bytes) -> bytes:
+        if "/ranges/" not in key or key in met:
+            return data
+        met.add(key)
+        return data[:100] + bytes([data[100] ^ 1]) + data[101:]
+
+    faults.damage = damage
+    for stream in (1, 2):
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 60)
+    assert len(met) > 4
+    driver.close()
+
+
+@pytest.mark.usefixtures("quick_pauses")
+async def test_what_was_damaged_on_the_way_is_fetched_again(tmp_path: Path) -> None:
+    await _twice_is_looked_at_damage(tmp_path)
+
+
+class _LyingFiles(Files):
+    """What is written of some objects is not what is read then."""
+
+    lies = 0
+
+    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+        if self.lies and os.readlink(f"/proc/self/fd/{fd}").endswith("/range.tmp"):
+            self.lies -= 1
+            data = bytearray(b"".join(parts))
+            data[len(data) // 2] ^= 1
+            parts = [data]
+        return super().write(fd, parts, offset, durable)
+
+
+async def _a_cache_that_lies(path: Path) -> None:
+    files = _LyingFiles()
+    driver = Driver(path / "one", moving(path / "bucket", files=files))
+    files.lies = 2
+    await fill(driver, 60)
+    await until(lambda: not files.lies)
+    store_of(driver)._offload._rest_until = 0.0
+    await until(is_moved(driver))
+    driver.reopen()
+    for stream in (1, 2):
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 60)
+    driver.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_object_that_the_cache_gives_otherwise_than_it_was_written_is_not_put(tmp_path: Path) -> None:
+    await _a_cache_that_lies(tmp_path)
+
+
+CHECKSUMS: dict[str, tuple[Callable[..., object], str, str, Callable[[Path], Coroutine[Any, Any, None]]]] = {
+    "of entries that move": (
+        range_writer._copy,
+        "if crc32(body) != crc:",
+        "if False:",
+        lambda path: test_what_is_damaged_on_the_disk_is_not_moved(path),
+    ),
+    "of what is put": (
+        range_writer.RangeWriter._put,
+        "if crc32(content[at : min(at + PART_BYTES, what.size)]) != crc:",
+        "if False:",
+        _a_cache_that_lies,
+    ),
+    "of parts that are fetched": (
+        RangeSegment._check,
+        "if crc32(data) != self.crcs[place.number]:",
+        "if False:",
+        _twice_is_looked_at_damage,
+    ),
+}
+
+
+@pytest.mark.usefixtures("quick", "quick_pauses")
+@pytest.mark.parametrize("name", CHECKSUMS)
+async def test_no_checksum_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    function, old, new, scene = CHECKSUMS[name]
+    change(monkeypatch, function, old, new)
+    with pytest.raises((StoreError, AssertionError, TimeoutError)):
+        await scene(tmp_path)
+
+
 async def test_rows_and_names_that_are_damaged_on_the_disk_are_fetched(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "one", moving(tmp_path / "bucket"))
     await fill(driver, 60)
     await until(is_moved(driver))
+    for _ in range(2):
+        driver.reopen()  # the bucket knows of starts that no list there is of
     driver.close()
     (tmp_path / "one" / "moved" / "names").write_bytes(b"nothing")
     for path in (tmp_path / "one" / "moved").glob("*.idx"):
@@ -567,14 +645,46 @@ async def test_retention_counts_what_was_moved_and_trims_it_first(tmp_path: Path
     driver.close()
 
 
+async def test_an_idle_disk_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long: what nobody needs any more goes, and then there is nothing to be said."""
+    bucket = tmp_path / "bucket"
+    options = moving(bucket, maintenance_seconds=3600.0, object_index_seconds=600.0, object_grace_seconds=600.0)
+    clock = Clock(monkeypatch)
+    driver = Driver(tmp_path / "one", options)
+    await fill(driver, 60)
+    for _ in range(2):
+        await clock.hours(driver, 10)
+        assert is_moved(driver)()
+        await driver.trim(1, driver.store.ranges[1, 0].next_offset - 4)
+        await clock.hours(driver, 6)
+        assert is_tidy(driver, bucket)
+        before = requests_of(driver)
+        await clock.hours(driver, 20)
+        assert requests_of(driver) == before
+        await fill(driver, 20)
+    driver.reopen()
+    await clock.hours(driver, 10)
+    before = requests_of(driver)
+    await clock.hours(driver, 20)
+    assert requests_of(driver) == before
+    driver.close()
+
+
 async def test_small_objects_become_large_ones(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
-    streams = tuple(range(1, 13))
-    driver = Driver(tmp_path / "one", moving(bucket, object_range_bytes=256 * KIB))
-    await fill(driver, 90, streams, size=1 * KIB)
-    await until(lambda: any(path.stat().st_size > 60 * KIB for path in moved_files(bucket)))
+    streams = (1, 2, 3, 4)
+    driver = Driver(tmp_path / "one", moving(bucket))
+    made: dict[str, int] = {}
+    for _ in range(9):  # a segment each time, of which each stream has a quarter
+        await fill(driver, 16, streams, size=1 * KIB)
+        await until(is_moved(driver, 3))
+        for path in moved_files(bucket):
+            with suppress(FileNotFoundError):  # it was deleted just now
+                made[path.name] = path.stat().st_size
+    assert any(size < 32 * KIB for size in made.values())
+    assert any(size > 64 * KIB for size in made.values())
     for stream in streams:
-        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 90, 1 * KIB)
+        assert contents(await driver.read_all(stream)) == wanted(stream, 0, 144, size=1 * KIB)
     driver.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,15 +31,22 @@ from sbp_back.range_server.object_log.range_object import (
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.tcp_carrier import tcp_connector
 from sbp_back.wire import model as m
-from tests.sbp_back.range_server.object_log.test_object_store import (
+from tests.sbp_back.range_server.object_log.object_harness import (
     Faults,
+    all_indexed,
+    at_rest,
+    below,
+    contents,
     faulty,
     fill,
     groups,
     indexed,
+    mixed,
     quick_pauses,
     server,
     until,
+    upkeep_of,
+    wanted,
 )
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry
 
@@ -59,30 +67,6 @@ def range_files(bucket: Path, log: str = "0/00000000") -> list[Path]:
     with suppress(FileNotFoundError):
         return sorted((bucket / "logs" / log / "ranges").glob("*/*"))
     return []
-
-
-def upkeep_of(driver: Driver) -> ObjectUpkeep:
-    upkeep = driver.store._maintenance
-    assert isinstance(upkeep, ObjectUpkeep)
-    return upkeep
-
-
-async def mixed(driver: Driver, count: int = 40, streams: tuple[int, ...] = (1, 2), size: int = 8 * KIB) -> None:
-    """Entries of several ranges in each object."""
-    for stream in streams:
-        if (stream, 0) not in driver.store.ranges:
-            await driver.create(stream)
-    first = driver.store.ranges[streams[0], 0].next_offset
-    for base in range(first, first + count):
-        await driver.append(*(make_entry(stream, base, size=size) for stream in streams))
-
-
-def contents(entries: list[Any]) -> list[bytes]:
-    return [entry_bytes(entry) for entry in entries]
-
-
-def wanted(stream: int, first: int, end: int, size: int = 8 * KIB) -> list[bytes]:
-    return [entry_bytes(make_entry(stream, base, size=size)) for base in range(first, end)]
 
 
 def test_the_end_of_an_object_tells_what_it_is() -> None:
@@ -158,12 +142,12 @@ async def test_little_that_is_left_is_copied_so_that_mixed_objects_go(tmp_path: 
     driver = Driver(tmp_path / "one", packed(bucket))
     await driver.create(3)
     await driver.create(1)
-    for base in range(40):
-        await driver.append(make_entry(3, base, size=100), make_entry(1, base, size=16 * KIB))
+    for base in range(40):  # all that stream 3 has is less than a sixteenth of an object
+        await driver.append(make_entry(3, base, size=4), make_entry(1, base, size=16 * KIB))
     before = len(groups(bucket))
     await until(lambda: driver.store.stats.evacuated_bytes > 0 and len(groups(bucket)) < before / 2)
     for _ in range(2):
-        assert contents(await driver.read_all(3)) == wanted(3, 0, 40, 100)
+        assert contents(await driver.read_all(3)) == wanted(3, 0, 40, 4)
         assert contents(await driver.read_all(1)) == wanted(1, 0, 40, 16 * KIB)
         driver.reopen()
     driver.close()
@@ -279,7 +263,7 @@ async def _replaced_while_packed(path: Path) -> tuple[list[bytes], list[bytes]]:
     found = []
     for _ in range(2):
         found.append(entry_bytes((await driver.read(1, 2))[0]))
-        await until(lambda: driver.store.stats.checkpoints > 2)
+        await until(all_indexed(driver))
         driver.reopen()
     assert len(await driver.read_all(1)) == len(await driver.read_all(2)) == 40
     driver.close()
@@ -375,7 +359,7 @@ async def test_objects_of_ranges_go_with_the_log_that_is_adopted(tmp_path: Path)
         for stream in (1, 2):
             assert contents(await driver.read_all(stream)) == wanted(stream, 0, 40)
         assert contents(await driver.read_all(9)) == wanted(9, 0, 10)
-        await until(lambda: driver.store.stats.checkpoints > 0)
+        await until(at_rest(driver))
         driver.reopen()
     third = await server(tmp_path, bucket, "c", 3)
     await third.store.adopt(2)
@@ -414,17 +398,19 @@ class Stepping(Faults):
         self.bucket = bucket
         self.copies = copies
         self.what: list[str] = []
+        self._one = threading.Lock()
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if function in (obstore.put, obstore.delete):
-            key = arguments[1] if isinstance(arguments[1], str) else arguments[1][0]
-            parts = key.split("/")
-            kind = parts[3] if len(parts) > 3 else parts[0]
-            # Groups are what the other tests kill.
-            if self.copies is not None and (kind != "log" or function is obstore.delete):
-                shutil.copytree(self.bucket, self.copies / str(len(self.what)), ignore=lambda *_: [])
-                self.what.append(f"{function.__name__} {kind}")
-        return super()._call(function, *arguments, **options)
+        with self._one:  # nobody changes what is being copied
+            if function in (obstore.put, obstore.delete):
+                key = arguments[1] if isinstance(arguments[1], str) else arguments[1][0]
+                parts = key.split("/")
+                kind = parts[3] if len(parts) > 3 else parts[0]
+                # Groups are what the other tests kill.
+                if self.copies is not None and (kind != "log" or function is obstore.delete):
+                    shutil.copytree(self.bucket, self.copies / str(len(self.what)), ignore=lambda *_: [])
+                    self.what.append(f"{function.__name__} {kind}")
+            return super()._call(function, *arguments, **options)
 
 
 async def _crashes(path: Path) -> list[str]:
@@ -433,12 +419,12 @@ async def _crashes(path: Path) -> list[str]:
     driver = Driver(path / "one", packed(bucket, object_index_seconds=0.05))
     assert isinstance(driver.store, ObjectStore)
     stepping = Stepping(bucket, path / "copies")
-    logs = driver.store._opened.logs
     await mixed(driver, 24)
-    for one in (logs.root, *logs._known.values()):
-        one._obstore = stepping  # type: ignore[assignment]
-
-    await until(lambda: {"put ranges", "delete log"} <= set(stepping.what))
+    below(driver, stepping)
+    wanted_steps = {"put ranges", "delete log"}
+    while not wanted_steps <= set(stepping.what):
+        await mixed(driver, 8)
+        await until(lambda: wanted_steps <= set(stepping.what) or at_rest(driver)(), 60.0)
     before = len(stepping.what)
     await mixed(driver, 1)
     await until(lambda: len(stepping.what) > before + 1)
@@ -504,9 +490,8 @@ async def _listed(path: Path) -> None:
     await mixed(driver, 40)
     await until(lambda: len(range_files(bucket)) >= 6)
     driver.reopen()
-    checkpoints = driver.store.stats.checkpoints
     await fill(driver, 1, 10, 40)
-    await until(lambda: driver.store.stats.checkpoints > checkpoints + 4)
+    await until(at_rest(driver))
     driver.reopen()
     for stream in (1, 2):
         assert contents(await driver.read_all(stream))[:40] == wanted(stream, 0, 40)

@@ -13,8 +13,9 @@ from sbp_back.errors import StoreCorrupt, StoreError
 from sbp_back.range_server.object_log.object_store import ObjectStore
 from sbp_back.range_server.store import StoreOptions
 from tests.s3_server import ACCESS, s3_server
+from tests.sbp_back.range_server.object_log.object_harness import indexed
 from tests.sbp_back.range_server.object_log.s3_faults import Fault, Faults, Handler, between
-from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
+from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry
 
 pytestmark = [pytest.mark.go, pytest.mark.slow]
 
@@ -32,15 +33,12 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
 
 def options(**changes: object) -> StoreOptions:
     values: dict[str, object] = {
-        "durability": "object",
         "objects": "s3://bucket/prefix",
-        "object_linger_seconds": 0.001,
         "group_max_bytes": 4 * KIB,
         "object_index_seconds": 0.05,
-        "object_grace_seconds": 0.0,
         "maintenance_seconds": 0.02,
     }
-    return small_options(**{**values, **changes})
+    return indexed(Path(), **{**values, **changes})
 
 
 def sometimes(fault: Fault, share: float = 0.4, seed: int = 1) -> Fault:

@@ -13,11 +13,12 @@ import os
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from sbp_back.range_server.store.options import MOVED
 from sbp_back.wire.model import Buffer
 
 SECTOR = 512
@@ -48,6 +49,8 @@ class RecordingCalls:
         light only then; the pages stay)."""
         self.dsync = True
         """Whether the flag that has a write flushed is known."""
+        self.objects: dict[str, bytes] = {}
+        """An object storage elsewhere, which keeps its power."""
         self._lock = threading.RLock()
         self._created = 0
         self._numbers: dict[tuple[int, int], int] = {}
@@ -61,6 +64,21 @@ class RecordingCalls:
         if self.dead:
             raise OSError(errno.EIO, "the process is dead")
         self.steps.append(step)
+
+    def put(self, key: str, content: bytes) -> bool:
+        """Put an object if there is none of that name; whether it was."""
+        with self._lock:
+            if key in self.objects:
+                return False
+            self._note("put", key, content)
+            self.objects[key] = content
+            return True
+
+    def remove(self, key: str) -> None:
+        with self._lock:
+            if key in self.objects:
+                self._note("remove", key)
+                del self.objects[key]
 
     def _place(self, path: Path) -> tuple[str, str]:
         return str(path.parent.relative_to(self.root)), path.name
@@ -85,7 +103,8 @@ class RecordingCalls:
             frame = frame.f_back
             name = frame.f_code.co_qualname
         if name == "write_file_durably":
-            name += frame.f_locals["path"].suffix
+            path = frame.f_locals["path"]
+            name += path.suffix + (" of what was moved" if path.parent.name == MOVED else "")
         return f"{what} in {name}"
 
     def _meet(self, number: int, offset: int, size: int) -> None:
@@ -392,8 +411,8 @@ class Disk:
             case ("sync_directory", str(place), str(site)):
                 if site not in self._broken:
                     self._directories[place].sync()
-            case ("mark", *_):
-                pass
+            case ("mark", *_) | ("put", *_) | ("remove", *_):
+                pass  # nothing of this disk
             case _:
                 raise AssertionError(step)
 
@@ -419,6 +438,18 @@ class Disk:
         for _ in range(number - 4):
             data, names = rng.choice(HOW), rng.choice(NAMES)
             yield f"data {data}, names {names}", self.image(rng, data, names)
+
+
+def objects_after(steps: Iterable[Step], before: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What an object storage has that had some objects before these steps."""
+    found = dict(before)
+    for step in steps:
+        match step:
+            case ("put", str(key), bytes(content)):
+                found[key] = content
+            case ("remove", str(key)):
+                del found[key]
+    return found
 
 
 def write_image(image: Image, root: Path) -> None:

@@ -18,7 +18,15 @@ from sbp_back.files import Files
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.wire.entry import parse_entry
 from sbp_back.wire.model import Entry
-from tests.sbp_back.range_server.store.power_loss import Disk, Image, RecordingCalls, Step, steps_of, write_image
+from tests.sbp_back.range_server.store.power_loss import (
+    Disk,
+    Image,
+    RecordingCalls,
+    Step,
+    objects_after,
+    steps_of,
+    write_image,
+)
 from tests.sbp_back.range_server.store.store_harness import KIB, entry_bytes, make_entry, small_options
 
 Operation = tuple[Any, ...]
@@ -122,6 +130,7 @@ def observe(store: Store) -> State:
         while at < stored.visible_end:
             before = len(entries)
             store.read(*key, at, -1, 1 << 20, got)
+            store._inbox.drain()
             if len(entries) == before:
                 raise Violation(f"{stored} cannot be read at {at}")
             at = entries[-1].end_offset
@@ -131,7 +140,7 @@ def observe(store: Store) -> State:
     return tuple(found)
 
 
-class _Jobs:
+class Jobs:
     """In place of the background thread: does its work when it is told to."""
 
     def __init__(self) -> None:
@@ -207,6 +216,8 @@ class Rig:
     promised, the others have been asked for in this order. It is in the record as ``mark``."""
 
     PLACE = "deep/er/store"
+    DURABILITIES = ("fsync", "os")
+    """With which the next start may be made."""
 
     def __init__(self, files: RecordingCalls) -> None:
         self.files = files
@@ -214,10 +225,22 @@ class Rig:
         self.durability = "fsync"
         self.opened = False
         self._marked: list[State] = []
+        self.waiting: list[deque[Callable[[], None]]] = []
+        """What threads have to do that are played here."""
 
     @property
     def world(self) -> World:
         return self.chain[-1]
+
+    @classmethod
+    def matters(cls, step: Step) -> bool:
+        """Whether it is looked at more closely what a loss of power shortly after this leaves."""
+        return False
+
+    @classmethod
+    def spoiled(cls, image: Image, rng: Random) -> Image:
+        """What a disk may do besides to something that can be had elsewhere."""
+        return image
 
     def mark(self) -> None:
         self.files.mark(tuple(world.seen() for world in self.chain), self.opened)
@@ -226,18 +249,26 @@ class Rig:
         """Raises ``Violation`` when what is there is none of the states it may have."""
         self.durability = durability
         try:
-            self.store = Store.open(self.files.root / self.PLACE, rig_options(self.files, durability))
+            self.store = self._open_store(self.files.root / self.PLACE, rig_options(self.files, durability))
         except (StoreError, OSError) as error:
             raise Violation(f"not opened: {error}") from error
-        self.store._background_thread = _Jobs()  # type: ignore[assignment]
-        self.store._preparer._thread = _NoThread()  # type: ignore[assignment]
-        self.queue = _GatedQueue()
-        self.store._writer.queue = self.queue  # type: ignore[assignment]
+        self._take_threads()
         try:
             self._compare()
         except Violation:
             self.kill()
             raise
+
+    def _open_store(self, path: Path, options: StoreOptions) -> Store:
+        return Store.open(path, options)
+
+    def _take_threads(self) -> None:
+        jobs = Jobs()
+        self.store._background_thread = jobs  # type: ignore[assignment]
+        self.waiting = [jobs.waiting]
+        self.store._preparer._thread = _NoThread()  # type: ignore[assignment]
+        self.queue = _GatedQueue()
+        self.store._writer.queue = self.queue  # type: ignore[assignment]
 
     def _compare(self) -> None:
         seen = observe(self.store)
@@ -322,16 +353,27 @@ class Rig:
 
     async def work(self, jobs: int = 1000) -> None:
         """Let the background do so many of its jobs, and what comes of them."""
-        waiting: deque[Callable[[], None]] = self.store._background_thread.waiting  # type: ignore[attr-defined]
         while True:
             while self.store._in_flight:
                 self.queue.release()
                 await asyncio.sleep(0.0002)
+            waiting = [queue for queue in self.waiting if queue]
             if not waiting or not jobs:
                 return
             jobs -= 1
-            waiting.popleft()()
+            waiting[jobs % len(waiting)].popleft()()
             self.store._inbox.drain()
+            self.between_jobs()
+
+    def between_jobs(self) -> None:
+        """What may come whenever a thread has done something."""
+
+    async def begin(self, rng: Random) -> None:
+        """Let the background begin with what it has to do."""
+        await self.work(rng.randint(1, 2))
+
+    async def go_on(self) -> None:
+        """Let happen what the next start has to do besides."""
 
     def prepare(self) -> None:
         """Let the thread that stays ahead of the writer do what there is to be done."""
@@ -447,9 +489,9 @@ middle of a write, see ``RecordingCalls.fault``), and two that are kills as well
 size, ``enospc`` after such and appends that found no room in between."""
 
 
-async def record(files: RecordingCalls, rng: Random, plan: list[Life]) -> None:
+async def record(files: RecordingCalls, rng: Random, plan: list[Life], make: type[Rig] = Rig) -> None:
     """What a store does in some lives, one after the other."""
-    rig = Rig(files)
+    rig = make(files)
     workload = Workload(rng)
     rig.mark()
     for durability, ending, rounds in plan:
@@ -467,7 +509,7 @@ async def record(files: RecordingCalls, rng: Random, plan: list[Life]) -> None:
             if what < 0.5:
                 rig.prepare()
             if what < 0.2:
-                await rig.work(rng.randint(1, 2))
+                await rig.begin(rng)
             elif what < 0.5:
                 rig.store._maintenance.tick()
                 await rig.work()
@@ -480,7 +522,9 @@ async def record(files: RecordingCalls, rng: Random, plan: list[Life]) -> None:
             rig.kill()
 
 
-async def check(steps: list[Step], image: Image, broken: frozenset[str], root: Path, rng: Random) -> None:
+async def check(
+    steps: list[Step], image: Image, broken: frozenset[str], root: Path, rng: Random, make: type[Rig] = Rig
+) -> None:
     """Start a store from what a loss of power after ``steps`` left; let it go on, and take its power as well, every
     other time.
 
@@ -488,13 +532,16 @@ async def check(steps: list[Step], image: Image, broken: frozenset[str], root: P
     """
     chain, opened = next(step[1:] for step in reversed(steps) if step[0] == "mark")
     root.mkdir()
+    before = objects_after(steps, {})
+    image = make.spoiled(image, rng)
     write_image(image, root)
     files = RecordingCalls(root)
     files.adopt(image)
-    rig = Rig(files)
+    files.objects = dict(before)
+    rig = make(files)
     rig.chain = [_Seen(state) for state in chain]  # type: ignore[misc]
     rig.opened = opened  # type: ignore[assignment]
-    rig.open(rng.choice(("fsync", "os")))
+    rig.open(rng.choice(make.DURABILITIES))
     if rng.random() < 0.5:
         rig.kill()
         return
@@ -503,19 +550,22 @@ async def check(steps: list[Step], image: Image, broken: frozenset[str], root: P
     reached = len(files.steps)
     for operation in _afterwards(rig.world, rng):
         await rig.do(operation)
+    await rig.go_on()
     cut = rng.choice((len(files.steps), rng.randint(reached, len(files.steps))))
     rig.kill()
     disk = Disk(broken)
-    for step in (*steps_of(image), *files.steps[:cut]):
+    reached_steps = files.steps[:cut]
+    for step in (*steps_of(image), *reached_steps):
         disk.apply(step)
-    again, _ = next(step[1:] for step in reversed(files.steps[:cut]) if step[0] == "mark")
+    again, _ = next(step[1:] for step in reversed(reached_steps) if step[0] == "mark")
     _word, second = next(iter(disk.images(rng, 1)))
     if rng.random() < 0.7:
         second = disk.image(rng, rng.choice(("none", "sectors", "torn", "all")), rng.choice(("none", "some", "all")))
     write_image(second, root / "again")
     files = RecordingCalls(root / "again")
     files.adopt(second)
-    rig = Rig(files)
+    files.objects = objects_after(reached_steps, before)
+    rig = make(files)
     rig.chain = [_Seen(state) for state in again]  # type: ignore[misc]
     rig.opened = True
     rig.open("fsync")

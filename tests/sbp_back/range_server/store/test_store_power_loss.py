@@ -1,20 +1,12 @@
-"""Loss of power at any moment: what was promised is there, and what was never written is not.
-
-``ANBR_POWER_SEED`` and ``ANBR_POWER_IMAGES`` choose other runs than the usual one.
-"""
+"""Loss of power at any moment: what was promised is there, and what was never written is not."""
 
 from __future__ import annotations
 
 import ast
-import inspect
-import os
 import shutil
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
-from types import FunctionType
 
 import pytest
 
@@ -22,11 +14,11 @@ from sbp_back import files
 from sbp_back.range_server import store
 from sbp_back.range_server.store.format import BLOCK
 from sbp_back.range_server.store.prepare import SegmentFactory
+from tests.sbp_back.range_server.store.power_images import IMAGES, SEED, change, first_violation, recorded, root
 from tests.sbp_back.range_server.store.power_loss import Disk, Image, RecordingCalls, Step, steps_of, write_image
-from tests.sbp_back.range_server.store.power_rig import Life, Rig, Violation, Workload, World, check, record
+from tests.sbp_back.range_server.store.power_rig import Life, Rig, Violation, Workload, World
 
-SEED = int(os.environ.get("ANBR_POWER_SEED", "1"))
-IMAGES = int(os.environ.get("ANBR_POWER_IMAGES", "750"))
+__all__ = ["root"]
 
 PLANS: dict[str, list[Life]] = {
     "os": [("os", "uniform", 12), ("os", "kill", 20), ("os", "stop", 20), ("os", "kill", 20)],
@@ -50,9 +42,6 @@ PLANS: dict[str, list[Life]] = {
     ],
 }
 
-_MOMENTS = 100
-"""Least number that are looked at before there can be said to be no further images: the last few are rare."""
-
 NEEDLESS = {
     "file flush in write_file_durably.idx": "an index file that is not whole is made again; the flush spares that scan",
     "directory flush in write_file_durably.idx": "the same for one that is not there",
@@ -63,69 +52,10 @@ NEEDLESS = {
 """Flushes that no promise rests on, and what they are good for."""
 
 
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """In memory where that is possible: nothing here needs a disk."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(prefix="anbr-power-", dir=memory if os.access(memory, os.W_OK) else None) as name:
-        yield Path(name)
-
-
 @pytest.fixture(autouse=True)
 def _groups_of_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger groups go to the kernel in pieces here, too, which are flushed in another way than those of one."""
     monkeypatch.setattr(files, "PIECE", 8192)
-
-
-async def recorded(root: Path, lives: list[Life], name: str = "record", dsync: bool = True) -> list[Step]:
-    (root / name).mkdir()
-    recording = RecordingCalls(root / name)
-    recording.dsync = dsync
-    await record(recording, Random(f"{SEED} {name}"), lives)
-    return recording.steps
-
-
-def images(steps: list[Step], broken: frozenset[str], rng: Random, number: int) -> Iterator[tuple[int, str, Image]]:
-    """Distinct images of moments that are spread over the record, a few each: (steps done, how, image)."""
-    changes = [count for count, step in enumerate(steps, 1) if step[0] != "mark"]
-    # A lie shows soon after it was told, or much later.
-    lies = [count for count, step in enumerate(steps, 1) if step[-1] in broken]
-    soon = [min(count + after, len(steps)) for count in lies for after in range(9)]
-    known: set[int] = set()
-    while len(known) < number:
-        before = len(known)
-        disk = Disk(broken)
-        done = 0
-        for moment in sorted(
-            rng.choice(rng.choice((changes, soon or changes))) for _ in range(max(_MOMENTS, (number - before + 2) // 3))
-        ):
-            for step in steps[done:moment]:
-                disk.apply(step)
-            done = moment
-            new = 0
-            for how, image in disk.images(rng, 8):
-                key = hash(tuple(sorted(image.items())))
-                if key not in known and new < 3 and len(known) < number:
-                    known.add(key)
-                    new += 1
-                    yield moment, how, image
-        assert len(known) > before, "there are not so many images"
-
-
-async def first_violation(
-    steps: list[Step], broken: frozenset[str], root: Path, rng: Random, number: int
-) -> tuple[int, str | None]:
-    """Check images until one of them breaks a promise: how many, and what was wrong."""
-    count = 0
-    for moment, how, image in images(steps, broken, rng, number):
-        count += 1
-        try:
-            await check(steps[:moment], image, broken, root / "image", rng)
-        except Violation as violation:
-            return count, f"power lost after step {moment} of {len(steps)}, {how}: {violation}"
-        finally:
-            shutil.rmtree(root / "image", ignore_errors=True)
-    return count, None
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -197,14 +127,7 @@ async def test_no_flag_and_no_order_of_system_calls_can_be_left_out(
     root: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The simulated disk is below the system calls: it believes what the kernel was asked for, and nothing else."""
-    function, old, new = MUTATIONS[name]
-    assert isinstance(function, FunctionType)
-    text = textwrap.dedent(inspect.getsource(function))
-    assert text.count(old) == 1
-    made: dict[str, FunctionType] = {}
-    exec("from __future__ import annotations\n" + text.replace(old, new), function.__globals__, made)
-    code = made[function.__name__].__code__
-    monkeypatch.setattr(function, "__code__", code.replace(co_qualname=function.__qualname__))
+    change(monkeypatch, *MUTATIONS[name])
     dsync = name != "writes not flushed where there is no such flag"
     for plan, lives in PLANS.items():
         rng = Random(f"{SEED} {name} {plan}")
@@ -252,8 +175,7 @@ async def test_the_records_have_every_place_that_asks_for_a_flush(root: Path) ->
         if step[0] in ("flush", "sync", "sync_directory")
     }
     elsewhere = {"Recovery._replay"}  # test_segments_that_were_cut_off_do_not_come_back
-    elsewhere.add("accept")  # what it notes is lost at worst: then the operator is asked once more
-    never_durable = {"write_all", "_Looking.write"}
+    never_durable = {"write_all"}
     assert asked == places | elsewhere | never_durable
 
 

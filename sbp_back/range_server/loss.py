@@ -2,6 +2,10 @@
 
 What would be lost is found by a recovery of the store's files under other names: links in a directory of its own,
 behind which nothing is written. So it says exactly what the real one does then.
+
+Data that was moved to objects is where it was: the lists on the disk tell what ranges have there, and nobody asks for
+the objects. What was moved behind the place where the log is cut counts as moved at its new end: what is written from
+there on is newer.
 """
 
 from __future__ import annotations
@@ -16,23 +20,25 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sbp_back.errors import StoreVersionError
 from sbp_back.files import Files, ending, write_all
+from sbp_back.range_server.object_log.moved import moved_before, moved_rows
+from sbp_back.range_server.store.format import BLOCK
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.options import MOVED, StoreOptions
-from sbp_back.range_server.store.recovery import ACCEPTED, LOSSES, Recovery
+from sbp_back.range_server.store.recovery import ACCEPTED, LOSSES, Recovered, Recovery
 from sbp_back.range_server.store.store import Store
 from sbp_back.wire.model import Buffer
 
 
 class Loss(Struct):
     """``damage``: sentences of recovery. ``set_aside``: bytes in segments that are not read again, which stay on the
-    disk as ``*.damaged``; ``cut``: bytes behind the place where the log ends then. ``gaps``: offsets that are missing
-    inside of ranges: (stream, range, first, end)."""
+    disk as ``*.damaged``; ``cut``: bytes behind the place where the log ends then, ``end``. ``gaps``: offsets that are
+    missing inside of ranges: (stream, range, first, end)."""
 
     damage: list[str] = field(default_factory=list)
     set_aside: dict[str, int] = field(default_factory=dict)
     cut: int = 0
+    end: int = 0
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
@@ -90,10 +96,9 @@ class _Looking(Files):
 def look(directory: Path, options: StoreOptions) -> Loss:
     """What opening the store with ``accept_data_loss`` would give up: no ``damage`` for one that is not damaged.
 
-    Changes nothing. Raises ``StoreLocked`` while it is in use, ``StoreVersionError``, ``OSError``.
+    Changes nothing. Raises ``StoreLocked`` while it is in use, ``StoreVersionError``, ``OSError``, and ``StoreCorrupt``
+    where the lists of what was moved are damaged.
     """
-    if (directory / MOVED).is_dir() and ending(directory / MOVED, ".idx"):
-        raise StoreVersionError(f"old data of {directory} is in object storage: what would be lost cannot be told")
     files = _Looking()
     lock = DirectoryLock(directory, directory / "wal", options)
     try:
@@ -105,9 +110,9 @@ def look(directory: Path, options: StoreOptions) -> Loss:
             if (directory / LOSSES).exists():
                 (Path(name) / LOSSES).symlink_to((directory / LOSSES).resolve())
             wal = Path(name) / "wal"
-            recovered = Recovery(
-                wal, Path(name) / "ckpt", replace(options, files=files, accept_data_loss=True), lock.cluster_id
-            ).run()
+            accepting = replace(options, files=files, accept_data_loss=True)
+            moved = moved_rows(directory / MOVED)
+            recovered = Recovery(wal, Path(name) / "ckpt", accepting, lock.cluster_id, moved).run()
             damage = [text.removeprefix(ACCEPTED) for text in recovered.messages if text.startswith(ACCEPTED)]
             if not damage:
                 return Loss()
@@ -118,9 +123,24 @@ def look(directory: Path, options: StoreOptions) -> Loss:
                 for stored in recovered.state.ranges.values()
                 for gap in stored.gaps()
             ]
-            return Loss(damage, {name: size for name, size in aside.items() if name not in before}, files.cut, gaps)
+            aside = {name: size for name, size in aside.items() if name not in before}
+            return Loss(damage, aside, files.cut, _end(recovered), gaps)
     finally:
         lock.release()
+
+
+def _end(recovered: Recovered) -> int:
+    """Where the log goes on."""
+    last = recovered.segments[-1] if recovered.segments else None
+    return recovered.next_base + BLOCK if last is None or last.sealed else last.base + last.used
+
+
+class _Accepting(Store):
+    """A store that is opened to be closed again."""
+
+    @classmethod
+    def _recover(cls, path: Path, options: StoreOptions, lock: DirectoryLock) -> Recovered:
+        return Recovery(path / "wal", path / "ckpt", options, lock.cluster_id, moved_rows(path / MOVED)).run()
 
 
 def accept(directory: Path, options: StoreOptions, loss: Loss) -> list[str]:
@@ -137,7 +157,8 @@ def accept(directory: Path, options: StoreOptions, loss: Loss) -> list[str]:
     finally:
         files.close(fd)
     files.sync_directory(directory)
-    store = Store.open(directory, replace(options, accept_data_loss=True))
+    moved_before(directory / MOVED, files, loss.end)
+    store = _Accepting.open(directory, replace(options, accept_data_loss=True))
     messages = list(store.messages)
     store.close()
     return messages
