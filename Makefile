@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock matrix console-hour demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
+.PHONY: serve test lint types unit thorough lock matrix console-hour demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -92,6 +92,9 @@ bench-ydb: $(VENV)/.dev  ## measure StreamWrite and StreamRead beside a bare gRP
 
 bench-cluster: $(VENV)/.dev  ## measure one node as one process and as two
 	$(BIN)/python -m benchmarks.cluster $(ARGS)
+
+bench-compaction: $(VENV)/.dev  ## measure what compaction costs producers beside it
+	$(BIN)/python -m benchmarks.compaction $(ARGS)
 
 bench-spark: $(VENV)/.dev  ## measure Spark's source, sink and bulk copies beside its own connector, and Apache Kafka
 	$(BIN)/python -m benchmarks.spark $(ARGS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.group_members import join_all
 from benchmarks.probe import Watch
 from benchmarks.targets import Server
 
@@ -142,6 +143,55 @@ def latency(rate: int, seconds: float) -> Callable[[Bench], Metrics]:
     return run
 
 
+def transactions(each: int, records: int) -> Callable[[Bench], Metrics]:
+    """100-byte records in transactions of ``each``, one transaction after the other by one producer, to one partition;
+    then all of it is read as a reader of committed data and as one of all data reads it."""
+
+    def run(bench: Bench) -> Metrics:
+        count = records - records % each
+        options = ("-n", str(count), "-s", "100", "-k", str(each))
+        with Topic(bench, 1) as topic:
+            mine = ("-X", f"transactional.id={topic}", "-X", "acks=all", "-X", "linger.ms=5")
+            with Watch(bench.server.pid) as watch:
+                line = [str(bench.driver), "transact", "-b", bench.server.bootstrap, "-t", topic, *options, *mine]
+                result = json.loads(client(line).splitlines()[-1])
+            done = result["transactions"]
+            metrics = {
+                "transactions_per_s": done / result["seconds"],
+                "records_per_s": result["records"] / result["seconds"],
+                "broker_cpu_ms": watch.usage.cpu_seconds / done * 1e3,
+                "client_cpu_ms": result["client_cpu"] / done * 1e3,
+            }
+            metrics.update({f"transaction_{key}_us": value for key, value in result["transaction_us"].items()})
+            for isolation in ("read_committed", "read_uncommitted"):
+                how = ("-X", f"isolation.level={isolation}")
+                with Watch(bench.server.pid) as watch:
+                    result = drive(bench, "consume", topic, "-n", str(count), "-p", "1", "-k", str(each), *how)
+                metrics[f"{isolation}_records_per_s"] = result["records"] / result["seconds"]
+                metrics[f"{isolation}_broker_cpu_us_per_record"] = watch.usage.cpu_seconds / count * 1e6
+        return metrics
+
+    return run
+
+
+def group(members: int) -> Callable[[Bench], Metrics]:
+    """Members of a group of KIP-848 that join together, each on a connection of its own: time until they have all
+    partitions, two each, as they all know it, and CPU."""
+
+    def run(bench: Bench) -> Metrics:
+        with Topic(bench, 2 * members) as topic, Watch(bench.server.pid) as watch:
+            try:
+                settled = join_all(bench.server.bootstrap, topic, members)
+            except (RuntimeError, TimeoutError) as error:
+                raise RunFailed(str(error)) from error
+        return {
+            "settled_seconds": settled,
+            "broker_cpu_seconds": watch.usage.cpu_seconds,
+        }
+
+    return run
+
+
 def _java(bench: Bench, tool: str, *options: str) -> str:
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
     return client(["java", "-Xmx512m", quiet, "-cp", f"{bench.jars}/*", f"org.apache.kafka.tools.{tool}", *options])
@@ -198,6 +248,11 @@ def workloads(*, quick: bool) -> list[Workload]:
     for rate in (100, 1000):
         name = f"latency at {rate}/s"
         found.append(Workload(name, "end_to_end_p99_us", "us", False, latency(rate, seconds)))
+    for each, records in ((1, 2_000), (10, 20_000), (100, 200_000), (1000, 1_000_000)):
+        name = f"transactions of {each}"
+        found.append(Workload(name, "records_per_s", "rec/s", True, transactions(each, records // cut)))
+    members = 200 // cut
+    found.append(Workload(f"{members} members join", "settled_seconds", "s", False, group(members)))
     for size, label, records in ((100, "100 B", 2_000_000), (1000, "1 KB", 400_000)):
         name = f"Java tools, {label}, 1 partition"
         found.append(Workload(name, "produce_mb_per_s", "MB/s", True, java_tools(size, records // cut)))

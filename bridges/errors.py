@@ -94,6 +94,10 @@ class LogUnavailable(LogError):
     retriable = True
 
 
+class TransactionsOpen(LogUnavailable):
+    """The partition cannot be sealed yet: transactions are open there, and their markers belong into its log."""
+
+
 class NotOwner(LogUnavailable):
     """Another node owns the partition: ``node_id``, -1 while nobody does."""
 

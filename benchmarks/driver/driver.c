@@ -1,12 +1,16 @@
 /* Load driver over librdkafka: one program for both brokers, one line of JSON on standard output as its result.
  *
- *   driver produce -b HOST:PORT -t TOPIC -n RECORDS -s BYTES -p PARTITIONS [-X name=value]...
- *   driver consume -b HOST:PORT -t TOPIC -n RECORDS -p PARTITIONS [-X name=value]...
+ *   driver produce -b HOST:PORT -t TOPIC -n RECORDS -s BYTES -p PARTITIONS [-K KEYS] [-X name=value]...
+ *   driver transact -b HOST:PORT -t TOPIC -n RECORDS -s BYTES -k RECORDS_PER_TRANSACTION [-X name=value]...
+ *   driver consume -b HOST:PORT -t TOPIC -n RECORDS -p PARTITIONS [-k RECORDS_PER_TRANSACTION] [-X name=value]...
  *   driver latency -b HOST:PORT -t TOPIC -n RECORDS -s BYTES -r RECORDS_PER_SECOND [-w WARM_UP_RECORDS] [-P name=value]
  *                  [-C name=value]
  *
- * produce: records go to the partitions in turn; the time runs until every record is acknowledged.
+ * produce: records go to the partitions in turn; the time runs until every record is acknowledged. With -K each has one
+ *          of so many keys, in no order.
+ * transact: one transaction after the other, to one partition; the time runs until the last one is committed.
  * consume: all partitions from their beginning; the time runs from the first to the last record, and from the start.
+ *          With -k each transaction of the partition is followed by its marker, which takes an offset.
  * latency: one thread sends at a fixed rate, another consumes by long polls; a record's time of sending is the time
  *          at which it was due, so a stall counts for every record it delays (no coordinated omission).
  */
@@ -35,6 +39,8 @@ struct options {
         int32_t partitions;
         int64_t rate;
         int64_t warm_up;
+        int64_t each; /* records of a transaction */
+        int64_t keys;
         const char *both[MAX_OPTIONS];
         int both_count;
         const char *producer[MAX_OPTIONS];
@@ -134,24 +140,36 @@ static rd_kafka_topic_t *make_topic(rd_kafka_t *rk, const char *name) {
         return topic;
 }
 
+static uint64_t random_state = 88172645463325252ULL;
+
+static uint64_t next_random(void) {
+        random_state ^= random_state << 13;
+        random_state ^= random_state >> 7;
+        random_state ^= random_state << 17;
+        return random_state;
+}
+
+/* Pseudo-random bytes, so that nothing on the way profits from their regularity; each record gets a window. */
+static unsigned char *make_pool(const struct options *o) {
+        size_t pool_size = o->size + 65536;
+        unsigned char *pool = malloc(pool_size);
+        for (size_t i = 0; i < pool_size; i++)
+                pool[i] = (unsigned char)next_random();
+        return pool;
+}
+
 static int produce(const struct options *o) {
         rd_kafka_t *rk = make_producer(o);
         rd_kafka_topic_t *topic = make_topic(rk, o->topic);
-        /* Pseudo-random bytes, so that nothing on the way profits from their regularity; each record gets a window. */
-        size_t pool_size = o->size + 65536;
-        unsigned char *pool = malloc(pool_size);
-        uint64_t state = 88172645463325252ULL;
-        for (size_t i = 0; i < pool_size; i++) {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                pool[i] = (unsigned char)state;
-        }
+        unsigned char *pool = make_pool(o);
         int64_t began = now_ns();
         for (int64_t i = 0; i < o->records; i++) {
                 void *payload = pool + (i * 101) % 65536;
                 int32_t partition = (int32_t)(i % o->partitions);
-                while (rd_kafka_produce(topic, partition, RD_KAFKA_MSG_F_COPY, payload, o->size, NULL, 0, NULL) == -1) {
+                uint64_t key = o->keys ? next_random() % (uint64_t)o->keys : 0;
+                size_t key_size = o->keys ? sizeof(key) : 0;
+                while (rd_kafka_produce(topic, partition, RD_KAFKA_MSG_F_COPY, payload, o->size, key_size ? &key : NULL,
+                                        key_size, NULL) == -1) {
                         if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL)
                                 die("produce", rd_kafka_err2str(rd_kafka_last_error()));
                         rd_kafka_poll(rk, 10);
@@ -170,6 +188,61 @@ static int produce(const struct options *o) {
                own_cpu_seconds());
         fflush(stdout);
         _exit(refused || open ? 1 : 0); /* nothing is left to flush; destroying the handle would only take time */
+}
+
+static int ascending(const void *a, const void *b) {
+        int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+        return (x > y) - (x < y);
+}
+
+static void percentiles(const char *name, int64_t *values, int64_t count) {
+        qsort(values, (size_t)count, sizeof(*values), ascending);
+        const double at[] = {50, 90, 99, 99.9, 100};
+        const char *label[] = {"p50", "p90", "p99", "p999", "max"};
+        printf("\"%s\": {", name);
+        for (int i = 0; i < 5; i++) {
+                int64_t index = (int64_t)((double)count * at[i] / 100.0);
+                if (index >= count)
+                        index = count - 1;
+                printf("%s\"%s\": %.1f", i ? ", " : "", label[i], count ? (double)values[index] / 1000.0 : -1.0);
+        }
+        printf("}");
+}
+
+static void require(rd_kafka_error_t *error, const char *what) {
+        if (error)
+                die(what, rd_kafka_error_string(error));
+}
+
+static int transact(const struct options *o) {
+        rd_kafka_t *rk = make_producer(o);
+        rd_kafka_topic_t *topic = make_topic(rk, o->topic);
+        unsigned char *pool = make_pool(o);
+        int64_t each = o->each ? o->each : 1, transactions = 0;
+        int64_t *took = calloc((size_t)(o->records / each + 1), sizeof(*took));
+        require(rd_kafka_init_transactions(rk, TIMEOUT_MS), "init_transactions");
+        int64_t began = now_ns(), start = began;
+        for (int64_t i = 0; i < o->records;) {
+                require(rd_kafka_begin_transaction(rk), "begin_transaction");
+                for (int64_t end = i + each; i < end && i < o->records; i++)
+                        while (rd_kafka_produce(topic, 0, RD_KAFKA_MSG_F_COPY, pool + (i * 101) % 65536, o->size, NULL,
+                                                0, NULL) == -1) {
+                                if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL)
+                                        die("produce", rd_kafka_err2str(rd_kafka_last_error()));
+                                rd_kafka_poll(rk, 10);
+                        }
+                require(rd_kafka_commit_transaction(rk, TIMEOUT_MS), "commit_transaction");
+                int64_t now = now_ns();
+                took[transactions++] = now - start;
+                start = now;
+        }
+        double seconds = (double)(now_ns() - began) / 1e9;
+        printf("{\"records\": %ld, \"bytes\": %ld, \"seconds\": %.6f, \"transactions\": %ld, \"refused\": %ld, ",
+               (long)delivered, (long)(delivered * (int64_t)o->size), seconds, (long)transactions, (long)refused);
+        percentiles("transaction_us", took, transactions);
+        printf(", \"client_cpu\": %.3f}\n", own_cpu_seconds());
+        fflush(stdout);
+        _exit(delivered < o->records ? 1 : 0);
 }
 
 static int consume(const struct options *o) {
@@ -203,7 +276,9 @@ static int consume(const struct options *o) {
                                         first = now_ns();
                                 count++;
                                 bytes += (int64_t)batch[i]->len;
-                                disorder += batch[i]->offset != expected[batch[i]->partition]++;
+                                int64_t *next = &expected[batch[i]->partition];
+                                int64_t markers = o->each ? *next / o->each : 0;
+                                disorder += batch[i]->offset != (*next)++ + markers;
                         } else if (batch[i]->err != RD_KAFKA_RESP_ERR__PARTITION_EOF)
                                 die("consume", rd_kafka_message_errstr(batch[i]));
                         rd_kafka_message_destroy(batch[i]);
@@ -264,25 +339,6 @@ static void *poll_deliveries(void *rk) {
         while (!stop_polling)
                 rd_kafka_poll(rk, 20);
         return NULL;
-}
-
-static int ascending(const void *a, const void *b) {
-        int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-        return (x > y) - (x < y);
-}
-
-static void percentiles(const char *name, int64_t *values, int64_t count) {
-        qsort(values, (size_t)count, sizeof(*values), ascending);
-        const double at[] = {50, 90, 99, 99.9, 100};
-        const char *label[] = {"p50", "p90", "p99", "p999", "max"};
-        printf("\"%s\": {", name);
-        for (int i = 0; i < 5; i++) {
-                int64_t index = (int64_t)((double)count * at[i] / 100.0);
-                if (index >= count)
-                        index = count - 1;
-                printf("%s\"%s\": %.1f", i ? ", " : "", label[i], count ? (double)values[index] / 1000.0 : -1.0);
-        }
-        printf("}");
 }
 
 static int latency(const struct options *o) {
@@ -362,7 +418,7 @@ int main(int argc, char **argv) {
         struct options o = {.partitions = 1, .size = 100, .records = 1000, .rate = 1000};
         const char *command = argc > 1 ? argv[1] : "";
         optind = 2;
-        for (int c; (c = getopt(argc, argv, "b:t:n:s:p:r:w:X:P:C:")) != -1;) {
+        for (int c; (c = getopt(argc, argv, "b:t:n:s:p:r:w:k:K:X:P:C:")) != -1;) {
                 switch (c) {
                 case 'b': o.bootstrap = optarg; break;
                 case 't': o.topic = optarg; break;
@@ -371,6 +427,8 @@ int main(int argc, char **argv) {
                 case 'p': o.partitions = atoi(optarg); break;
                 case 'r': o.rate = atoll(optarg); break;
                 case 'w': o.warm_up = atoll(optarg); break;
+                case 'k': o.each = atoll(optarg); break;
+                case 'K': o.keys = atoll(optarg); break;
                 case 'X': add(o.both, &o.both_count, optarg); break;
                 case 'P': add(o.producer, &o.producer_count, optarg); break;
                 case 'C': add(o.consumer, &o.consumer_count, optarg); break;
@@ -383,9 +441,11 @@ int main(int argc, char **argv) {
                 die("-s", "latency needs records of 16 bytes or more");
         if (strcmp(command, "produce") == 0)
                 return produce(&o);
+        if (strcmp(command, "transact") == 0)
+                return transact(&o);
         if (strcmp(command, "consume") == 0)
                 return consume(&o);
         if (strcmp(command, "latency") == 0)
                 return latency(&o);
-        die("usage", "produce, consume or latency expected");
+        die("usage", "produce, transact, consume or latency expected");
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.catalog.topic import FOLLOWED
-from bridges.errors import LogError, NotOwner
+from bridges.errors import LogError, NotOwner, TransactionsOpen
 from bridges.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -64,9 +64,12 @@ class Seals:
         self._waiting.pop(partition.stream_id, None)
         self._put_off.pop(partition.stream_id, None)
 
-    def retry(self) -> None:
-        """Try at once what has failed."""
-        self._put_off.clear()
+    def retry(self, stream: int | None = None) -> None:
+        """Try at once what has failed, or this one of it."""
+        if stream is None:
+            self._put_off.clear()
+        else:
+            self._put_off.pop(stream, None)
         self._wake.set()
 
     def start(self, seal: Sealer) -> None:
@@ -108,6 +111,10 @@ class Seals:
             await self._db.changes.settled(lambda: self._confirm(topic, number, stream, end))
         except NotOwner:
             self._later(stream, delay)  # its owner does it, and every node hears of that
+        except TransactionsOpen as error:  # whoever has raised it tells when they are over
+            if not delay:
+                _log.info("a partition is sealed later", topic=topic.name, partition=number, reason=str(error))
+            self._later(stream, delay)
         except LogError as error:
             if stream in self._waiting:
                 _log.warning("a partition is not sealed yet", topic=topic.name, partition=number, error=str(error))

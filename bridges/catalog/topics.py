@@ -275,9 +275,10 @@ class Catalog:
         """Have the logs of sealed partitions sealed by ``seal`` from now on, those left by an earlier run first."""
         self._seals.start(seal)
 
-    def seal_again(self) -> None:
-        """What could not be sealed as another node owned it may be this one's now."""
-        self._seals.retry()
+    def seal_again(self, stream_id: int | None = None) -> None:
+        """What could not be sealed may be sealed now: the partition with this stream, or any, as where this node owns
+        more than before."""
+        self._seals.retry(stream_id)
 
     async def close(self) -> None:
         """Finish changes under way; streams not deleted, and logs not sealed yet, are left to the next start."""

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -18,7 +19,7 @@ import structlog
 from msgspec import Struct, field
 
 from bridges.barrier import Barrier
-from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner
+from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, TransactionsOpen
 from bridges.finishing import Finishing
 from bridges.formats import COMPACTED
 from bridges.formats.compression import DEFAULT_LIMIT
@@ -40,6 +41,7 @@ from bridges.log.streams import unwrapped
 from bridges.log.tail_cache import Tail, TailCache
 from bridges.log.time_search import TimeSearch
 from bridges.log.transactions import Transactions
+from bridges.log.waiters import once
 from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
 from sbp_back.cycle import cycle_of
@@ -159,6 +161,10 @@ class Logs:
         self._trims = Trims(client, self._starts)
         self.before_opening: Callable[[PartitionLog, int], Awaitable[None]] | None = None
         """Awaited with the end of a log before anybody may append to it."""
+        self.on_decided: list[Callable[[int], None]] = []
+        """Called with the stream of a partition that could not be sealed, once no transaction is open there."""
+        # Those of which the transactions that are open are waited for.
+        self._undecided: set[PartitionLog] = set()
         self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._by_stream: dict[int, PartitionLog] = {}
@@ -325,7 +331,19 @@ class Logs:
         log = self.get(topic, partition)
         if log is None:
             raise LogDeleted(f"{topic}-{partition} is not served any more")
-        return await log.seal()
+        try:
+            return await log.seal()
+        except TransactionsOpen:
+            if log not in self._undecided:
+                self._undecided.add(log)
+                # One that has failed is opened anew by whoever seals it.
+                once(log, lambda: not (log.is_open and log.state.transactions.open), partial(self._decided, log))
+            raise
+
+    def _decided(self, log: PartitionLog) -> None:
+        self._undecided.discard(log)
+        for told in self.on_decided:
+            told(log.stream_id)
 
     # --- what other nodes own -----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from bridges.errors import (
     OffsetOutOfRange,
     TopicImporting,
     TopicInternal,
+    TransactionsOpen,
 )
 from bridges.formats import FormatId
 from bridges.formats.kafka import marker
@@ -420,8 +421,8 @@ class PartitionLog:
         """Make the end of a partition final that the catalog has sealed; gives that end.
 
         What is in flight is decided first, and answered. Then nobody can append any more, and those who wait are
-        called. Durable when this returns, and may be asked for again. Raises LogUnavailable, also while a transaction
-        is open: its end belongs into the log; LogDeleted, StorageFull.
+        called. Durable when this returns, and may be asked for again. Raises TransactionsOpen, another LogUnavailable,
+        LogDeleted, StorageFull.
         """
         assert self.successors is not None, self
         if self.final_offset is not None:
@@ -430,7 +431,7 @@ class PartitionLog:
         await self.until(lambda: not self._appends.in_flight)
         opened = self.state.transactions.open
         if opened:
-            raise LogUnavailable(
+            raise TransactionsOpen(
                 f"{self.topic}-{self.partition} cannot be sealed yet: {len(opened)} transactions are open"
             )
         try:

@@ -81,6 +81,26 @@ class _Until:
             self.done.set_exception(error.with_traceback(None))  # in which this one is, which keeps it
 
 
+class _Once:
+    """Calls somebody once something is true of a log."""
+
+    __slots__ = ("_condition", "_then")
+
+    def __init__(self, condition: Callable[[], bool], then: Callable[[], None]) -> None:
+        self._condition = condition
+        self._then = then
+
+    def log_moved(self, log: PartitionLog) -> None:
+        if self._condition():
+            log.remove_waiter(self)
+            self._then()
+
+
+def once(log: PartitionLog, condition: Callable[[], bool], then: Callable[[], None]) -> None:
+    """Call ``then`` when the log has moved and ``condition`` holds. Nothing waits for that but the log itself."""
+    log.add_waiter(_Once(condition, then))
+
+
 async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
     """Return once ``condition`` holds, which is looked at now and whenever the log moves. Raises LogDeleted, and what
     ``condition`` raises."""

@@ -384,6 +384,7 @@ class Node:
             self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
         self.recorder = Recorder(self, settings.limits.history_bytes)
         self.catalog.on_change.append(self._catalog_changed)
+        self.logs.on_decided.append(self.catalog.seal_again)
         self.catalog.start_sealing(self.logs.seal)
         limits = settings.limits
         held = partial(self.budget.account(lambda: None).count, Kind.READS)

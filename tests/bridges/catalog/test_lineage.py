@@ -27,7 +27,7 @@ from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.topic import ChangeKind, InvalidPartitions, SplitNotAllowed, TopicEnded, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
 from bridges.catalog.topics import Catalog
-from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, PartitionSealed
+from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, PartitionSealed, TransactionsOpen
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.catalog.test_catalog import Home
 from tests.bridges.log.log_lab import World, batch, settle
@@ -398,6 +398,35 @@ async def test_a_sealer_that_raises_the_unexpected_is_asked_again(home: Home) ->
     await home.catalog.change_partitions("t", [0], HALVES)
     await sealed(home.catalog)
     assert home.catalog.topic("t").partitions[0].end == 7
+
+
+async def test_one_that_waits_for_transactions_is_sealed_as_soon_as_they_are_over(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it has been put off: readers of the parts wait for that end."""
+    monkeypatch.setattr("bridges.catalog.seals._RETRY_FIRST_S", 3600.0)
+    open_in = {0, 1}
+    refused = asyncio.Semaphore(0)
+
+    async def seal(topic: str, partition: int) -> int:
+        if partition in open_in:
+            refused.release()
+            raise TransactionsOpen("one is open")
+        return 7
+
+    topic = await home.catalog.create_topic("t", 2, {SPLIT: "true"}, keys=HALVES)
+    home.catalog.start_sealing(seal)
+    await home.catalog.change_partitions("t", [0, 1], [WHOLE])
+    for _ in range(2):
+        await refused.acquire()
+    open_in.clear()
+    told = asyncio.Event()
+    home.catalog.on_change.append(lambda change: told.set())
+    home.catalog.seal_again(topic.partitions[1].stream_id)
+    await told.wait()
+    assert [one.end for one in topic.partitions] == [None, 7, None], "the other one has not been told of"
+    home.catalog.seal_again()
+    await sealed(home.catalog)
 
 
 async def test_a_database_of_the_version_before(tmp_path: Path) -> None:

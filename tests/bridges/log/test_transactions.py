@@ -20,6 +20,7 @@ from bridges.errors import (
     PartitionSealed,
     ProducerFenced,
     TooManyTransactions,
+    TransactionsOpen,
 )
 from bridges.formats import FormatId, Translator, decode, format_of
 from bridges.formats.kafka import CONTROL, TRANSACTIONAL, encode, marker
@@ -511,3 +512,22 @@ async def test_a_sealed_partition_ends_when_its_transactions_have(restarted: boo
     assert values(await log.read_committed(0, ALL)) == [b"x", b"x"]
     log.append_marker(2, 0, False, world.done)
     assert isinstance(world.answers[-1], PartitionSealed)
+
+
+async def test_whoever_could_not_seal_is_told_once_when_no_transaction_is_open_any_more() -> None:
+    world = World()
+    log = await written(world, data(1), data(2))
+    log.sealed((4, 5))
+    told: list[int] = []
+    world.logs.on_decided.append(told.append)
+    for _ in range(3):
+        with pytest.raises(TransactionsOpen):
+            await world.logs.seal("t", 0)
+    for producer, expected in ((1, []), (2, [log.stream_id])):
+        log.append_marker(producer, 0, True, world.done)
+        world.writer.acknowledge(1)
+        await settle()
+        assert told == expected
+    assert await world.logs.seal("t", 0) == 4
+    await settle()
+    assert told == [log.stream_id]

@@ -92,6 +92,8 @@ public final class Driver {
                 return share();
             case "transact":
                 return transact();
+            case "derive":
+                return Deriver.step(command, settings(Map.of()));
             default:
                 try (Admin admin = Admin.create(settings(Map.of()))) {
                     return administer(admin);
