@@ -1,4 +1,5 @@
 """One node as one process and as several workers, under the same clients in one run: `python -m benchmarks.cluster`.
+With ``--database``, how many nodes one PostgreSQL carries; with ``--partitions N``, nodes that have so many.
 
 On a machine of two cores the clients need one of them, so what it serves says little of more cores. What says more is
 the CPU that a gigabyte costs all processes together, beside that of a node by itself: a core serves its reciprocal, and
@@ -74,13 +75,32 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=0, help="rounds of every workload (default 3, quick: 1)")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to measure")
     parser.add_argument("--output", type=Path, default=None, help="directory of the results")
+    parser.add_argument(
+        "--database", action="store_true", help="how many nodes one PostgreSQL carries, and nothing else"
+    )
+    parser.add_argument("--partitions", type=int, default=0, help="one node and three with so many, and nothing else")
+    parser.add_argument("--nodes", default="1,3", help="with --partitions: 1, 3 or both (default)")
     args = parser.parse_args()
     cut = 10 if args.quick else 1
     output = args.output or (ROOT / "build" / "bench-results" if args.quick else ROOT / "benchmarks" / "results")
     args.data.mkdir(parents=True, exist_ok=True)
     output.mkdir(parents=True, exist_ok=True)
-    driver = build_driver(install())
     host = Machine.at(args.data)
+    if args.database or args.partitions:
+        # Each has a PostgreSQL, which the other one does not need.
+        from benchmarks import cluster_database, cluster_partitions
+
+        if args.database:
+            kind = "cluster-database"
+            text, told = cluster_database.measure(args.data, quick=args.quick)
+        else:
+            kind = "cluster-partitions"
+            which = args.nodes.split(",")
+            text, told = cluster_partitions.measure(args.data, args.partitions, which, quick=args.quick)
+        facts = host.measured()
+        write(output, kind, f"{on_machine(facts)}\n\n{text}", {"machine": facts, "found": told})
+        return 0
+    driver = build_driver(install())
     chosen: dict[str, Callable[[Bench], Metrics]] = {
         "1 KB, 50 partitions": throughput(1000, 50, 600_000 // cut),
         "100 B, 50 partitions": throughput(100, 50, 3_000_000 // cut),
@@ -102,11 +122,16 @@ def main() -> int:
                     found[workload][target].append(run(benches[target]))
     facts = host.measured()
     text = f"{on_machine(facts)}\n\n{table(found)}\n"
-    stem = output / f"cluster-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
-    stem.with_suffix(".json").write_text(json.dumps({"machine": facts, "rounds": found}, indent=1) + "\n")
+    write(output, "cluster", text, {"machine": facts, "rounds": found})
+    return 0
+
+
+def write(output: Path, kind: str, text: str, told: dict[str, object]) -> None:
+    """The files of a run, and its Markdown to whoever looks."""
+    stem = output / f"{kind}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
+    stem.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n")
     stem.with_suffix(".md").write_text(text)
     print(f"{text}\nwritten: {stem}.json and .md")
-    return 0
 
 
 if __name__ == "__main__":

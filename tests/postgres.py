@@ -30,9 +30,9 @@ def binaries() -> Path:
 class Postgres:
     """A server on a socket in a directory of its own; to be closed."""
 
-    def __init__(self, settings: Sequence[str] = QUICK) -> None:
+    def __init__(self, settings: Sequence[str] = QUICK, connections: int = 60) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="anabranch-pg-"))
-        self._settings = [part for one in (*settings, "max_connections=60") for part in ("-c", one)]
+        self._settings = [part for one in (*settings, f"max_connections={connections}") for part in ("-c", one)]
         self._running = False
         self._user = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
         if self._user is not None:

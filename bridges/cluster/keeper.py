@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridges.cluster.members import Member, Patience, State, Watch
 from bridges.cluster.slots import NOBODY, Move, Slot, pins_of, plan
@@ -42,6 +43,8 @@ class Keeper:
         self._watch = Watch(patience or Patience())
         # By slot that is being given away: the epoch in which this node had it. It acts for it in no such epoch again.
         self._giving: dict[int, int] = {}
+        # The last plan, and what it was made of: the version of the slots, who takes some, who leaves.
+        self._plan: tuple[tuple[object, ...], list[Move]] = ((), [])
 
     # --- what it is told ----------------------------------------------------------------------------------------
 
@@ -49,8 +52,12 @@ class Keeper:
         """The database said ``look``, asked between those times of this node's monotonic clock."""
         if self.ended or look.version < self.version:
             return News()  # answers may overtake each other
-        self._watch.looked(look.members, asked, answered)
-        self.members = {member.start: member for member in look.members}
+        members: Iterable[Member] = look.members
+        if look.beats is not None:
+            beats = look.beats
+            members = [replace(one, beats=beats[one.start]) for one in self.members.values() if one.start in beats]
+        self.members = {member.start: member for member in members}
+        self._watch.looked(self.members.values(), asked, answered)
         own = self.members.get(self.start)
         if own is None or own.state is State.ENDING:
             return self.end()
@@ -151,7 +158,6 @@ class Keeper:
 
     def to_give(self) -> list[Move]:
         """What this node has and others should have."""
-        owners = [slot.owner for slot in self.slots]
         takers, leaving = [], []
         for member in self.members.values():
             if member.state is State.UP and not self._watch.is_suspected(member.start):
@@ -160,8 +166,10 @@ class Keeper:
                 leaving.append(member.start)
         if self.state is State.UP and self.start not in takers:
             takers.append(self.start)
-        moves = plan(takers, owners, leaving, self.pins())
-        return [move for move in moves if move.slot in self.acting and move.to != self.start]
+        made_of = (self.version, tuple(takers), tuple(leaving))
+        if made_of != self._plan[0]:
+            self._plan = made_of, plan(takers, [slot.owner for slot in self.slots], leaving, self.pins())
+        return [move for move in self._plan[1] if move.slot in self.acting and move.to != self.start]
 
     def pins(self) -> dict[int, int]:
         """Who is to have which slot, of those that are pinned to a node that is there."""

@@ -64,6 +64,11 @@ class Ownership(Protocol):
         ...
 
     @property
+    def mine(self) -> Collection[int]:
+        """The slots that this node acts for now."""
+        ...
+
+    @property
     def is_sure(self) -> bool:
         """Whether nobody can have taken over from this node: so recently was it heard of."""
         ...

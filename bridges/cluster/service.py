@@ -324,6 +324,10 @@ class Cluster:
         return slot in self._member.acting
 
     @property
+    def mine(self) -> Collection[int]:
+        return list(self._member.acting)
+
+    @property
     def is_sure(self) -> bool:
         return self.fenced is None or time.monotonic() < self._sure_until
 

@@ -30,14 +30,16 @@ _LOCK = "UPDATE cluster_state SET slots = slots RETURNING next_start"
 
 class Look(Struct, frozen=True):
     """What the database says at ``version``, which grows with every change of members' states and slots' owners;
-    ``slots`` is None where the one who asks has those of this version. ``drained``: ids of nodes that are to own
-    nothing, whether they are there or not. ``level``: see :mod:`bridges.cluster.versions`."""
+    ``slots`` is None where the one who asks has those of this version; then ``beats`` tells the members' counters, by
+    start, and nothing else, for it is asked all the time by everybody about everybody. ``drained``: ids of nodes that
+    are to own nothing, whether they are there or not. ``level``: see :mod:`bridges.cluster.versions`."""
 
     version: int
     members: tuple[Member, ...]
     slots: tuple[Slot, ...] | None
     drained: frozenset[int] = frozenset()
     level: Version = Version()
+    beats: Mapping[int, int] | None = None
 
 
 def make(connection: Connection, slots: int = SLOTS, version: Version = OURS) -> None:
@@ -156,10 +158,12 @@ def beat(connection: Connection, start: int) -> bool:
 
 def look(connection: Connection, known: int) -> Look:
     """Members and slots; ``known`` is the version of the slots that the one who asks has (-1: none)."""
+    query = "SELECT cluster_state.version, start, beats FROM cluster_state LEFT JOIN cluster_nodes ON TRUE"
+    beats = connection.execute(query).fetchall()
+    if beats[0][0] == known:
+        return Look(known, (), None, beats={start: count for _, start, count in beats if start is not None})
     now = version(connection)
     members = tuple(map(_member, connection.execute(f"SELECT {_MEMBER} FROM cluster_nodes ORDER BY start")))
-    if now == known:
-        return Look(now, members, None)
     drained = frozenset(node_id for (node_id,) in connection.execute("SELECT node_id FROM cluster_drained"))
     return Look(now, members, tuple(_slots(connection)), drained, versions.level(connection))
 

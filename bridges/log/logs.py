@@ -173,6 +173,8 @@ class Logs:
         self._by_slot: dict[int, set[PartitionLog]] = {}
         # By slot, of streams that this node has opened to write there and not sealed since: in which epoch.
         self._taken: dict[int, dict[int, int]] = {}
+        # The slots of the streams in either of these.
+        self._slots: dict[int, int] = {}
         self._being_opened: dict[PartitionLog, asyncio.Future[None]] = {}
         if owners is not None:
             owners.on_lost.append(self._lose)
@@ -294,10 +296,10 @@ class Logs:
             if log is not None:
                 self._by_stream.pop(log.stream_id, None)
                 self._failing.pop(log.stream_id, None)
-                for logs in self._by_slot.values():
-                    logs.discard(log)
-                for taken in self._taken.values():
-                    taken.pop(log.stream_id, None)
+                slot = self._slots.pop(log.stream_id, None)
+                if slot is not None:  # the topic, whose id tells it, is no more
+                    self._by_slot.get(slot, set()).discard(log)
+                    self._taken.get(slot, {}).pop(log.stream_id, None)
                 put_off = self._put_off.pop(log, None)
                 if put_off is not None:
                     put_off.cancel()
@@ -554,7 +556,8 @@ class Logs:
                     await self._know_again(log.stream_id)
                 writer = await self._take(log)
                 if self._owners is not None:
-                    self._taken.setdefault(self._slot(log), {})[log.stream_id] = writer.epoch
+                    slot = self._slots[log.stream_id] = self._slot(log)
+                    self._taken.setdefault(slot, {})[log.stream_id] = writer.epoch
                 # Now that nobody else can append there, nobody else changes what the database has of it either.
                 await asyncio.gather(*(known.reload([log.stream_id]) for known in self._known if known.shared))
                 async with self._rebuilds_from(writer.servers):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -19,10 +19,15 @@ from bridges.errors import LogError
 
 if TYPE_CHECKING:
     from bridges.log.interfaces import AppendDone, Appended, Batch
-    from bridges.log.partition_log import PartitionLog
 
 Place = tuple[str, int]
 """Topic and number of a partition."""
+
+
+class Takes(Protocol):
+    """A partition's log, here or at another node."""
+
+    def append(self, batch: Batch, done: AppendDone) -> None: ...
 
 
 class TooManyPlaces(LogError):
@@ -85,7 +90,7 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
         if not self.in_flight:
             self.quiet.set()
 
-    def append(self, to: PartitionLog, batch: Batch, done: AppendDone) -> None:
+    def append(self, to: Takes, batch: Batch, done: AppendDone) -> None:
         """Append a batch of it, which counts as on its way until ``done`` is called."""
         self.entered()
 
@@ -95,7 +100,7 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
 
         to.append(batch, settle)
 
-    def appended(self, to: PartitionLog, batch: Batch) -> asyncio.Future[Appended]:
+    def appended(self, to: Takes, batch: Batch) -> asyncio.Future[Appended]:
         """Awaitable form of :meth:`append`."""
 
         def hand_over(settle: Settle[Appended]) -> None:

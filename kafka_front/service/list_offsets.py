@@ -1,14 +1,18 @@
 """ListOffsets and OffsetForLeaderEpoch: where a partition begins and ends, by position, time or epoch.
 
+Where a partition begins and ends is told by any node, which asks the owner: clients come to where the partition was a
+moment ago, and some of them take the answer that another node leads for their last one.
+
 reference/kafka.md, rules 18, 46 and 48.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
-from bridges.errors import LogError
+from bridges.errors import LogError, NotOwner
 from bridges.log.partition_log import PartitionLog
 from bridges.turns import Turns
 from kafka_front.dispatch import Registry
@@ -37,6 +41,8 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """The versions from which on these positions may be asked for; nothing else is below zero."""
 _NEVER = 1 << 15
+_OWNERS_S = 2.0
+"""So long a request waits for what other nodes have to say, all partitions together."""
 _Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
 _EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
 
@@ -56,6 +62,8 @@ class Offsets:
 
     def __init__(self, service: KafkaService) -> None:
         self._logs = service.logs
+        self._elsewhere = service.node.elsewhere
+        self._loop = service.loop
         self._access = service.access
 
     async def list_offsets(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -65,6 +73,7 @@ class Offsets:
     async def _list(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
         turns = Turns()
+        until = self._loop.time() + _OWNERS_S
         for topic in request.topics:
             answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
@@ -72,14 +81,19 @@ class Offsets:
             for asked in topic.partitions:
                 await turns.rest()
                 answer.partitions.append(
-                    await self._offset(ctx.version, topic.name, asked, request.isolation_level)
+                    await self._offset(ctx.version, topic.name, asked, request.isolation_level, until)
                     if allowed
                     else _Offset(partition_index=asked.partition_index, error_code=_FORBIDDEN)
                 )
         return response
 
     async def _offset(
-        self, version: int, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation_level: int
+        self,
+        version: int,
+        topic: str,
+        asked: ListOffsetsRequest.ListOffsetsPartition,
+        isolation_level: int,
+        until: float,
     ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
         answer = _Offset(partition_index=asked.partition_index, offset=-1, timestamp=-1, leader_epoch=-1)
         if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, _NEVER):
@@ -99,9 +113,30 @@ class Offsets:
                     answer.leader_epoch = log.epoch_of(answer.offset)
             else:
                 answer.error_code = int(code)
+        except NotOwner as error:
+            end = await self._told(log, asked.timestamp, isolation_level, until)
+            if end is None:
+                answer.error_code = int(code_of(error))
+            else:
+                answer.offset = end
         except LogError as error:
             answer.error_code = int(code_of(error))
         return answer
+
+    async def _told(self, log: PartitionLog, timestamp: int, isolation_level: int, until: float) -> int | None:
+        """What the owner of a partition, which is another node, says of its ends; None for anything else, and where it
+        says nothing in time."""
+        if self._elsewhere is None or timestamp not in (LATEST, EARLIEST):
+            return None
+        there = self._elsewhere.get(log.topic, log.partition, log.stream_id)
+        try:
+            async with asyncio.timeout_at(until):
+                await there.refresh()
+        except (TimeoutError, LogError):
+            return None
+        if timestamp == EARLIEST:
+            return there.log_start_offset
+        return there.last_stable_offset if isolation_level else there.high_watermark
 
     async def _find(self, log: PartitionLog, timestamp: int, isolation_level: int) -> tuple[int, int] | None:
         if timestamp == LATEST:

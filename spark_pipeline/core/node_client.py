@@ -25,6 +25,7 @@ PORT = 8090
 SCHEMES = ("anabranch", "anabranch+tls")
 _BUSY = frozenset({408, 429, 502, 503, 504})
 """Answers after which the same request may succeed."""
+_ELSEWHERE = 421
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
@@ -47,6 +48,10 @@ class NodeError(Exception):
 
 class NodeUnavailable(NodeError):
     """The node could not be reached, or was not ready, for as long as was waited for it."""
+
+
+class NodeElsewhere(NodeUnavailable):
+    """Another node of the cluster has to be asked: ``details["at"]`` is where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +131,14 @@ def _seconds(given: Options, name: str) -> float:
 
 
 class NodeClient:
-    """Asks one node. Not for several threads at a time; may be pickled, and used on in a forked process."""
+    """Asks one node, or the one of its cluster that it leads to, until that fails. Not for several threads at a time;
+    may be pickled, and used on in a forked process."""
 
     def __init__(self, options: NodeOptions) -> None:
         self.options = options
         self._connection: HTTPConnection | None = None
         self._pid = 0
+        self._led: tuple[str, int] | None = None
         self._head = _authorization(options)
 
     def __reduce__(self) -> tuple[type[NodeClient], tuple[NodeOptions]]:
@@ -176,8 +183,17 @@ class NodeClient:
         while True:
             try:
                 return self._attempt(method, path, parts)
-            except NodeUnavailable as error:
+            except NodeElsewhere as error:
+                straight = self._led is None
+                self.close()
+                if straight and (at := _place(error.details.get("at"))) is not None:
+                    self._led = at
+                    continue
+                self._led = None
                 unavailable: NodeError = error
+            except NodeUnavailable as error:
+                unavailable = error
+                self._leave()
             except (OSError, HTTPException) as error:
                 self.close()
                 if isinstance(error, ssl.SSLCertVerificationError):
@@ -186,12 +202,19 @@ class NodeClient:
                     # The node has closed a connection that was kept; that says nothing about a new one.
                     fresh = True
                     continue
+                self._leave()
                 words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 unavailable = NodeUnavailable(f"{self.options!r} cannot be reached: {words}", "Unreachable")
             if time.monotonic() + wait > give_up:
                 raise unavailable
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _leave(self) -> None:
+        """Ask the node again that was told: where it has led to is not the right place any more, or not now."""
+        if self._led is not None:
+            self._led = None
+            self.close()
 
     def _attempt(self, method: str, path: str, parts: Sequence[Buffer]) -> bytes:
         connection = self._connected()
@@ -218,19 +241,29 @@ class NodeClient:
         if self._connection is not None and self._pid == os.getpid():
             return self._connection
         options = self.options
+        host, port = self._led or (options.host, options.port)
         if options.tls:
             context = ssl.create_default_context(cafile=options.ca or None)
             if options.cert:
                 context.load_cert_chain(options.cert, options.key or None)
             made: HTTPConnection = HTTPSConnection(
-                options.host, options.port, timeout=options.timeout, context=context, blocksize=1024 * 1024
+                host, port, timeout=options.timeout, context=context, blocksize=1024 * 1024
             )
         else:
-            made = HTTPConnection(options.host, options.port, timeout=options.timeout, blocksize=1024 * 1024)
+            made = HTTPConnection(host, port, timeout=options.timeout, blocksize=1024 * 1024)
         made.connect()
         made.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._connection, self._pid = made, os.getpid()
         return made
+
+
+def _place(told: object) -> tuple[str, int] | None:
+    """Host and port of an address that a node has told."""
+    try:
+        parts = urlsplit(f"//{told}")
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+    except ValueError:
+        return None
 
 
 def _size(part: Buffer) -> int:
@@ -252,5 +285,5 @@ def _refusal(status: int, data: bytes, path: str) -> NodeError:
         message, kind = str(body["error"]), str(body.get("kind", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         body, message, kind = {}, f"the answer to {path} has status {status}", ""
-    error = NodeUnavailable if status in _BUSY else NodeError
+    error = NodeElsewhere if status == _ELSEWHERE else NodeUnavailable if status in _BUSY else NodeError
     return error(message, kind, status, body)

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from bridges.formats.records import Buffer
 from spark_pipeline.core.kafka_batch import EncodedBatch
@@ -168,7 +169,8 @@ class SinkTask:
             parts += [batch.header(producer, epoch, sequence), batch.body]
         told = [[topic, partition, batch.size] for topic, partition, batch in waiting]
         head = json.dumps({"producer": producer, "epoch": epoch, "batches": told}).encode()
-        self._client.post_bytes("/v1/sink/append", [len(head).to_bytes(4) + head, *parts])
+        path = f"/v1/sink/append?query={quote(self._batch.query, safe='')}"
+        self._client.post_bytes(path, [len(head).to_bytes(4) + head, *parts])
 
     def abort(self, patience: float) -> None:
         """Nothing of the attempt will be named in a commit; asks for ``patience`` seconds at most."""

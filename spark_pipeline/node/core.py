@@ -33,9 +33,13 @@ _AGAIN, _REFUSED = 503, 409
 class PipelineCore:
     """Handed to every module of routes (``register(app, core)``)."""
 
-    def __init__(self, node: NodeServices, settings: PipelineSettings) -> None:
+    def __init__(
+        self, node: NodeServices, settings: PipelineSettings, listener_of: Callable[[web.Request], str]
+    ) -> None:
         self.node = node
         self.settings = settings
+        self.listener_of = listener_of
+        """By which listener a request came."""
         self.access = Access(node.authorizer)
         self.writes = Writes(node, settings)
         self.transactions = LiveAttempts(self.writes)

@@ -7,17 +7,21 @@ keeps these to itself. Whoever writes does it through the node, which owns the p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import structlog
+
 from bridges.catalog import front_tables
+from bridges.errors import LogError
 from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
 from bridges.node.front import Front, Listener, NodeServices
 from spark_pipeline.node.settings import PipelineSettings
 from spark_pipeline.node.tables import ERASERS, MIGRATIONS
+from spark_pipeline.node.write_messages import MARKERS, WHOLE, Mark, Missing, Whole
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -25,6 +29,11 @@ if TYPE_CHECKING:
     from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.transaction_view import TransactionDirectory
     from spark_pipeline.node.serving import PipelineServer
+    from spark_pipeline.node.write_among import Queries
+
+log = structlog.get_logger(__name__)
+
+_AGAIN_S = 0.25
 
 PIPELINE = "pipeline"
 """Name of the front and of its listener."""
@@ -53,6 +62,7 @@ class PipelineFront(Front):
             request_seconds=settings.connections_max_idle_ms / 1000,
         )
         self.server: PipelineServer | None = None
+        self._taking_up: set[asyncio.Task[None]] = set()
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         self._site.serve(self._application, handler_cancellation=True)
@@ -60,9 +70,42 @@ class PipelineFront(Front):
             name: await self._site.listen(name, address, self._node.own_names(name), self._node.tls(name))
             for name, address in listen.items()
         }
-        if await self._node.db.run(partial(front_tables.used, front=self.name)):
+        if self._node.owners is not None and self._node.peers is not None:
+            self._node.peers.serve(MARKERS, Mark, self._mark)
+            self._node.peers.serve(WHOLE, Whole, self._whole)
+            self._node.owners.on_gained.append(self._gained)
+        elif await self._node.db.run(partial(front_tables.used, front=self.name)):
             await self._site.open()
         return bound
+
+    def _gained(self, slots: Collection[int]) -> None:
+        """What has come to this node may be a query that somebody has to carry on."""
+        if self.server is None:
+            task = asyncio.create_task(self._take_up())
+            self._taking_up.add(task)
+            task.add_done_callback(self._taking_up.discard)
+
+    async def _take_up(self) -> None:
+        while self.server is None:
+            try:
+                if await self._node.db.run(partial(front_tables.used, front=self.name)):
+                    await self._site.open()
+                return
+            except LogError as error:
+                log.warning("whether sinks have left something could not be seen", error=str(error))
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _mark(self, asked: Mark) -> Missing:
+        return await self._among(await self.open()).mark_here(asked)
+
+    async def _whole(self, asked: Whole) -> Missing:
+        return await self._among(await self.open()).whole_here(asked)
+
+    @staticmethod
+    def _among(server: PipelineServer) -> Queries:
+        among = server.core.writes.among
+        assert among is not None, "there are other nodes"
+        return among
 
     async def _application(self) -> web.Application:
         serving = await asyncio.to_thread(import_module, "spark_pipeline.node.serving")
@@ -89,4 +132,8 @@ class PipelineFront(Front):
             await self.server.drain()
 
     async def stop(self) -> None:
+        for task in tuple(self._taking_up):
+            task.cancel()
+        if self._taking_up:
+            await asyncio.wait(self._taking_up)
         await self._site.stop()

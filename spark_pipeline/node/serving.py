@@ -40,7 +40,7 @@ class PipelineServer:
         self._node = node
         self._listener_of = listener_of
         self._settings = node.section(PipelineSettings)
-        self.core = PipelineCore(node, self._settings)
+        self.core = PipelineCore(node, self._settings, listener_of)
         self._in_progress = 0
         self._idle = asyncio.Event()
         self._idle.set()

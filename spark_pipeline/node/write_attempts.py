@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
 from bridges.errors import LogError
 from bridges.log.open_transaction import OpenPlaces, OpenTransaction
-from spark_pipeline.node.write_tables import AttemptRow, AttemptState
+from spark_pipeline.node.write_tables import AttemptRow, AttemptState, Hold
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection
 
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""
@@ -121,6 +124,9 @@ class Attempts:
         self._by_key: dict[Key, Attempt] = {}
         self._by_nonce: dict[tuple[str, str], Attempt] = {}
         self._sessions: dict[Query, dict[int, Session]] = {}
+        self.holding: Callable[[str], Hold] = lambda query: _anybody
+        """What is asked, by query, in the very transaction that changes anything: whether this node still may. Among
+        several nodes each query has one."""
         self.places: OpenPlaces[Attempt] = OpenPlaces(most_places)
 
     def __len__(self) -> int:
@@ -213,3 +219,7 @@ class Attempts:
             del batches[session.name.number]
             if not batches:
                 del self._sessions[session.name.of]
+
+
+def _anybody(connection: Connection) -> None:
+    """Of a node by itself."""

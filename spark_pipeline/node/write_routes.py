@@ -71,9 +71,10 @@ class WriteHandlers:
         bytes of a batch]; ``/v1/describe`` says more, and of those that are not told here all."""
         body = await self._core.json(request, {*_NAMED, "task", "nonce", "timeout_ms", "topics", "skip_lower"})
         names = [text(name, "a topic's name") for name in rows(body.get("topics", []), "topics", _TOPICS)]
+        batch = self._batch(request, body)
         begun = await self.writes.begin(
             _owner(request),
-            self._batch(request, body),
+            batch,
             whole(body.get("task"), "task"),
             text(body.get("nonce"), "nonce", 100),
             whole(body.get("timeout_ms"), "timeout_ms", 1),
@@ -100,10 +101,13 @@ class WriteHandlers:
 
     async def append(self, request: web.Request) -> web.StreamResponse:
         """Body: see ``write_batches``; the object has ``producer``, ``epoch`` and ``batches``, a list of [topic,
-        partition, bytes]. Answers with ``offsets``, a list of [first, end], when all of them are durable."""
+        partition, bytes]; the path may tell the ``query``, so that its owner is known. Answers with ``offsets``, a list
+        of [first, end], when all of them are durable."""
         core = self._core
         head, payloads = await core.framed(request, core.settings.request_bytes, _HEAD_BYTES, _sizes)
         head = object_of(head, {"producer", "epoch", "batches"})
+        if (query := request.query.get("query")) is not None:
+            self._lead(request, query)
         attempt = self.writes.find(_owner(request), _key([head.get("producer"), head.get("epoch")]))
         batches = await self._checked(request, attempt, head["batches"], payloads)
         # What is in the logs' hands counts until they let go of it, also when the client goes away.
@@ -185,7 +189,22 @@ class WriteHandlers:
         target = told if told == "" else text(told, "target", _QUERY * 2)
         if target:
             self._core.access.require_topic(request, Operation.WRITE, target)
-        return BatchName(text(body.get("query"), "query", _QUERY), target, whole(body.get("batch"), "batch"))
+        name = BatchName(text(body.get("query"), "query", _QUERY), target, whole(body.get("batch"), "batch"))
+        self._lead(request, name.query)
+        return name
+
+    def _lead(self, request: web.Request, query: str) -> None:
+        """Raises RequestError where another node decides of a query, with where that is; NotOwner where nobody does
+        now."""
+        owner = None if self.writes.among is None else self.writes.among.owner(query)
+        if owner is None:
+            return
+        at = owner.address(self._core.listener_of(request), request.url.host or "")
+        if at is None:
+            raise RequestError(
+                f"query {query} is node {owner.node_id}'s, which has no listener like this one: open it there, too", 409
+            )
+        raise RequestError(f"query {query} is node {owner.node_id}'s", 421, at=str(at))
 
 
 def register(app: web.Application, core: PipelineCore) -> None:

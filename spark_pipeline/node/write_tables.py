@@ -6,11 +6,15 @@ them. So whatever the process is killed in, the next start knows each transactio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from bridges.catalog.sql import Connection, upsert
+
+Hold = Callable[[Connection], None]
+"""What is called first in a transaction that changes something of a query: it raises NotOwner where that is another
+node's."""
 
 
 class AttemptState(IntEnum):
@@ -86,18 +90,29 @@ def erase_topic(connection: Connection, topic: str) -> None:
     connection.execute("DELETE FROM front_pipeline_places WHERE topic = ?", (topic,))
 
 
-def read(connection: Connection) -> tuple[list[SinkRow], list[AttemptRow], list[tuple[int, int, str, int]]]:
-    """Everything."""
+def read(
+    connection: Connection, wanted: Callable[[str], bool]
+) -> tuple[list[SinkRow], list[AttemptRow], list[tuple[int, int, str, int]]]:
+    """Everything of the queries that are ``wanted``."""
     sinks = connection.execute(f"SELECT {', '.join(SinkRow._fields)} FROM front_pipeline_committed")
-    known = [SinkRow(*row) for row in sinks]
+    known = [row for row in map(SinkRow._make, sinks) if wanted(row.query)]
     query = f"SELECT {', '.join(AttemptRow._fields)} FROM front_pipeline_attempts ORDER BY producer_id"
-    attempts = [AttemptRow(*row) for row in connection.execute(query)]
-    places = connection.execute("SELECT producer_id, epoch, topic, partition FROM front_pipeline_places").fetchall()
-    return known, attempts, places
+    attempts = [row for row in map(AttemptRow._make, connection.execute(query)) if wanted(row.query)]
+    keys = {(row.producer_id, row.epoch) for row in attempts}
+    places = connection.execute("SELECT producer_id, epoch, topic, partition FROM front_pipeline_places")
+    return known, attempts, [place for place in places if place[:2] in keys]
 
 
-def add_places(connection: Connection, attempt: AttemptRow, places: Iterable[tuple[str, int]]) -> None:
+def state_of(connection: Connection, producer_id: int, epoch: int) -> int | None:
+    """What was decided of an attempt; None: it has ended everywhere, or has written nothing."""
+    query = "SELECT state FROM front_pipeline_attempts WHERE producer_id = ? AND epoch = ?"
+    row = connection.execute(query, (producer_id, epoch)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def add_places(connection: Connection, attempt: AttemptRow, places: Iterable[tuple[str, int]], hold: Hold) -> None:
     """An attempt is about to write there."""
+    hold(connection)
     marks = ", ".join("?" * len(attempt))
     connection.execute(f"INSERT INTO front_pipeline_attempts VALUES ({marks}) ON CONFLICT DO NOTHING", attempt)
     rows = [(attempt.producer_id, attempt.epoch, *place) for place in places]
@@ -109,8 +124,10 @@ def decide(
     sink: SinkRow | None,
     committed: Sequence[tuple[int, int]],
     aborted: Sequence[tuple[int, int]],
+    hold: Hold,
 ) -> None:
     """What becomes of attempts, by producer id and epoch, and of the query that they are of, all of it at once."""
+    hold(connection)
     if sink is not None:
         connection.execute(upsert("front_pipeline_committed", "query target", "batch once used_ms"), sink)
     query = "UPDATE front_pipeline_attempts SET state = ? WHERE producer_id = ? AND epoch = ?"
@@ -118,8 +135,9 @@ def decide(
     connection.executemany(query, [(int(AttemptState.ABORTING), *key) for key in aborted])
 
 
-def forget_attempt(connection: Connection, key: tuple[int, int]) -> None:
+def forget_attempt(connection: Connection, key: tuple[int, int], hold: Hold) -> None:
     """It has ended everywhere."""
+    hold(connection)
     for table in ("places", "attempts"):
         connection.execute(f"DELETE FROM front_pipeline_{table} WHERE producer_id = ? AND epoch = ?", key)
 

@@ -20,17 +20,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from msgspec import Struct
 
 from bridges.catalog.topic import ChangeKind
-from bridges.errors import LogError
+from bridges.errors import LogError, NotOwner
 from bridges.log.transaction_ends import TransactionEnds
+from spark_pipeline.node.one_at_a_time import OneAtATime
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
     Attempt,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from bridges.rounds import Rounds
     from spark_pipeline.node.settings import PipelineSettings
+    from spark_pipeline.node.write_among import Queries
 
 log = structlog.get_logger(__name__)
 
@@ -98,14 +100,26 @@ class Writes:
         """The batch of each query that the log was told of last because it was left out."""
         self.attempts = Attempts(settings.attempt_partitions)
         self.appends = Appends(node, settings, self.attempts)
-        self.ends = TransactionEnds(node.logs, node.barrier, "a sink's transaction", self._end_seen, self._ended)
-        self._deciding: dict[Query, tuple[asyncio.Lock, list[None]]] = {}
+        self.among = self._among_others()
+        """Where there are other nodes: which queries are this one's."""
+        mark = None if self.among is None else self.among.mark
+        self.ends = TransactionEnds(node.logs, node.barrier, "a sink's transaction", self._end_seen, self._ended, mark)
+        self._deciding: OneAtATime[Query] = OneAtATime()
         self._producers = Producers(node.catalog)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._swept = time.monotonic()
         self._rounds: Rounds[Session] = node.rounds("expiry of sinks' transactions")
         self.expired = 0
         """Attempts that were aborted since nobody was heard of."""
+
+    def _among_others(self) -> Queries | None:
+        if self._node.owners is None or self._node.peers is None:
+            return None
+        from spark_pipeline.node.write_among import Queries  # where there are others
+
+        among = Queries(self._node, self._node.owners, self._node.peers, self)
+        self.attempts.holding = among.holding
+        return among
 
     @property
     def open(self) -> int:
@@ -116,21 +130,44 @@ class Writes:
 
     async def load(self) -> None:
         """Know what there was, and carry out what was decided. Who is open gets a whole timeout."""
-        sinks, attempts, places = await self._node.db.run(read)
         self._node.catalog.on_change.append(self._changed)
-        self._sinks = {(row.query, row.target): row for row in sinks}
+        if self.among is None:
+            await self.read(lambda query: True)
+        else:
+            self.among.begin()
+
+    async def read(self, wanted: Callable[[str], bool]) -> None:
+        """The same of the queries that are ``wanted``: nobody else decides of them."""
+        sinks, attempts, places = await self._node.db.run(partial(read, wanted=wanted))
+        for of in [of for of in self._sinks if wanted(of[0])]:
+            del self._sinks[of]
+        self._sinks |= {(row.query, row.target): row for row in sinks}
+        found: dict[Key, Attempt] = {}
         for row in attempts:
-            self.attempts.add(Attempt(row, self._session(row), "", AttemptState(row.state)))
+            key = row.producer_id, row.epoch
+            if self.attempts.of_key(key) is None:
+                found[key] = Attempt(row, self._session(row), "", AttemptState(row.state))
+                self.attempts.add(found[key])
         for producer_id, epoch, topic, partition in places:
-            attempt = self.attempts.of_key((producer_id, epoch))
-            assert attempt is not None, "each place was written down with its attempt"
-            self.attempts.places.write_to(attempt, [(topic, partition)])
-        self.ends.begin(
-            attempt
-            for session in self.attempts.sessions
-            for attempt in session.attempts.values()
-            if attempt.state is not AttemptState.OPEN
-        )
+            attempt = found.get((producer_id, epoch))
+            if attempt is not None:
+                self.attempts.places.write_to(attempt, [(topic, partition)])
+        self.ends.begin(attempt for attempt in found.values() if attempt.state is not AttemptState.OPEN)
+
+    def surrender(self, gone: Callable[[str], bool]) -> None:
+        """Queries that another node owns from now on."""
+        for attempt in self.attempts.all():
+            if gone(attempt.row.query):
+                attempt.given_up = True
+                self.attempts.remove(attempt)
+        for of in [of for of in self._sinks if gone(of[0])]:
+            del self._sinks[of]
+            self._left_out.pop(of, None)
+
+    def _require(self, query: str) -> None:
+        """Raises NotOwner where another node decides of a query, or this one does not know all of it yet."""
+        if self.among is not None and not self.among.owns(query):
+            raise NotOwner(f"query {query}", -1)
 
     def _session(self, row: AttemptRow) -> Session:
         life = self._settings.transaction_life_ms / 1000
@@ -143,6 +180,8 @@ class Writes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self.among is not None:
+            await self.among.close()
         await self.ends.close()
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -163,11 +202,13 @@ class Writes:
     async def _end_seen(self, attempt: Attempt) -> None:
         # Readers see it now: whoever waits for that need not wait until it is forgotten, too.
         attempt.ended.set()
-        await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key))
+        hold = self.attempts.holding(attempt.row.query)
+        await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key, hold))
 
     def _ended(self, attempt: Attempt) -> None:
         self.attempts.remove(attempt)
-        self._producers.give(*attempt.key)
+        if attempt.nonce or self.among is None:  # else another node may still use it, or give it away
+            self._producers.give(*attempt.key)
 
     # --- for tasks --------------------------------------------------------------------------------------------------
 
@@ -179,6 +220,7 @@ class Writes:
         ``skip_lower``: leave batches out that are lower than the last one. Raises BatchGoesBack for one otherwise,
         WriteRefused, TooManyAttempts, LogError.
         """
+        self._require(name.query)
         if self._is_left_out(owner, name, skip_lower):
             return Begun(None)
         known = self.attempts.of_nonce(owner, nonce)
@@ -191,6 +233,7 @@ class Writes:
         if len(self.attempts) >= self._settings.transactions:
             raise TooManyAttempts(f"there are {len(self.attempts)} attempts with open transactions")
         producer_id, epoch = await self._producers.take()
+        self._require(name.query)
         if self._is_left_out(owner, name, skip_lower):
             self._producers.give_unused(producer_id, epoch)
             return Begun(None)
@@ -266,7 +309,8 @@ class Writes:
         return True
 
     async def _commit(self, owner: str, name: BatchName, keys: Sequence[Key], once: bool) -> tuple[bool, list[Attempt]]:
-        async with self._one_at_a_time(name.of):
+        async with self._deciding.of(name.of):
+            self._require(name.query)
             if self.is_committed(name):
                 session = self.attempts.session(name)
                 of_batch = [] if session is None else list(session.attempts.values())
@@ -279,19 +323,6 @@ class Writes:
             # What has begun while it was being decided comes too late.
             await self._abort_others(name)
             return False, wanted
-
-    @asynccontextmanager
-    async def _one_at_a_time(self, of: Query) -> AsyncIterator[None]:
-        """Nothing else is decided of a query in here."""
-        lock, users = self._deciding.setdefault(of, (asyncio.Lock(), []))
-        users.append(None)
-        try:
-            async with lock:
-                yield
-        finally:
-            users.pop()
-            if not users:
-                del self._deciding[of]
 
     async def _abort_others(self, name: BatchName) -> None:
         """The batch is committed: whatever is open of it, or of an earlier one, is not part of that."""
@@ -318,6 +349,10 @@ class Writes:
         """Whether everywhere its transaction is open: acknowledged batches may be lost with the power where the node
         promises no more. Raises AttemptGone, LogError."""
         await attempt.settled()
+        if self.among is not None:
+            for place in await self.among.missing(attempt):
+                raise AttemptGone(f"what the attempt wrote to {place[0]}-{place[1]} is not there any more")
+            return
         for number, place in enumerate(attempt.places_in_order()):
             if number % _LOOKED_AT == _LOOKED_AT - 1:
                 await asyncio.sleep(0)
@@ -334,13 +369,15 @@ class Writes:
             attempt.closing = True
         if sink is not None or committed or aborted:
             keys = [one.key for one in committed], [one.key for one in aborted]
+            query = sink.query if sink is not None else (*committed, *aborted)[0].row.query
+            hold = self.attempts.holding(query)
             try:
-                await self._node.db.run(lambda connection: decide(connection, sink, *keys), flush=True)
+                await self._node.db.run(lambda connection: decide(connection, sink, *keys, hold), flush=True)
             except LogError:
                 for attempt in aborted:
                     attempt.closing = False
                 raise
-        if sink is not None:
+        if sink is not None and (self.among is None or self.among.owns(query)):
             self._sinks[sink.query, sink.target] = sink
         for attempt in committed:
             attempt.state = AttemptState.COMMITTING
@@ -355,7 +392,8 @@ class Writes:
         return await asyncio.shield(self._spawn(self._abort(owner, name, keys)))
 
     async def _abort(self, owner: str, name: BatchName, keys: Sequence[Key] | None) -> bool:
-        async with self._one_at_a_time(name.of):
+        async with self._deciding.of(name.of):
+            self._require(name.query)
             session = self.attempts.session(name)
             attempts = [] if session is None else [one for one in session.attempts.values() if one.row.owner == owner]
             named = None if keys is None else set(keys)

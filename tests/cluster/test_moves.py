@@ -8,6 +8,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, Load, await_acknowledged, await_leaders, leaders
@@ -84,6 +85,25 @@ def test_clients_go_on_while_a_partition_and_their_group_are_moved(
     assert sorted(longest)[1] < _MOVE_S
     assert max(longest) < 5 * _MOVE_S
     assert set(load.seen.values()) == {1}
+
+
+def test_where_a_partition_ends_is_told_while_it_moves(nodes: list[NodeProcess], admin: AdminClient) -> None:
+    """librdkafka asks whom it takes for the leader once, and shows its user whatever that says."""
+    producer = Producer({"bootstrap.servers": nodes[0].kafka})
+    for number in range(5):
+        producer.produce(TOPIC, b"%d" % number, partition=0)
+    assert producer.flush(PATIENCE) == 0
+    asking = Consumer({"bootstrap.servers": nodes[0].kafka, "group.id": "nobody"})
+    place = TopicPartition(TOPIC, 0)
+    first = leaders(admin)[0]
+    for turn in range(1, 7):
+        to = 1 + (first + turn) % 3
+        move(nodes[turn % 3], node_id=to, topic=TOPIC, partitions=[0])
+        asked = 0
+        while leaders(admin)[0] != to or asked < 5:
+            assert asking.get_watermark_offsets(place, timeout=PATIENCE) == (0, 5)
+            asked += 1
+    asking.close()
 
 
 def test_what_was_moved_stays_until_it_is_unpinned(nodes: list[NodeProcess], admin: AdminClient) -> None:

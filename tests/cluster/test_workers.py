@@ -29,6 +29,7 @@ from tests.cluster.load import (
     Writer,
     await_acknowledged,
     await_leaders,
+    leaders,
     read_all,
 )
 from tests.cluster.test_failover import commanded
@@ -172,6 +173,43 @@ def test_other_numbers_of_workers_have_what_those_before_have_written(
         known |= writer.acknowledged
     assert read_all(bootstrap(node)) == known
     assert len(known) > 100 * len(counts)
+
+
+def test_what_is_moved_to_a_worker_stays_there(make: NodeFactory) -> None:
+    node = workers(make, 2)
+    admin = made(node)
+    await_leaders(admin, {0, 1})
+    with Load(bootstrap(node)) as load:
+        await_acknowledged(load.writer, 100)
+        commanded(node, "move", "1", "--topic", TOPIC)
+        assert set(leaders(admin).values()) == {1}
+        await_acknowledged(load.writer, 100)
+        before = children(node)
+        os.kill(before[1], signal.SIGKILL)
+        await_acknowledged(load.writer, 100)
+        assert set(leaders(admin).values()) == {1}
+        commanded(node, "move", "0", "--topic", TOPIC, "--partition", "3")
+        assert [number for number, leader in leaders(admin).items() if leader == 0] == [3]
+        await_acknowledged(load.writer, 100)
+        load.end()
+    load.judge()
+    assert "node 2 does not serve" in commanded(node, "move", "2", "--slot", "0", code=1)
+    # After any other number of them, too.
+    for count, wanted in ((1, {0}), (2, {0, 1})):
+        assert node.terminate() == 0
+        node.settings["node.workers"] = f"{count}"
+        node.start()
+        await_leaders(AdminClient({"bootstrap.servers": node.kafka}), wanted)
+    admin = AdminClient({"bootstrap.servers": bootstrap(node)})
+    assert [number for number, leader in leaders(admin).items() if leader == 0] == [3]
+    commanded(node, "drain", "1")
+    assert set(leaders(admin).values()) == {0}
+    node.restart()
+    await_leaders(admin, {0})
+    commanded(node, "undrain", "1")
+    await_leaders(admin, {0, 1})
+    commanded(node, "unpin", "--all")
+    assert len(read_all(bootstrap(node))) == len(load.writer.acknowledged)
 
 
 def test_a_second_node_is_refused_beside_workers(make: NodeFactory) -> None:

@@ -23,6 +23,7 @@ from bridges.node.config import Settings, load
 from sbp_back.files import Files
 from tests.certificates import Authority, openssl
 from tests.kafka_front.node_lab import serving
+from tests.ports import free_port, free_step
 from tests.postgres import Postgres
 
 
@@ -242,14 +243,15 @@ def test_users_that_are_missing_or_damaged(tmp_path: Path) -> None:
 
 
 def test_addresses_of_all_workers_are_looked_at(tmp_path: Path) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
-        first = port - 7
+    first = free_port()  # which is given to nobody else
+    step = free_step([first])
+    port = first + step
+    with closing(socket.create_server(("127.0.0.1", port))):
         sets = [
             *free_ports(tmp_path)[1:],
             f"listen.kafka=127.0.0.1:{first}",
             "node.workers=2",
-            "node.worker_port_step=7",
+            f"node.worker_port_step={step}",
         ]
         result = doctor(tmp_path, *sets)
     assert result.exit_code == 1, result.output

@@ -46,6 +46,10 @@ class Owners:
     def is_mine(self, slot: int) -> bool:
         return slot not in self.lost
 
+    @property
+    def mine(self) -> list[int]:
+        return []
+
     def epoch(self, slot: int) -> int:
         return self.epochs.get(slot, 5)
 

@@ -173,6 +173,15 @@ async def test_a_server_that_does_not_answer_is_given_up_and_used_again(tmp_path
         server.close()
 
 
+async def test_no_statement_is_compiled(postgres: Postgres) -> None:
+    """What is asked several times a second reads tables of one row, and tables of which it needs all."""
+    db = await opened(postgres.url(), "compiled")
+    for statement in ("SELECT k, v FROM t", "SELECT a.k, b.v FROM t a LEFT JOIN t b ON TRUE"):
+        rows = await db.run(lambda c, asked=f"EXPLAIN {statement}": c.execute(asked).fetchall())  # type: ignore[misc]
+        assert not [line for (line,) in rows if "JIT" in line], rows
+    await db.close()
+
+
 async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
     """A process that was stopped before the end of what it sends: the server takes that for work without an end."""
     db = await opened(postgres.url(), schema, patience_s=1.0)
@@ -185,7 +194,7 @@ async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
     computing.open()
     assert computing._db is not None
     pid = computing._db.info.backend_pid
-    work = asyncio.create_task(asyncio.to_thread(computing._db.execute, "SELECT pg_sleep(4)"))
+    work = asyncio.create_task(asyncio.to_thread(computing._db.execute, "SELECT pg_sleep(8)"))
     with suppress(psycopg.OperationalError), sleeper.pipeline():  # which is ended
         sleeper.execute("BEGIN")
         sleeper.execute(f"UPDATE {schema}.t SET v = '1' WHERE k = 1").rowcount  # noqa: B018
