@@ -450,7 +450,9 @@ class Node:
             raise
         peers = self.peers = Peers(cluster.start, shared, self.metrics.barrier, self.budget)
         cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
-        if worker is not None:
+        if worker is None:
+            cluster.is_past = peers.is_past  # a worker's process comes again at once: nobody takes over from it sooner
+        else:
             from bridges.node.worker_metrics import STREAM, Opening, WorkerMetrics
 
             counted = WorkerMetrics(peers, cluster, self.metrics, worker.number, self._peers)
