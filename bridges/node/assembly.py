@@ -436,8 +436,8 @@ class Node:
         from bridges.cluster.service import Cluster
 
         told, worker = self.settings.cluster, self._worker
-        lease = max(told.lease_ms, 3 * told.heartbeat_ms) / 1000
-        patience = Patience(told.heartbeat_ms / 1000, lease if worker is None else max(lease, LEASE_S))
+        lease = told.lease_s if worker is None else max(told.lease_s, LEASE_S)
+        patience = Patience(told.heartbeat_ms / 1000, lease)
         assert self._directory is not None, "held while the node runs"
         # A connection of its own: heartbeats must not wait behind anything.
         db = Database(databases.engine_of(self.settings, self._directory, worker, second=True))
