@@ -500,7 +500,9 @@ def test_clients_go_on_when_owners_end(
     reader = Load(command, "read", told, f"{client}-read")
     every = [*loads, reader]
     try:
-        moving(every, JAVA_ASKS_AGAIN_S if client == "java" else 2.0)
+        moving(every)
+        if client == "java":
+            moving(every, JAVA_ASKS_AGAIN_S)
         for end in ("kill -9", "stopped"):
             for load in every:
                 load.longest = 0.0
