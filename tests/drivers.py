@@ -154,7 +154,7 @@ def go(name: str, source: Path) -> Program:
     def build(directory: Path) -> Sequence[str]:
         return ["go", "build", "-C", str(source), "-o", f"{directory}/driver", "."]
 
-    sources = [source / "go.mod", source / "go.sum", source / "main.go"]
+    sources = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))]
     return Program(name, "go", sources, build, lambda directory: [str(directory / "driver")])
 
 

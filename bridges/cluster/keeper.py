@@ -81,6 +81,10 @@ class Keeper:
             self.slots[slot] = Slot(self.start, epoch, self.slots[slot].pin)
         return self._settle()
 
+    def past(self, member: Member) -> None:
+        """The process of a member has ended, as somebody has found who was told of it by :meth:`doubtful`."""
+        self._watch.past(member.start, member.beats)
+
     def begin_giving(self, slots: Iterable[int]) -> None:
         """This node acts for these no more, before it asks that they be another's."""
         for slot in slots:
@@ -134,6 +138,14 @@ class Keeper:
     def still(self, start: int) -> float:
         """Seconds for which a member has not been heard of."""
         return self._watch.still(start)
+
+    def doubtful(self) -> list[Member]:
+        """The members whose processes may have ended: it is worth looking for them."""
+        return [
+            member
+            for member in self.members.values()
+            if member.start != self.start and member.state is not State.ENDING and self._watch.is_doubtful(member.start)
+        ]
 
     def to_end(self) -> list[Member]:
         """The members that this node should try to end now: suspected ones, and those that nobody goes on ending. One

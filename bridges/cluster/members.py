@@ -61,6 +61,12 @@ class Patience(Struct, frozen=True):
     heartbeat: float = 0.5
     lease: float = 2.0
 
+    @property
+    def doubt(self) -> float:
+        """Seconds without a heartbeat after which it is looked whether a member's process is there: if it is not, the
+        member is suspected at once."""
+        return min(2 * self.heartbeat, self.lease)
+
 
 class Watch:
     """Which members' counters stand still, by this observer's own monotonic clock.
@@ -87,6 +93,16 @@ class Watch:
         for member in members:
             beats, still = before.get(member.start, (-1, 0.0))
             self._still[member.start] = (beats, still + watched) if beats == member.beats else (member.beats, 0.0)
+
+    def past(self, start: int, beats: int) -> None:
+        """A member's process has ended; its counter was ``beats`` when that was found. If it has moved since, it was
+        not so."""
+        if self._still.get(start, (-1, 0.0))[0] == beats:
+            self._still[start] = (beats, max(self.still(start), self._patience.lease))
+
+    def is_doubtful(self, start: int) -> bool:
+        """Whether a member that is not suspected should have shown a heartbeat."""
+        return self._patience.doubt <= self.still(start) < self._patience.lease
 
     def still(self, start: int) -> float:
         """Seconds for which the counter was seen to stand still."""

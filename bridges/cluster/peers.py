@@ -90,6 +90,10 @@ class _Reply(Struct, array_like=True):
     failure: _Failure | None = None
 
 
+class _AnotherStart(PeerUnreachable):
+    """Where a start of a node was, another one is."""
+
+
 _NOTHING = Raw(msgspec.msgpack.encode(None))
 
 
@@ -207,6 +211,18 @@ class Peers:
                 del self._opened[member.start]
         stream.close()
 
+    async def is_past(self, member: Member) -> bool:
+        """Whether the process of a member has ended: nobody listens any more where it did, or another start does. One
+        that cannot be reached, or says nothing, may live."""
+        try:
+            _, writer = await self.connect(member)
+        except (ConnectionRefusedError, _AnotherStart):
+            return True
+        except (OSError, EOFError, TimeoutError, PeerUnreachable, msgspec.MsgspecError):
+            return False
+        writer.close()
+        return False
+
     # --- answering --------------------------------------------------------------------------------------------------
 
     def serve_stream(self, kind: str, opening: type[Q], serve: Callable[[Q, PeerStream], Awaitable[None]]) -> None:
@@ -307,7 +323,7 @@ class Peers:
             try:
                 hello = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Hello)
                 if hello.start != member.start:
-                    raise PeerUnreachable(f"node {member.node_id} is another start by now")
+                    raise _AnotherStart(f"node {member.node_id} is another start by now")
                 nonce = secrets.token_bytes(32)
                 _write(writer, _Proof(self.start, self.proof(b"asks", self.start, hello, nonce), nonce))
                 theirs = msgspec.msgpack.decode(await _read(reader, _MOST_BEFORE), type=_Proof)

@@ -77,6 +77,8 @@ class Cluster:
         self.fenced: Fenced | None = None
         """Whether this node's log was taken over, asked of what it is kept in (OSError: cannot be known); None where
         nobody can take it over."""
+        self.is_past: Callable[[Member], Awaitable[bool]] | None = None
+        """Finds out whether a member's process has ended; None: it is waited for until it is suspected."""
         self.taken_over = 0
         """Members whose log this node has taken over."""
         self.given = 0
@@ -90,6 +92,7 @@ class Cluster:
         self._server_id = -1
         self._nodes: tuple[Member, ...] = ()
         self._ending: dict[int, asyncio.Task[None]] = {}
+        self._looking: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
@@ -258,7 +261,7 @@ class Cluster:
         await self._db.close()
 
     async def _end_tasks(self) -> None:
-        tasks, self._tasks = [*self._tasks, *self._ending.values()], []
+        tasks, self._tasks = [*self._tasks, *self._ending.values(), *self._looking.values()], []
         if self._asking is not None:
             tasks.append(self._asking)
         for task in tasks:
@@ -383,7 +386,7 @@ class Cluster:
                 if not await self._db.run(partial(tables.beat, start=keeper.start)):
                     await self._ended(keeper.end())
                     return
-                self._sure_until = began + self._patience.lease - self._patience.heartbeat
+                self._sure_until = began + self._unsuspected
             except DatabaseClosed:
                 return
             except LogError as error:
@@ -447,6 +450,11 @@ class Cluster:
         keeper = self._member
         if keeper.ended:
             return 0
+        if self.is_past is not None:
+            for member in keeper.doubtful():
+                if member.start not in self._looking:
+                    task = asyncio.create_task(self._look_for(member), name=f"looking for node {member.node_id}")
+                    self._looking[member.start] = task
         for member in keeper.to_end():
             if member.start not in self._ending:
                 task = asyncio.create_task(self._end(member), name=f"end of node {member.node_id}")
@@ -460,6 +468,23 @@ class Cluster:
             return 0
         to = moves[0].to
         return await self._give(self._first([move.slot for move in moves if move.to == to]), to)
+
+    @property
+    def _unsuspected(self) -> float:
+        """Seconds after one of its heartbeats in which nobody suspects this node."""
+        patience = self._patience
+        return patience.lease - patience.heartbeat if self.is_past is None else patience.doubt
+
+    async def _look_for(self, member: Member) -> None:
+        try:
+            if self.is_past is not None and await self.is_past(member):
+                _log.warning("a node's process has ended", node_id=member.node_id, start=member.start)
+                self._member.past(member)
+                self._wake.set()
+        except Exception as error:  # noqa: BLE001 - logged and counted: it is suspected in time
+            self._barrier.caught("looking for a node", error)
+        finally:
+            self._looking.pop(member.start, None)
 
     def _first(self, slots: Sequence[int]) -> list[int]:
         """Those of ``slots`` that are handed over next: one at least."""

@@ -437,8 +437,8 @@ class Node:
         from bridges.cluster.service import Cluster
 
         told, worker = self.settings.cluster, self._worker
-        lease = max(told.lease_ms, 3 * told.heartbeat_ms) / 1000
-        patience = Patience(told.heartbeat_ms / 1000, lease if worker is None else max(lease, LEASE_S))
+        lease = told.lease_s if worker is None else max(told.lease_s, LEASE_S)
+        patience = Patience(told.heartbeat_ms / 1000, lease)
         assert self._directory is not None, "held while the node runs"
         # A connection of its own: heartbeats must not wait behind anything.
         db = Database(databases.engine_of(self.settings, self._directory, worker, second=True))
@@ -451,7 +451,9 @@ class Node:
             raise
         peers = self.peers = Peers(cluster.start, shared, self.metrics.barrier, self.budget)
         cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
-        if worker is not None:
+        if worker is None:
+            cluster.is_past = peers.is_past  # a worker's process comes again at once: nobody takes over from it sooner
+        else:
             from bridges.node.worker_metrics import STREAM, Opening, WorkerMetrics
 
             counted = WorkerMetrics(peers, cluster, self.metrics, worker.number, self._peers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,10 @@ def engine_of(
         )
     from bridges.cluster import versions  # few nodes have one
 
-    return in_postgres(url, second=second, admit=partial(versions.admit, node_id=settings.node.id, ours=versions.OURS))
+    admit = partial(versions.admit, node_id=settings.node.id, ours=versions.OURS)
+    # Behind what waits for a lock there wait heartbeats: others must not take this node for dead meanwhile.
+    waits_s = settings.cluster.lease_s / 2 if second else math.inf
+    return in_postgres(url, second=second, admit=admit, waits_s=waits_s)
 
 
 def in_file(
@@ -79,13 +83,21 @@ def in_file(
     )
 
 
-def in_postgres(url: str, schema: str = SCHEMA, *, second: bool = False, admit: Admit | None = None) -> Engine:
+def in_postgres(
+    url: str, schema: str = SCHEMA, *, second: bool = False, admit: Admit | None = None, waits_s: float = math.inf
+) -> Engine:
     """The engine of a cluster's database, or of one that is made in another schema; see :func:`engine_of`. Raises
     StoreError for what is no URL."""
     from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
 
     return PostgresEngine(
-        url, MIGRATIONS, schema=schema, application_id=APPLICATION_ID, serializable=not second, admit=admit
+        url,
+        MIGRATIONS,
+        schema=schema,
+        application_id=APPLICATION_ID,
+        serializable=not second,
+        admit=admit,
+        waits_s=waits_s,
     )
 
 

@@ -203,6 +203,11 @@ class ClusterSettings(Section):
         "least three times cluster.heartbeat_ms.",
     )
 
+    @property
+    def lease_s(self) -> float:
+        """The lease as it holds, in seconds."""
+        return max(self.lease_ms, 3 * self.heartbeat_ms) / 1000
+
 
 class LogSettings(Section):
     tail_cache_bytes: Size = setting(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
 import threading
@@ -226,10 +227,13 @@ class PostgresEngine:
         schema: str,
         application_id: int = 0,
         patience_s: float = 5.0,
+        waits_s: float = math.inf,
         serializable: bool = True,
         admit: Callable[[Connection, int], None] | None = None,
     ) -> None:
-        """``admit`` is asked before anything is changed where there are tables already, with their version: it raises
+        """``waits_s``: how long a transaction waits for a lock at most, and may hold one for a client that says
+        nothing, where something waits behind it here that may not wait as long as for a server that is silent.
+        ``admit`` is asked before anything is changed where there are tables already, with their version: it raises
         StoreVersionError where this release may not use them. Without it, that is so of any newer ones."""
         try:
             known = conninfo_to_dict(url)
@@ -245,6 +249,7 @@ class PostgresEngine:
         self._application_id = application_id
         self._admit = admit
         self._patience_s = patience_s
+        self._waits_s = min(0.8 * patience_s, waits_s)
         self._begin = f"BEGIN ISOLATION LEVEL {'SERIALIZABLE' if serializable else 'READ COMMITTED'}".encode()
         self._db: _Connection | None = None
         self._session = ""
@@ -253,11 +258,6 @@ class PostgresEngine:
         self._refused_until = 0.0
         self._why = ""
         self._stopping = threading.Event()
-
-    @property
-    def _waits_s(self) -> float:
-        """How long a transaction waits for a lock, and how long it may hold one for a client that says nothing."""
-        return 0.8 * self._patience_s
 
     @property
     def connection(self) -> _Transaction:

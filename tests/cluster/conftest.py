@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ from tests.node_process import FRONTS, NodeProcess
 from tests.postgres import Postgres
 
 
+def three(directory: Path, postgres: Postgres, **settings: str) -> AbstractContextManager[list[NodeProcess]]:
+    """Three that are started together, with further ``settings`` (``__`` for a dot)."""
+    bucket = directory / "bucket"
+    bucket.mkdir()
+    stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
+    stored |= {name.replace("__", "."): value for name, value in settings.items()}
+    return together(directory, 3, postgres.made(), (*FRONTS, "ydb"), lambda n: stored | {"sbp.object_log": f"{n}"})
+
+
 @pytest.fixture
 def nodes(tmp_path: Path, postgres: Postgres) -> Iterator[list[NodeProcess]]:
     """Three that were started together."""
-    bucket = tmp_path / "bucket"
-    bucket.mkdir()
-    stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
-    with together(
-        tmp_path, 3, postgres.made(), (*FRONTS, "ydb"), lambda n: stored | {"sbp.object_log": f"{n}"}
-    ) as made:
+    with three(tmp_path, postgres) as made:
         yield made

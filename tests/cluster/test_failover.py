@@ -6,12 +6,16 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
+from pathlib import Path
 from urllib.request import urlopen
 
+import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.cluster.conftest import three
 from tests.cluster.load import (
     PARTITIONS,
     PATIENCE,
@@ -23,6 +27,7 @@ from tests.cluster.load import (
     leaders,
 )
 from tests.node_process import NodeProcess
+from tests.postgres import Postgres
 
 
 def commanded(node: NodeProcess, *arguments: str, code: int = 0) -> str:
@@ -108,3 +113,35 @@ def test_clients_go_on_when_a_node_ends(nodes: list[NodeProcess], end: str) -> N
     load.judge()
     # How fast it goes is the machine's as well: what is asserted would catch a client that waits for its own timeouts.
     assert load.writer.longest < (30 if end == "kill -9" else 10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_node_whose_process_has_ended_is_not_waited_for(tmp_path: Path, postgres: Postgres) -> None:
+    with three(tmp_path, postgres, cluster__lease_ms="600000") as nodes:
+        admin = AdminClient({"bootstrap.servers": f"{nodes[0].kafka},{nodes[2].kafka}"})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+        await_leaders(admin, {1, 2, 3})
+        nodes[1].kill()
+        began = time.monotonic()
+        await_leaders(admin, {1, 3})
+        print(f"others own what it had after {time.monotonic() - began:.1f} s")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_whoever_takes_over_is_not_taken_for_dead_while_somebody_asleep_holds_locks(
+    nodes: list[NodeProcess], postgres: Postgres
+) -> None:
+    admin = AdminClient({"bootstrap.servers": f"{nodes[0].kafka},{nodes[2].kafka}"})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+    await_leaders(admin, {1, 2, 3})
+    # As a node does that stores what it coordinates, and stops in the middle of that.
+    asleep = psycopg.connect(nodes[0].settings["cluster.database"], application_name="anabranch")
+    asleep.execute("SELECT owner FROM anabranch.cluster_slots FOR SHARE")
+    nodes[1].kill()
+    await_leaders(admin, {1, 3})
+    assert [node.process is not None and node.process.poll() for node in (nodes[0], nodes[2])] == [None, None]
+    with pytest.raises(psycopg.OperationalError):
+        asleep.execute("SELECT 1")
+    asleep.close()

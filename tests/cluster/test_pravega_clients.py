@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import struct
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,7 +30,7 @@ from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
 from tests.pravega_front.java_client import POM
-from tests.pravega_front.raw_client import RawClient
+from tests.pravega_front.raw_client import Closed, RawClient
 
 SCOPE = "cluster"
 SEGMENTS = 6
@@ -322,9 +324,45 @@ def test_who_waits_for_a_segment_that_moves_is_led_on(
     until(lambda: is_shared(nodes))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
+    nodes: list[NodeProcess], controllers: list[ControllerClient]
+) -> None:
+    one = controllers[0]
+    make(one, "asleep")
+    gone = nodes[2].addresses["pravega-segmentstore"]
+    number = next(number for number, address in owners(one, "asleep").items() if address == gone)
+    name = str(SegmentName(SCOPE, "asleep", number, 0))
+    process, writer = nodes[2].process, uuid4().bytes
+    assert process is not None
+    with RawClient(gone, PATIENCE) as client:
+        client.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup)
+        client.ask(wire.AppendBlockEnd(writer, 9, event(b"1"), 1, 1, 1), wire.DataAppended)
+        process.send_signal(signal.SIGSTOP)
+        client.send(wire.AppendBlockEnd(writer, 9, event(b"2"), 1, 2, 1))
+        until(lambda: place(one, "asleep", number) != gone)
+        address = place(one, "asleep", number)
+        with RawClient(address) as other:
+            assert other.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup).last_event_number == 1
+            other.ask(wire.AppendBlockEnd(writer, 9, event(b"3"), 1, 2, 1), wire.DataAppended)
+        process.send_signal(signal.SIGCONT)
+        with suppress(Closed):
+            client.receive(wire.WrongHost)  # or nothing: it was taken for dead, and ends
+        assert process.wait(PATIENCE) != 0
+        nodes[2].process = None
+        assert client.ends()
+    assert whole(address, name) == event(b"1") + event(b"3")
+    nodes[2].start()
+    until(lambda: is_shared(nodes))
+
+
 TORTURE = Path(__file__).resolve().parents[1] / "torture" / "torture_pravega_client.py"
 WHEEL = (sys.executable, str(TORTURE))
 RATE = 60
+JAVA_ASKS_AGAIN_S = 20.0
+"""So long Java's client goes where it was told that a segment is, and to nobody else, whatever it finds there; but for
+an owner that lives, and says that it has the segment no more."""
 
 
 class Load(threading.Thread):
@@ -463,6 +501,8 @@ def test_clients_go_on_when_owners_end(
     every = [*loads, reader]
     try:
         moving(every)
+        if client == "java":
+            moving(every, JAVA_ASKS_AGAIN_S)
         for end in ("kill -9", "stopped"):
             for load in every:
                 load.longest = 0.0

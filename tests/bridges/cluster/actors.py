@@ -141,7 +141,8 @@ class Cluster:
         lived = tables.state_of(connection, member.start) is not State.ENDING
         claimed = self.rules.claim(connection, member.start, member.beats, by)
         since = self.world.now - self._beaten.get(member.start, -PATIENCE.lease)
-        if claimed and lived and since < PATIENCE.lease:
+        # So long it believes that it is not suspected.
+        if claimed and lived and since < (PATIENCE.lease if self.rules.workers else PATIENCE.doubt):
             raise Broken(f"{member.start} is ended though it has beaten {since} s ago")
         return claimed
 
@@ -162,6 +163,10 @@ class Cluster:
         before = self._owners.setdefault((slot, epoch), start)
         if before != start:
             raise Broken(f"slot {slot} has two owners in epoch {epoch}: {before} and {start}")
+
+    def running(self) -> set[int]:
+        """Starts whose processes there are."""
+        return {node.start for node in self.nodes if node.alive}
 
     def alive(self) -> set[int]:
         """Starts whose log can be asked."""
@@ -368,6 +373,10 @@ class Node:
     def _act(self) -> None:
         keeper = self.keeper
         assert keeper is not None
+        for member in keeper.doubtful() if not self.cluster.rules.workers else ():
+            # Whoever looks for its process is wrong at times.
+            if member.start not in self.cluster.running() or self.world.chance(0.05):
+                keeper.past(member)
         for member in keeper.to_end():
             if member.start not in self._ending:
                 self._ending.add(member.start)

@@ -26,6 +26,26 @@ def test_a_counter_that_stands_still_is_suspected_after_a_lease() -> None:
     assert keeper.to_end() == []
 
 
+def test_one_whose_process_has_ended_is_suspected_at_once() -> None:
+    keeper = Keeper(1)
+    for step in range(3):
+        assert keeper.doubtful() == []
+        keeper.looked(Look(1, (replace(ONE, beats=step), TWO), slots(1, 2)), step / 2, step / 2)
+    assert keeper.doubtful() == [TWO], "two heartbeats are missing"
+    assert keeper.to_end() == []
+    keeper.past(TWO)
+    assert keeper.to_end() == [TWO]
+    assert keeper.doubtful() == [], "there is nothing more to find out"
+    keeper.looked(Look(1, (ONE, replace(TWO, beats=1)), None), 1.5, 1.5)
+    assert keeper.to_end() == [], "it was not so"
+    keeper.past(TWO)
+    assert keeper.to_end() == [], "that was found before it counted on"
+    ending = replace(TWO, state=State.ENDING, by=3)
+    for step in range(4, 9):
+        keeper.looked(Look(1, (ONE, ending), None), step / 2, step / 2)
+        assert keeper.doubtful() == [], "somebody goes on without it"
+
+
 def test_time_in_which_nobody_looked_does_not_count() -> None:
     keeper = Keeper(1)
     keeper.looked(Look(1, (ONE, TWO), slots(1, 2)), 0.0, 0.0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.cluster.members import Member, State
@@ -65,6 +67,22 @@ async def test_many_questions_at_once_get_each_its_own_answer(lab: Lab) -> None:
     told = await asyncio.gather(*(asks.ask(there, "double", Number(n), Number) for n in range(1000)))
     assert [one.value for one in told] == [2 * n for n in range(1000)]
     assert lab.budget.by_kind[Kind.REQUESTS] == 0
+
+
+async def test_a_process_is_past_when_nobody_or_another_start_is_where_it_was(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (asks, _), (lives, there) = await lab.node(1), await lab.node(2)
+    assert not await asks.is_past(there)
+    assert await asks.is_past(replace(there, start=7))
+    assert not await asks.is_past(replace(there, addresses={})), "it has not come so far"
+    await lives.close()
+    assert await asks.is_past(there)
+    # One that sleeps has its listener still.
+    monkeypatch.setattr("bridges.cluster.peers._HELLO_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as asleep:
+        address = f"127.0.0.1:{asleep.getsockname()[1]}"
+        assert not await asks.is_past(replace(there, addresses={LISTENER: address}))
 
 
 async def test_both_ends_must_know_the_secret(lab: Lab) -> None:

@@ -209,6 +209,11 @@ func (d *driver) run(c command) (any, error) {
 }
 
 func main() {
+	if len(os.Args) > 1 {
+		if err := load(os.Args[1:]); err != nil {
+			panic(err)
+		}
+	}
 	d := driver{connections: map[string]*ydb.Driver{}}
 	lines := bufio.NewReader(os.Stdin)
 	out := json.NewEncoder(os.Stdout)
