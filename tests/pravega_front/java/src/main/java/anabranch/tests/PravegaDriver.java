@@ -187,6 +187,10 @@ public final class PravegaDriver {
                 return batch(scope, stream, config);
             case "transact":
                 return transact(scope, stream, config, command);
+            case "write_bytes":
+                return writeBytes(scope, stream, config, command);
+            case "read_bytes":
+                return readBytes(scope, stream, config);
             case "bytes":
                 return bytes(scope, stream, config, command);
             case "revisions":
@@ -344,6 +348,33 @@ public final class PravegaDriver {
             }
         }
         return states;
+    }
+
+    /** Each piece appended by itself. */
+    private static Object writeBytes(String scope, String stream, ClientConfig config, JsonNode command) throws Exception {
+        try (ByteStreamClientFactory factory = ByteStreamClientFactory.withScope(scope, config);
+                ByteStreamWriter writer = factory.createByteStreamWriter(stream)) {
+            for (JsonNode piece : command.get("pieces")) {
+                writer.write(decoded(piece));
+                writer.flush();
+            }
+            return null;
+        }
+    }
+
+    /** What there is, from where it begins. */
+    private static Object readBytes(String scope, String stream, ClientConfig config) throws Exception {
+        try (ByteStreamClientFactory factory = ByteStreamClientFactory.withScope(scope, config);
+                ByteStreamReader reader = factory.createByteStreamReader(stream)) {
+            long head = reader.fetchHeadOffset();
+            reader.seekToOffset(head);
+            byte[] found = new byte[(int) (reader.fetchTailOffset() - head)];
+            int at = 0;
+            while (at < found.length) {
+                at += reader.read(found, at, found.length - at);
+            }
+            return encoded(found);
+        }
     }
 
     private static Object bytes(String scope, String stream, ClientConfig config, JsonNode command) throws Exception {
