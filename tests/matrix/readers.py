@@ -164,6 +164,7 @@ class PravegaJava(Reader):
 
     def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
         found = self._read(topic, f"{topic}-java", sum(counts.values()))
+        self._java("delete_group", name=f"{topic}-java")
         return [(None, Told(UNTOLD, value)) for value in found]
 
     def go_on(self, topic: str, count: int) -> list[bytes | None]:

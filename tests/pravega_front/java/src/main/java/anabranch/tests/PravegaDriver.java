@@ -79,6 +79,7 @@ public final class PravegaDriver {
     private static final Map<String, EventStreamWriter<byte[]>> WRITERS = new TreeMap<>();
     private static final Map<String, EventStreamReader<byte[]>> READERS = new TreeMap<>();
     private static final Map<String, ReaderGroup> GROUPS = new TreeMap<>();
+    private static final Map<String, ReaderGroupManager> MANAGERS = new TreeMap<>();
     private static final Map<String, Object> POINTS = new TreeMap<>();
     private static final Map<String, EventStreamClientFactory> FACTORIES = new TreeMap<>();
 
@@ -248,7 +249,8 @@ public final class PravegaDriver {
     }
 
     private static Object group(String scope, String stream, String name, ClientConfig config) {
-        ReaderGroupManager manager = ReaderGroupManager.withScope(scope, config);
+        ReaderGroupManager manager = MANAGERS.computeIfAbsent(scope + config.getControllerURI(),
+                one -> ReaderGroupManager.withScope(scope, config));
         boolean made = manager.createReaderGroup(name, ReaderGroupConfig.builder()
                 .stream(Stream.of(scope, stream)).groupRefreshTimeMillis(500).automaticCheckpointIntervalMillis(1000).build());
         GROUPS.put(name, manager.getReaderGroup(name));
