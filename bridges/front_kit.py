@@ -27,7 +27,7 @@ from bridges.node.front import Front
 from bridges.sliced import at_once
 
 _NOW = 1_700_000_000_000
-_DAY = 86_400_000
+_HOUR, _DAY = 3_600_000, 86_400_000
 SAMPLES = (
     Record(b"key", b"value", timestamp=_NOW),
     Record(None, b"no key", timestamp=_NOW),
@@ -268,4 +268,20 @@ async def check_duties(node: KitNode, put: Put) -> list[str]:
         )
         good = await put(topic, b"k", b"v", time.time_ns() // 1_000_000) if duty.config else None
         assert good is None, f"the topic demands {duty.demand}, which this record is: {good}"
-    return [duty.demand for duty in _DUTIES]
+    await _check_deletion(node, put)
+    return [*(duty.demand for duty in _DUTIES), "deletion by the time of the append"]
+
+
+async def _check_deletion(node: KitNode, put: Put) -> None:
+    """What a record claims of its time neither has it deleted sooner, nor keeps it."""
+    await node.make("duty-deletion", 1, retention_ms=str(_HOUR))
+    log = node.node.logs.get("duty-deletion", 0)
+    assert log is not None
+    now = time.time_ns() // 1_000_000
+    told = await put(log.topic, b"k", b"yesterday's", now - _DAY)
+    assert told is None, f"a topic without demands takes a record of yesterday: {told}"
+    await node.node.logs.enforce_retention([(log.topic, 0)], lambda _: (_HOUR, -1), now)
+    assert log.log_start_offset == 0, "a record was deleted for a time that its client claims"
+    await put(log.topic, b"k", b"tomorrow's", now + _DAY)
+    await node.node.logs.enforce_retention([(log.topic, 0)], lambda _: (_HOUR, -1), now + 2 * _HOUR)
+    assert log.log_start_offset == log.high_watermark, "a record was kept for a time that its client claims"

@@ -17,6 +17,7 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.front_kit import KitNode
 from bridges.log.admission import Admission
+from bridges.log.partition_log import PartitionLog
 from bridges.node.request_front import RequestFront
 from tests.line_front.line_front import LineFormat, LineFront, LineStamp, payload_of
 
@@ -96,13 +97,25 @@ def test_a_format_that_fails_in_its_own_way_on_damaged_bytes() -> None:
 async def test_what_topics_demand_no_front_can_break(tmp_path: Path) -> None:
     async with front_kit.serving(tmp_path, LineFront) as kit:
         met = await front_kit.check_duties(kit, lambda *sent: put_through(kit, *sent))
-    assert len(met) == 8
+    assert len(met) == 9
 
 
 async def test_the_kit_notices_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admission, "admits", lambda *of: True)
     async with front_kit.serving(tmp_path, LineFront) as kit:
         with pytest.raises(AssertionError, match="demands keys where it is compacted, and has something else"):
+            await front_kit.check_duties(kit, lambda *sent: put_through(kit, *sent))
+
+
+@pytest.mark.parametrize(
+    ("offset", "complaint"), [(1, "was deleted for a time that its client claims"), (None, "was kept for a time")]
+)
+async def test_the_kit_notices_what_is_deleted_by_a_client_s_word(
+    offset: int | None, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PartitionLog, "retention_offset", lambda *of: offset)
+    async with front_kit.serving(tmp_path, LineFront) as kit:
+        with pytest.raises(AssertionError, match=complaint):
             await front_kit.check_duties(kit, lambda *sent: put_through(kit, *sent))
 
 
@@ -121,7 +134,7 @@ class Forgetful(LineFront):
 
 async def test_a_front_that_says_nothing_beside_its_batches_breaks_nothing(tmp_path: Path) -> None:
     async with front_kit.serving(tmp_path, Forgetful) as kit:
-        assert len(await front_kit.check_duties(kit, lambda *sent: put_through(kit, *sent))) == 8
+        assert len(await front_kit.check_duties(kit, lambda *sent: put_through(kit, *sent))) == 9
         await kit.make("t")
         assert (await ask(kit, "ONCE me 1 t 0 a=b")).startswith("ERR the batch is of another writer")
         assert await kit.read("t", 0) == []

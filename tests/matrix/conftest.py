@@ -19,7 +19,7 @@ from tests.matrix.readers import Reader
 from tests.matrix.writers import Writer
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient
-from tests.pravega_front.java_client import Java
+from tests.pravega_front.java_client import Java, plain
 from tests.spark_pipeline.conftest import spark as spark
 from tests.ydb_topic_front.raw import RawClient as RawYdb
 from tests.ydb_topic_front.sdks.programs import SDKS, Client, Place, Sdk
@@ -27,10 +27,11 @@ from tests.ydb_topic_front.sdks.programs import SDKS, Client, Place, Sdk
 LISTEN = dict.fromkeys((*FRONTS, *SELDOM, "sbp-v0.1"), ANY)
 PREFIX = "matrix-"
 """Of the names of topics that Spark reads."""
-CONSUMERS = ("ydb-python", "ydb-go", "ydb-java")
+CONSUMERS = ("ydb-python", "ydb-go", "ydb-java", readers.THERE)
 CONFIG = {
     Where.MAIN: {"max.message.bytes": str(8 << 20), "message.timestamp.after.max.ms": str(2**63 - 1)},
     Where.APART: {},
+    Where.BYTES: {},
     Where.STAMPED: {"message.timestamp.type": "LogAppendTime"},
 }
 
@@ -82,7 +83,7 @@ class Clients:
         self._open: dict[str, Client] = {}
         self._stack = ExitStack()
         self._stack.callback(self._kafka.close)
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[tuple[str, str], Reader] = {}
 
     def close(self) -> None:
         self._stack.close()
@@ -107,6 +108,8 @@ class Clients:
                 return writers.Wheel(self._node)
             case "pravega-java":
                 return writers.PravegaJava(self._pravega())
+            case "pravega-bytes":
+                return writers.PravegaBytes(self._pravega())
             case "ydb-grpc":
                 return writers.YdbRaw(self._node)
             case "ydb-python":
@@ -119,15 +122,23 @@ class Clients:
                 return writers.Produce(self._node)
             case "spark":
                 return writers.SparkBatch(self._request.getfixturevalue("spark"), self._node)
+            case "spark-stream":
+                directory = self._request.getfixturevalue("tmp_path_factory").mktemp("streams")
+                return writers.SparkStream(self._request.getfixturevalue("spark"), self._node, directory)
         return writers.KafkaWriter(self._kafka(name))
 
-    def reader(self, name: str) -> Reader:
-        """The reader of this name, the same each time."""
-        if name not in self._readers:
-            self._readers[name] = self._reader(name)
-        return self._readers[name]
+    def bytes_of(self, stream: str) -> bytes:
+        """What Java's ByteStreamReader gets of a stream of one segment."""
+        (found,) = plain([self._pravega()("read_bytes", stream=stream)])
+        return found
 
-    def _reader(self, name: str) -> Reader:
+    def reader(self, name: str, prefix: str = PREFIX) -> Reader:
+        """The reader of this name, the same each time; ``prefix`` begins the names of topics that Spark reads."""
+        if (name, prefix) not in self._readers:
+            self._readers[name, prefix] = self._reader(name, prefix)
+        return self._readers[name, prefix]
+
+    def _reader(self, name: str, prefix: str) -> Reader:
         match name:
             case "pravega-wheel":
                 return readers.Wheel(self._node)
@@ -142,9 +153,9 @@ class Clients:
             case "tail":
                 return readers.Tail(self._node)
             case "spark":
-                return readers.Spark(self._request.getfixturevalue("spark"), self._node, PREFIX)
+                return readers.Spark(self._request.getfixturevalue("spark"), self._node, prefix)
             case "spark-stream":
-                return readers.SparkStream(self._request.getfixturevalue("spark"), self._node, PREFIX)
+                return readers.SparkStream(self._request.getfixturevalue("spark"), self._node, prefix)
         return readers.KafkaReader(self._kafka(name))
 
 
@@ -180,7 +191,8 @@ def write_all(node: NodeProcess, writer: Writer, prefix: str, kinds: Sequence[Ki
     by_topic = {where: [kind for kind in sayable if kind.where is where] for where in Where}
     by_topic = {where: some for where, some in by_topic.items() if some}
     topics = {where: f"{prefix}-{where.value}" for where in by_topic}
-    make_topics(node, {topics[where]: CONFIG[where] for where in by_topic})
+    if topics:
+        make_topics(node, {topics[where]: CONFIG[where] for where in by_topic})
     begin = time.time_ns() // 1_000_000
     for where, some in by_topic.items():
         writer.write(topics[where], some)

@@ -1,8 +1,9 @@
-"""Damage to plant in a node's translation, each of a kind that the matrix must not let pass.
+"""Damage to plant in a node, each of a kind that the matrix must not let pass.
 
     python -m tests.matrix.damage KIND serve ...
 
-is `anabranch serve ...` with one mistake in `bridges/formats`, made where it runs: in the node's own process.
+is `anabranch serve ...` with one mistake, made where it runs: in the node's own process. Some are of translation, in
+`bridges/formats`; others of what happens to a topic, in `bridges/log` and the fronts.
 """
 
 from __future__ import annotations
@@ -62,12 +63,84 @@ DAMAGES: dict[str, Damage] = {
     "no time is before 1970": Damage(_with(timestamp=lambda r: max(-1, r.timestamp)), red=("created in 1969",)),
     "two records are swapped": Damage(swap=True, red=("key and value",)),
     "offsets are moved": Damage(_with(offset=lambda r: r.offset + 1), red=("key and value",)),
-    "what is still encoded is not told": Damage(_with(codec=lambda r: None), red=("YDB's codec 10007",)),
+    "what is still encoded is not told": Damage(
+        _with(codec=lambda r: None), red=("YDB's codec 10007", "bytes that are no event")
+    ),
+    "bytes end where an event does": Damage(
+        _with(value=lambda r: r.value[:-2] if r.codec == "pravega.bytes" else r.value),
+        red=("bytes that begin as an event",),
+    ),
     "large values are cut": Damage(
         _with(value=lambda r: r.value if r.value is None else r.value[:1_000_000]), red=("2.5 MB",)
     ),
     "a record is lost": Damage(
         lambda record: None if record.key == b"" else record, red=("key of no bytes",), ends=False
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """What goes wrong when something happens to a topic: done to the classes of the node. ``event`` is what happens in
+    the cell that shows it, with its writer and its reader."""
+
+    plant: Callable[[], None]
+    event: str
+    writer: str
+    reader: str
+
+
+def _trims_are_forgotten() -> None:
+    for kind, read in _reading():
+
+        def records(self: Any, batch: Any, limit: int = 1 << 27, start: int = 0, _read: Any = read) -> Iterator[Any]:
+            return iter(_read(self, batch, limit))
+
+        kind.records = records
+
+
+def _what_was_aborted_is_shown() -> None:
+    from bridges.log.partition_log import PartitionLog
+
+    PartitionLog.aborted = lambda self, start, end: []  # type: ignore[method-assign]
+
+
+def _nothing_is_held_back() -> None:
+    from bridges.log.partition_log import PartitionLog
+
+    PartitionLog.last_stable_offset = property(lambda self: self.high_watermark)  # type: ignore[assignment]
+    PartitionLog.committed_limit = lambda self, offset: self.high_watermark  # type: ignore[method-assign]
+
+
+def _no_key_is_the_latest() -> None:
+    from bridges.log import compaction
+
+    for kind in vars(compaction).values():
+        if isinstance(kind, type) and "_is_latest" in vars(kind):
+            changed: Any = kind
+            changed._is_latest = lambda self, offset, key: False
+
+
+def _an_event_more_is_kept() -> None:
+    from bridges.log.partition_log import PartitionLog
+
+    trim = PartitionLog.trim_bytes
+
+    def trim_bytes(self: Any, position: int, *given: Any, **more: Any) -> Any:
+        return trim(self, position - 15, *given, **more)
+
+    PartitionLog.trim_bytes = trim_bytes  # type: ignore[method-assign]
+
+
+MISHAPS: dict[str, Mishap] = {
+    "trims within a batch are forgotten": Mishap(_trims_are_forgotten, "truncation", "confluent-kafka", "tail"),
+    "what was aborted is shown": Mishap(_what_was_aborted_is_shown, "a_transaction_aborted", "ydb-grpc", "ydb-grpc"),
+    "an open transaction holds nothing back": Mishap(
+        _nothing_is_held_back, "a_transaction_open", "kafka-python", "tail"
+    ),
+    "compaction takes the latest of a key too": Mishap(_no_key_is_the_latest, "compaction", "ydb-grpc", "tail"),
+    "Pravega's truncation is an event short": Mishap(
+        _an_event_more_is_kept, "truncation_by_pravega", "produce", "kafka-python"
     ),
 }
 
@@ -96,15 +169,19 @@ def _damaged(damage: Damage, read: Callable[..., Iterator[Any]], *given: Any, **
         yield held
 
 
-def plant(damage: Damage) -> None:
-    """Have this process translate so."""
+def _reading() -> Iterator[tuple[Any, Any]]:
+    """Each stored format's class, and how it reads records."""
     from bridges import formats
 
     for plug in formats.FORMATS.values():
         kind: Any = type(plug)
-        if dataclasses.is_dataclass(kind) or not hasattr(kind, "records"):
-            continue
-        read = kind.records
+        if not dataclasses.is_dataclass(kind) and hasattr(kind, "records"):
+            yield kind, kind.records
+
+
+def plant(damage: Damage) -> None:
+    """Have this process translate so."""
+    for kind, read in _reading():
 
         def records(self: Any, *given: Any, _read: Any = read, **more: Any) -> Iterator[Any]:
             return _damaged(damage, partial(_read, self), *given, **more)
@@ -113,7 +190,7 @@ def plant(damage: Damage) -> None:
 
 
 class DamagedNode(NodeProcess):
-    """A node with one of the ``DAMAGES``."""
+    """A node with one of the ``DAMAGES`` or ``MISHAPS``."""
 
     def __init__(self, data: Path, damage: str, **given: Any) -> None:
         super().__init__(data, **given)
@@ -126,7 +203,10 @@ class DamagedNode(NodeProcess):
 
 
 if __name__ == "__main__":
-    plant(DAMAGES[sys.argv[1]])
+    if sys.argv[1] in DAMAGES:
+        plant(DAMAGES[sys.argv[1]])
+    else:
+        MISHAPS[sys.argv[1]].plant()
     sys.argv[1:2] = []
     from bridges.commands.cli import main
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from tests.matrix.kinds import APPENDED, UNTOLD, Headers, Kind, Told, Where
+from tests.matrix.kinds import APPENDED, BYTES, UNTOLD, Headers, Kind, Told, Where
 
 YEAR_9999 = 253_402_300_799_999
 """Its last millisecond, which is the last that a created_at of YDB's can say."""
@@ -39,7 +39,7 @@ def refused(writer: Protocol, kind: Kind) -> str:
             if kind.created > YEAR_9999:
                 return "times end with 9999"
         case Protocol.PRAVEGA:
-            if kind.value is None or kind.key is not None or kind.headers or kind.codec != "none":
+            if kind.value is None or kind.key is not None or kind.headers or kind.codec not in ("none", BYTES):
                 return "events are data alone"
         case Protocol.SBP:
             if kind.value is None or kind.key is not None or kind.headers or kind.codec != "none" or kind.created < 1:
@@ -61,24 +61,18 @@ def expected(writer: Protocol, reader: Protocol, kind: Kind) -> Told:
     """The record, without its offset."""
     told = _stored(writer, kind)
     if writer == reader == Protocol.YDB:  # as it was sent
-        shown = replace(_through_ydb(replace(told, created=UNTOLD)), created=kind.created)
+        shown = replace(through_ydb(replace(told, created=UNTOLD)), created=kind.created)
         return shown if kind.decodes else replace(shown, value=kind.sent)
     if not kind.decodes:
         assert kind.sent is not None
         assert isinstance(told.headers, tuple)
-        told = replace(told, value=kind.sent, headers=(*told.headers, ("anabranch.codec", _codec(kind))))
-    if kind.bytes_alone and reader != Protocol.PRAVEGA:
-        told = replace(told, headers=(("anabranch.codec", b"pravega.bytes"),))
+        told = replace(told, value=kind.sent, headers=(*told.headers, ("anabranch.codec", kind.codec.encode())))
     match reader:
         case Protocol.PRAVEGA:
             return Told(UNTOLD, told.value or b"")
         case Protocol.YDB:
-            return _through_ydb(told)
+            return through_ydb(told)
     return told
-
-
-def _codec(kind: Kind) -> bytes:
-    return kind.codec.encode()
 
 
 def _stored(writer: Protocol, kind: Kind) -> Told:
@@ -88,7 +82,7 @@ def _stored(writer: Protocol, kind: Kind) -> Told:
     return Told(UNTOLD, kind.value, kind.key, kind.headers, created)
 
 
-def _through_ydb(told: Told) -> Told:
+def through_ydb(told: Told) -> Told:
     """Keys and headers as YDB's metadata items, which is how its readers tell of them."""
     assert isinstance(told.headers, tuple)
     assert told.key is None or isinstance(told.key, bytes)

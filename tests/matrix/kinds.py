@@ -18,6 +18,10 @@ CREATED = 1_700_000_000_123
 """When a record was created, in ms, that says nothing else."""
 LARGE = random.Random(22).randbytes(2_500_000)
 TEXT = b"the same words over and over, so that they compress; " * 40
+NO_EVENT = b"\0\0\0\x07ab"
+HALF_EVENT = b"\0\0\0\0\0\0\0\x02ab\0\0"
+BYTES = "pravega.bytes"
+"""As what records are marked that are bytes and no events."""
 
 
 class Untold(Enum):
@@ -38,6 +42,8 @@ class Where(Enum):
     MAIN = "main"
     APART = "apart"
     """Bodies that not all SDKs of YDB decode."""
+    BYTES = "bytes"
+    """Of byte streams, which readers of events cannot pass."""
     STAMPED = "stamped"
     """Its configuration has ``message.timestamp.type=LogAppendTime``."""
 
@@ -58,7 +64,7 @@ class Kind:
     where: Where = Where.MAIN
     ydb_alone: bool = False
     bytes_alone: bool = False
-    """They are bytes of a segment, and no event."""
+    """``sent`` is what a byte stream is given: bytes of a segment, which nobody has framed."""
 
 
 KINDS: Sequence[Kind] = (
@@ -88,7 +94,12 @@ KINDS: Sequence[Kind] = (
     Kind("neither key nor value", None, None),
     # Java's reader takes an event of no bytes for one when there are bytes behind it, or after half a minute.
     Kind("what comes behind", key=None),
-    Kind("bytes that are no event", b"\x00\x00\x00\x07ab", key=None, bytes_alone=True, where=Where.APART),
+    Kind("bytes that are an event", b"ab", key=None, sent=b"\0\0\0\0\0\0\0\x02ab", where=Where.BYTES,
+         bytes_alone=True),
+    Kind("bytes that are no event", NO_EVENT, key=None, codec=BYTES, sent=NO_EVENT, decodes=False, where=Where.BYTES,
+         bytes_alone=True),
+    Kind("bytes that begin as an event", HALF_EVENT, key=None, codec=BYTES, sent=HALF_EVENT, decodes=False,
+         where=Where.BYTES, bytes_alone=True),
     Kind("time of the append", key=None, where=Where.STAMPED),
     Kind("YDB's zstd", TEXT, codec="zstd", sent=zstandard.compress(TEXT), where=Where.APART, ydb_alone=True),
     Kind("YDB's lzop", TEXT, codec="lzop", sent=lzop(TEXT), where=Where.APART, ydb_alone=True),

@@ -1,4 +1,4 @@
-"""Readers of the matrix: each tells of the first records of partition 0 of a topic, from its beginning."""
+"""Readers of the matrix: each tells of the first records of some partitions of a topic, from its beginning."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import ydb
 import zstandard
@@ -33,11 +34,18 @@ if TYPE_CHECKING:
 
 LZOP = {lzop(TEXT): TEXT}
 
+THERE = "there"
+"""YDB's consumer of those who were there before something happened."""
+Placed = tuple[int | None, Told]
+"""A record and its partition; None where a client tells none."""
+
 
 class Reader(ABC):
     """One client library. ``topics`` are those that it can read whole, ``consumer`` the name that it needs a place for;
     ``ordered_headers`` whether headers come in their order, ``dictionary`` whether of one name comes the last only;
-    ``no_time`` is what it makes of a record without a time."""
+    ``no_time`` is what it makes of a record without a time; ``whole`` says that it reads all there is, whatever was
+    asked for; ``stays`` that it can go on where it was; ``follows`` that what came of a partition is read behind
+    all of it."""
 
     name: str
     protocol: Protocol
@@ -47,14 +55,26 @@ class Reader(ABC):
     no_time: int | None = None
     ordered_headers = True
     dictionary = False
+    whole = False
+    follows = False
+    stays = False
 
     def passes(self, kind: Kind) -> bool:
         """Whether it reads this, and what comes behind it."""
         return kind.where in self.topics
 
     @abstractmethod
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        """So many records of each partition, in the order in which they came."""
+
+    def go_on(self, topic: str, count: int) -> list[bytes | None]:
+        """So many values of any partitions, from where the last call ended; the first one begins at the beginning."""
+        raise NotImplementedError
+
     def read(self, topic: str, count: int) -> list[Told]:
-        """So many records."""
+        """So many of partition 0, which is the only one."""
+        found = [told for _, told in self.read_each(topic, {0: count})]
+        return found if self.whole else found[:count]
 
 
 def created(ms: int | None) -> int | None:
@@ -71,13 +91,21 @@ class KafkaReader(Reader):
     """One of the clients of ``tests/clients``."""
 
     protocol = Protocol.KAFKA
+    stays = True
 
     def __init__(self, client: Client) -> None:
         self.name = client.name
         self._client = client
 
-    def read(self, topic: str, count: int) -> list[Told]:
-        return [told(one) for one in self._client.consume(topic, {0: count})]
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        others = {number: count for number, count in counts.items() if number}
+        got = self._client.consume(topic, others) if others else []
+        if 0 in counts:  # where transactions are
+            got = [*self._client.consume_committed(topic, counts[0]), *got]
+        return [(one.partition, told(one)) for one in got]
+
+    def go_on(self, topic: str, count: int) -> list[bytes | None]:
+        return [one.value for one in self._client.consume_group(f"{topic}-there", topic, count)]
 
 
 def told(one: Got) -> Told:
@@ -90,6 +118,7 @@ class Wheel(Reader):
 
     name = "pravega-wheel"
     protocol = Protocol.PRAVEGA
+    follows = stays = True
 
     def __init__(self, node: NodeProcess) -> None:
         self._streams = StreamManager(f"tcp://{node.addresses['pravega']}")
@@ -97,8 +126,15 @@ class Wheel(Reader):
     def passes(self, kind: Kind) -> bool:
         return bool(kind.value) and not kind.bytes_alone
 
-    def read(self, topic: str, count: int) -> list[Told]:
-        reader = self._streams.create_reader_group(f"{topic}-wheel", "default", topic).create_reader("reader")
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        found = self._read(topic, f"{topic}-wheel", sum(counts.values()))
+        return [(None, Told(UNTOLD, value)) for value in found]
+
+    def go_on(self, topic: str, count: int) -> list[bytes | None]:
+        return [*self._read(topic, f"{topic}-there", count)]
+
+    def _read(self, topic: str, group: str, count: int) -> list[bytes]:
+        reader = self._streams.create_reader_group(group, "default", topic).create_reader(uuid4().hex)
 
         async def events() -> list[bytes]:
             found: list[bytes] = []
@@ -110,7 +146,7 @@ class Wheel(Reader):
 
         found = asyncio.run(events())
         reader.reader_offline()
-        return [Told(UNTOLD, value) for value in found[:count]]
+        return found
 
 
 class PravegaJava(Reader):
@@ -118,21 +154,29 @@ class PravegaJava(Reader):
 
     name = "pravega-java"
     protocol = Protocol.PRAVEGA
+    follows = stays = True
 
     def __init__(self, java: Java) -> None:
         self._java = java
 
     def passes(self, kind: Kind) -> bool:
-        return not kind.bytes_alone
+        return kind.decodes or not kind.bytes_alone
 
-    def read(self, topic: str, count: int) -> list[Told]:
-        group = reader = f"{topic}-java"
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        found = self._read(topic, f"{topic}-java", sum(counts.values()))
+        self._java("delete_group", name=f"{topic}-java")
+        return [(None, Told(UNTOLD, value)) for value in found]
+
+    def go_on(self, topic: str, count: int) -> list[bytes | None]:
+        return [*self._read(topic, f"{topic}-java-there", count)]
+
+    def _read(self, topic: str, group: str, count: int) -> list[bytes]:
+        reader = uuid4().hex
         self._java("group", stream=topic, name=group)
         self._java("reader", name=group, reader=reader)
         found = plain(self._java("read", reader=reader, count=count))
         self._java("close_reader", reader=reader)
-        assert len(found) == count
-        return [Told(UNTOLD, value) for value in found]
+        return found
 
 
 class YdbRaw(Reader):
@@ -144,17 +188,21 @@ class YdbRaw(Reader):
     def __init__(self, node: NodeProcess) -> None:
         self._address = node.ydb
 
-    def read(self, topic: str, count: int) -> list[Told]:
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        found: list[Placed] = []
         with RawYdb(self._address) as raw:
-            session = Session(raw, consumer="", topics_read_settings=[{"path": topic, "partition_ids": [0]}])
-            session.started(read_offset=0)
-            found: list[Told] = []
-            while len(found) < count:
-                for data in session.receive("read_response").partition_data:
-                    for batch in data.batches:
-                        found += [self._told(batch, message) for message in batch.message_data]
-            session.end()
-            return found[:count]
+            for number, count in counts.items():
+                settings = [{"path": topic, "partition_ids": [number]}]
+                session = Session(raw, consumer="", topics_read_settings=settings)
+                session.started(read_offset=0)
+                some: list[Told] = []
+                while len(some) < count:
+                    for data in session.receive("read_response").partition_data:
+                        for batch in data.batches:
+                            some += [self._told(batch, message) for message in batch.message_data]
+                session.end()
+                found += [(number, one) for one in some]
+        return found
 
     @staticmethod
     def _told(batch: Any, message: Any) -> Told:
@@ -186,24 +234,31 @@ class YdbPython(Reader):
     name = "ydb-python"
     protocol = Protocol.YDB
     consumer = name
-    topics = frozenset({Where.MAIN, Where.STAMPED})
+    topics = frozenset({Where.MAIN, Where.BYTES, Where.STAMPED})
     dictionary = True
+    follows = stays = True
     no_time = 0
 
     def __init__(self, node: NodeProcess) -> None:
         self._address = node.ydb
 
-    def read(self, topic: str, count: int) -> list[Told]:
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        return self._read(topic, self.consumer, sum(counts.values()))
+
+    def go_on(self, topic: str, count: int) -> list[bytes | None]:
+        return [told.value for _, told in self._read(topic, THERE, count)]
+
+    def _read(self, topic: str, consumer: str, count: int) -> list[Placed]:
         with ydb.Driver(endpoint=f"grpc://{self._address}", database="/local") as driver:
             driver.wait(timeout=PATIENCE, fail_fast=True)
             client: Any = driver.topic_client
-            found: list[Told] = []
-            with client.reader(topic, self.consumer) as reader:
+            found: list[Placed] = []
+            with client.reader(topic, consumer) as reader:
                 while len(found) < count:
                     batch = reader.receive_batch(timeout=PATIENCE)
-                    found += [self._told(message) for message in batch.messages]
+                    found += [(message.partition_id, self._told(message)) for message in batch.messages]
                     reader.commit_with_ack(batch, timeout=PATIENCE)
-            return found[:count]
+            return found
 
     @staticmethod
     def _told(message: Any) -> Told:
@@ -220,18 +275,22 @@ class YdbSdk(Reader):
     """An SDK of YDB's behind a driver program, which keeps items in a dictionary, sorted."""
 
     protocol = Protocol.YDB
-    topics = frozenset({Where.MAIN, Where.STAMPED})
+    topics = frozenset({Where.MAIN, Where.BYTES, Where.STAMPED})
     times = False
     ordered_headers = False
     dictionary = True
+    follows = stays = True
 
     def __init__(self, sdk: sdks.Sdk, client: sdks.Client) -> None:
         self.name = self.consumer = sdk.name
         self._client = client
 
-    def read(self, topic: str, count: int) -> list[Told]:
-        found = self._client.read(topic, self.consumer, count)
-        return [Told(one.offset, one.data, headers=tuple(one.metadata.items())) for one in found]
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        found = self._client.read(topic, self.consumer, sum(counts.values()))
+        return [(one.partition, Told(one.offset, one.data, headers=tuple(one.metadata.items()))) for one in found]
+
+    def go_on(self, topic: str, count: int) -> list[bytes | None]:
+        return [one.data for one in self._client.read(topic, THERE, count)]
 
 
 class Tail(Reader):
@@ -239,14 +298,15 @@ class Tail(Reader):
 
     name = "tail"
     protocol = Protocol.CONSOLE
+    whole = True
 
     def __init__(self, node: NodeProcess) -> None:
         self._node = node
 
-    def read(self, topic: str, count: int) -> list[Told]:
-        words = ("tail", topic, "--from", "earliest", "--limit", str(count), "--json", "--partition", "0")
-        lines = command(self._node, *words).splitlines()
-        return [self._told(json.loads(line)) for line in lines]
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
+        lines = command(self._node, "tail", topic, "--from", "earliest", "--json").splitlines()
+        rows = [json.loads(line) for line in lines]
+        return [(row["partition"], self._told(row)) for row in rows]
 
     @staticmethod
     def _told(line: Mapping[str, Any]) -> Told:
@@ -274,13 +334,13 @@ class Spark(Reader):
     node: NodeProcess
     prefix: str
     name: str = "spark"
-    _rows: dict[str, list[Told]] = field(default_factory=dict)
+    _rows: dict[str, list[Placed]] = field(default_factory=dict)
     protocol = Protocol.SPARK
+    whole = True
 
-    def read(self, topic: str, count: int) -> list[Told]:
+    def read_each(self, topic: str, counts: Mapping[int, int]) -> list[Placed]:
         if topic not in self._rows:
             self._rows = told_rows(self.collected())
-        assert len(self._rows[topic]) == count
         return self._rows[topic]
 
     def collected(self) -> Sequence[Any]:
@@ -303,28 +363,32 @@ class SparkStream(Spark):
 
     name: str = "spark-stream"
 
+    @property
+    def table(self) -> str:
+        """Of the rows, in the session."""
+        return "".join(letter if letter.isalnum() else "_" for letter in self.prefix)
+
     def collected(self) -> Sequence[Any]:
-        query = self._load(self.spark.readStream).writeStream.format("memory").queryName("matrix")
+        query = self._load(self.spark.readStream).writeStream.format("memory").queryName(self.table)
         started = query.trigger(availableNow=True).start()
         assert started.awaitTermination(300)
-        return self.spark.table("matrix").collect()
+        return self.spark.table(self.table).collect()
 
 
-def told_rows(rows: Sequence[Any]) -> dict[str, list[Told]]:
+def told_rows(rows: Sequence[Any]) -> dict[str, list[Placed]]:
     """What rows tell, by topic, in the order of offsets."""
-    found: dict[str, list[Told]] = {}
+    found: dict[str, list[Placed]] = {}
     for row in sorted(rows, key=lambda row: int(row["offset"])):
         headers = tuple((one["key"], _plain(one["value"])) for one in row["headers"] or ())
-        found.setdefault(row["topic"], []).append(
-            Told(
-                row["offset"],
-                _plain(row["value"]),
-                _plain(row["key"]),
-                headers,
-                created(round(row["timestamp"] * 1000)),
-                round(row["written"] * 1000),
-            )
+        told = Told(
+            row["offset"],
+            _plain(row["value"]),
+            _plain(row["key"]),
+            headers,
+            created(round(row["timestamp"] * 1000)),
+            round(row["written"] * 1000),
         )
+        found.setdefault(row["topic"], []).append((row["partition"], told))
     return found
 
 

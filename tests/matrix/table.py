@@ -45,7 +45,7 @@ def _words(kind: Kind, told: Told) -> Iterator[str]:
         if told.value != kind.value:
             yield "as it was sent" if told.value == kind.sent else "no bytes"
         return
-    key, headers, value, created, marks = _as_record(told)
+    key, headers, value, created, marks = as_record(told)
     if key != kind.key:
         yield "no key" if key is None else "another key"
     if value != kind.value:
@@ -61,7 +61,7 @@ def _words(kind: Kind, told: Told) -> Iterator[str]:
     yield from (f"`{name}`" for name in marks)
 
 
-def _as_record(told: Told) -> tuple[object, Headers, bytes | None, object, list[str]]:
+def as_record(told: Told) -> tuple[object, Headers, bytes | None, object, list[str]]:
     """Key, headers, value, time, and the marks by which they are known: YDB's readers find them in items."""
     assert isinstance(told.headers, tuple)
     marks = [name for name, _ in told.headers if name in MARKS]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -15,51 +16,24 @@ from kafka.record import MemoryRecords
 
 from sbp_back import DocumentClient, RecordBatch
 from tests.matrix import table
-from tests.matrix.conftest import Clients, Written, differences
+from tests.matrix.cells import LONG, READERS, WRITERS, marks
+from tests.matrix.conftest import CONFIG, Clients, Written, differences, make_topics
 from tests.matrix.expected import Protocol
-from tests.matrix.kinds import KINDS, Told, Where
-from tests.matrix.writers import stream_id
+from tests.matrix.kinds import BYTES, KINDS, LARGE, Kind, Told, Where
+from tests.matrix.writers import partitions_of, stream_id
 from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-MARKERS = {
-    "java-new": "java",
-    "pravega-java": "java",
-    "ydb-go": "go",
-    "ydb-java": "java",
-    "spark": "spark",
-    "spark-stream": "spark",
-}
-LONG = ("spark-stream",)
-"""Clients whose cells `make matrix` alone reads: they take a minute."""
-WRITERS = (
-    *("confluent-kafka", "kafka-python", "java-new"),
-    *("pravega-wheel", "pravega-java"),
-    *("ydb-grpc", "ydb-python", "ydb-go", "ydb-java"),
-    *("sbp-v0.1", "produce", "spark"),
-)
-READERS = (
-    *("confluent-kafka", "kafka-python", "java-new"),
-    *("pravega-wheel", "pravega-java"),
-    *("ydb-grpc", "ydb-python", "ydb-go", "ydb-java"),
-    *("tail", "spark", "spark-stream"),
-)
-
-
-def marks(*names: str) -> list[pytest.MarkDecorator]:
-    """The toolchains that these clients need, and how long they take."""
-    found = [getattr(pytest.mark, MARKERS[name]) for name in names if name in MARKERS]
-    return [*found, pytest.mark.matrix] if any(name in LONG for name in names) else found
-
-
+NOTHING = (("pravega-bytes", "pravega-wheel"),)
+"""Cells in which nothing is read: the wheel takes bytes that are no event for a fault."""
 # Spark reads all topics with one query, when everything is written; as a stream last of all.
 CELLS = [
-    pytest.param(writer, reader, marks=marks(writer, reader))
+    pytest.param(writer, reader, marks=marks(writer, reader, seldom=reader in LONG))
     for last in (False, True)
     for writer in WRITERS
     for reader in READERS
-    if reader.startswith("spark") is last
+    if reader.startswith("spark") is last and (writer, reader) not in NOTHING
 ]
 
 
@@ -98,8 +72,9 @@ def test_sbp_s_reader_gets_what_is_stored(
 ) -> None:
     """Every batch as its writer sent it, one behind the other without a gap."""
     source, writer = written(name), clients.writer(name)
-    kinds = source.kinds[Where.MAIN]
-    batches = stored_batches(node, source.topics[Where.MAIN])
+    where = next(iter(source.kinds))
+    kinds = source.kinds[where]
+    batches = stored_batches(node, source.topics[where])
     ends = [0, *(batch.end_offset for batch in batches)]
     assert [batch.base_offset for batch in batches] == ends[:-1]
     number = STORED.get(writer.protocol, 1)
@@ -108,8 +83,8 @@ def test_sbp_s_reader_gets_what_is_stored(
         bodies = b"".join(bytes(record.body) for batch in batches for record in batch.records)
         at = 0
         for kind in kinds:
-            sent = kind.value or b""
-            if kind.codec == "none":
+            sent = (kind.sent if kind.bytes_alone else kind.value) or b""
+            if kind.codec in ("none", BYTES):
                 at = bodies.find(sent, at)
                 assert at >= 0, kind.name
                 at += len(sent)
@@ -126,6 +101,34 @@ def test_sbp_s_reader_gets_what_is_stored(
     assert found == [
         (at, kind.key, kind.value, kind.headers, kind.created) for at, kind in zip(offsets, kinds, strict=True)
     ]
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in WRITERS])
+def test_a_byte_stream_s_reader_gets_events_as_pravega_frames_them(
+    name: str, clients: Clients, written: Callable[[str], Written]
+) -> None:
+    """Java's ByteStreamReader, from the first byte to the last; of a byte stream it gets its bytes."""
+    source = written(name)
+    where = next(iter(source.kinds))
+    values = [kind.value or b"" for kind in source.kinds[where]]
+    framed = [struct.pack(">ii", 0, len(value)) + value for value in values]
+    wanted = [kind.sent or b"" for kind in source.kinds[where]] if name == "pravega-bytes" else framed
+    assert clients.bytes_of(source.topics[where]) == b"".join(wanted)
+
+
+@pytest.mark.java
+def test_a_byte_stream_of_megabytes_is_its_bytes_for_all(node: NodeProcess, clients: Clients) -> None:
+    """In as many records as it came in, each marked."""
+    make_topics(node, {"long-bytes": CONFIG[Where.MAIN]})
+    kind = Kind("long", LARGE, key=None, codec=BYTES, sent=LARGE, decodes=False, bytes_alone=True)
+    clients.writer("pravega-bytes").write("long-bytes", [kind])
+    assert clients.bytes_of("long-bytes") == LARGE
+    (partition,) = partitions_of(node, "long-bytes")
+    for name in ("confluent-kafka", "ydb-grpc", "tail"):
+        records = clients.reader(name).read("long-bytes", partition["end_offset"])
+        assert b"".join(one.value or b"" for one in records) == LARGE, name
+        assert {one.headers for one in records} == {(("anabranch.codec", BYTES.encode()),)}, name
 
 
 def stored_batches(node: NodeProcess, topic: str) -> list[RecordBatch]:
@@ -148,12 +151,12 @@ def stored_batches(node: NodeProcess, topic: str) -> list[RecordBatch]:
 
 
 WRITES = {
-    Protocol.KAFKA: "confluent-kafka",
-    Protocol.PRAVEGA: "pravega-wheel",
-    Protocol.YDB: "ydb-grpc",
-    Protocol.SBP: "sbp-v0.1",
-    Protocol.CONSOLE: "produce",
-    Protocol.SPARK: "spark",
+    Protocol.KAFKA: ("confluent-kafka",),
+    Protocol.PRAVEGA: ("pravega-wheel", "pravega-bytes"),
+    Protocol.YDB: ("ydb-grpc",),
+    Protocol.SBP: ("sbp-v0.1",),
+    Protocol.CONSOLE: ("produce",),
+    Protocol.SPARK: ("spark", "spark-stream"),
 }
 READS = {
     Protocol.KAFKA: "confluent-kafka",
@@ -162,14 +165,16 @@ READS = {
     Protocol.CONSOLE: "tail",
     Protocol.SPARK: "spark",
 }
-"""Whose cells the table is made of: the client that can say, and is told, the most."""
+"""Whose cells the table is made of: the clients that can say, and are told, the most."""
 
 
 @pytest.mark.java
 @pytest.mark.spark
 def test_the_table_of_the_documentation_is_what_readers_told(cell: Cell) -> None:
     results = {
-        (writer, reader): cell(name, other) for writer, name in WRITES.items() for reader, other in READS.items()
+        (writer, reader): {kind: told for name in names for kind, told in cell(name, other).items()}
+        for writer, names in WRITES.items()
+        for reader, other in READS.items()
     }
     made = table.render(KINDS, list(WRITES), list(READS), results)
     if os.environ.get("ANBR_MATRIX") == "write":

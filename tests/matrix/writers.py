@@ -1,4 +1,4 @@
-"""Writers of the matrix: each gives the records of a list, in its order, to partition 0 of a topic."""
+"""Writers of the matrix: each gives the records of a list, in its order, to one partition of a topic."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -32,20 +33,26 @@ from tests.ydb_topic_front.sdks import programs as sdks
 from ydb_topic_front.wire.statuses import Status
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PATIENCE = 60
+SCHEMA = "value binary, key binary, headers array<struct<key:string,value:binary>>, partition int, ms bigint"
+COLUMNS = ("value", "key", "headers", "partition", "timestamp_millis(ms) as timestamp")
+"""Of Spark's rows: as they are made, and as its sink takes them."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Writer(ABC):
     """One client library. ``times`` says whether it tells when a record was created, as the test wants it;
-    ``ordered_headers`` whether it sends them in their order."""
+    ``ordered_headers`` whether it sends them in their order; ``routes`` that its records have a key that leads them to
+    a partition, which stands in place of the partition's number; ``one_segment`` that there must be no other."""
 
     name: str
     protocol: Protocol
     times = True
     ordered_headers = True
+    routes = False
+    one_segment = False
 
     def refuses(self, kind: Kind) -> str:
         """Why it cannot write this; empty if it can."""
@@ -56,7 +63,7 @@ class Writer(ABC):
         return range(len(kinds))
 
     @abstractmethod
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
         """Write them, each acknowledged before this returns."""
 
 
@@ -81,10 +88,10 @@ class KafkaWriter(Writer):
             return "0 is now"
         return refused(self.protocol, kind)
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
         for codec, some in groupby(kinds, lambda kind: kind.codec):
             records = [Rec(kind.value, kind.key, kind.headers, kind.created) for kind in some]
-            self._client.produce(topic, 0, records, codec=codec)
+            self._client.produce(topic, partition, records, codec=codec)
 
 
 class Wheel(Writer):
@@ -92,20 +99,21 @@ class Wheel(Writer):
 
     name = "pravega-wheel"
     protocol = Protocol.PRAVEGA
+    routes = True
 
     def __init__(self, node: NodeProcess) -> None:
         self._streams = StreamManager(f"tcp://{node.addresses['pravega']}")
         self._segments = node.addresses["pravega-segmentstore"]
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
         writer = self._streams.create_writer("default", topic)
         for kind in kinds:
             assert kind.value is not None
             if kind.bytes_alone:
                 writer.flush()
-                append_bytes(self._segments, topic, kind.value)
+                append_bytes(self._segments, topic, kind.sent or b"")
             else:
-                writer.write_event_bytes(kind.value, routing_key="key")
+                writer.write_event_bytes(kind.value, routing_key=f"key {partition}")
         writer.flush()
 
 
@@ -122,17 +130,35 @@ class PravegaJava(Writer):
 
     name = "pravega-java"
     protocol = Protocol.PRAVEGA
+    routes = True
 
     def __init__(self, java: Java) -> None:
         self._java = java
 
     def refuses(self, kind: Kind) -> str:
-        return refused(self.protocol, kind) or ("through the wheel's cells" if kind.bytes_alone else "")
+        return refused(self.protocol, kind) or ("its byte streams" if kind.bytes_alone else "")
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
         self._java("writer", stream=topic, name=topic)
-        self._java("write", name=topic, events=[["key", b64(kind.value or b"")] for kind in kinds])
+        self._java("write", name=topic, events=[[f"key {partition}", b64(kind.value or b"")] for kind in kinds])
         self._java("close_writer", name=topic)
+
+
+class PravegaBytes(Writer):
+    """The ByteStreamWriter of Pravega's Java client, which takes a stream for bytes that are not framed as events."""
+
+    name = "pravega-bytes"
+    protocol = Protocol.PRAVEGA
+    one_segment = True
+
+    def __init__(self, java: Java) -> None:
+        self._java = java
+
+    def refuses(self, kind: Kind) -> str:
+        return refused(self.protocol, kind) or ("" if kind.bytes_alone else "no events")
+
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
+        self._java("write_bytes", stream=topic, pieces=[b64(kind.sent or b"") for kind in kinds])
 
 
 class YdbRaw(Writer):
@@ -144,10 +170,10 @@ class YdbRaw(Writer):
     def __init__(self, node: NodeProcess) -> None:
         self._address = node.ydb
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
         with RawYdb(self._address) as raw:
             stream = raw.stream("StreamWrite")
-            stream.send(init_request={"path": topic, "producer_id": "p", "partition_id": 0})
+            stream.send(init_request={"path": topic, "producer_id": uuid4().hex, "partition_id": partition})
             assert stream.receive().status == Status.SUCCESS
             for number, kind in enumerate(kinds, 1):
                 seconds, ms = divmod(kind.created, 1000)
@@ -188,14 +214,14 @@ class YdbPython(Writer):
     def refuses(self, kind: Kind) -> str:
         return refused(self.protocol, kind) or no_dictionary(kind)
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
         with ydb.Driver(endpoint=f"grpc://{self._address}", database="/local") as driver:
             driver.wait(timeout=PATIENCE, fail_fast=True)
             client: Any = driver.topic_client
-            for number, (codec, some) in enumerate(groupby(kinds, lambda kind: kind.codec)):
+            for codec, some in groupby(kinds, lambda kind: kind.codec):
                 chosen = ydb.TopicCodec.RAW if codec == "none" else ydb.TopicCodec.GZIP
                 with client.writer(
-                    topic, producer_id=f"p{number}", partition_id=0, auto_created_at=False, codec=chosen
+                    topic, producer_id=uuid4().hex, partition_id=partition, auto_created_at=False, codec=chosen
                 ) as writer:
                     for kind in some:
                         writer.write(_message(kind))
@@ -229,10 +255,10 @@ class YdbSdk(Writer):
     def refuses(self, kind: Kind) -> str:
         return refused(self.protocol, kind) or no_dictionary(kind)
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
-        for number, (codec, some) in enumerate(groupby(kinds, lambda kind: kind.codec)):
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
+        for codec, some in groupby(kinds, lambda kind: kind.codec):
             sent = [sdks.Sent(seq, kind.value or b"", dict(items_of(kind))) for seq, kind in enumerate(some, 1)]
-            self._client.write(topic, f"p{number}", sent, codec=CODEC_NUMBERS[codec], partition=0)
+            self._client.write(topic, uuid4().hex, sent, codec=CODEC_NUMBERS[codec], partition=partition)
 
 
 class Document(Writer):
@@ -244,24 +270,32 @@ class Document(Writer):
     def __init__(self, node: NodeProcess) -> None:
         self._node = node
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
+        stream = stream_id(self._node, topic, partition)
+
         async def append() -> None:
             host, _, port = self._node.addresses["sbp-v0.1"].rpartition(":")
             client = DocumentClient.connect(host, int(port))
             try:
                 for kind in kinds:
                     record = DocumentRecord(kind.value or b"", timestamp=kind.created)
-                    await client.append(stream_id(self._node, topic), [record])
+                    await client.append(stream, [record])
             finally:
                 await client.close()
 
         asyncio.run(append())
 
 
-def stream_id(node: NodeProcess, topic: str) -> int:
-    """The number of the stream behind partition 0."""
+def partitions_of(node: NodeProcess, topic: str) -> list[dict[str, Any]]:
+    """Of each partition what the console tells."""
     with urllib.request.urlopen(f"{node.console}/api/topics/{topic}", timeout=PATIENCE) as answer:
-        return int(json.load(answer)["partitions"][0]["stream_id"])
+        return list(json.load(answer)["partitions"])
+
+
+def stream_id(node: NodeProcess, topic: str, partition: int = 0) -> int:
+    """The number of the stream behind a partition."""
+    (found,) = [one for one in partitions_of(node, topic) if one["partition"] == partition]
+    return int(found["stream_id"])
 
 
 def command(node: NodeProcess, *words: str, given: bytes = b"") -> bytes:
@@ -286,18 +320,18 @@ class Produce(Writer):
     def __init__(self, node: NodeProcess) -> None:
         self._node = node
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
-        lines = b"".join(json.dumps(_line(kind)).encode() + b"\n" for kind in kinds)
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
+        lines = b"".join(json.dumps(_line(kind, partition)).encode() + b"\n" for kind in kinds)
         command(self._node, "produce", topic, "--records", given=lines)
 
 
-def _line(kind: Kind) -> Mapping[str, Any]:
+def _line(kind: Kind, partition: int) -> Mapping[str, Any]:
     def coded(data: bytes | None) -> str | None:
         return None if data is None else base64.b64encode(data).decode()
 
     headers = [[name, None if value is None else {"base64": coded(value)}] for name, value in kind.headers]
     fields = {"key_base64": coded(kind.key), "value_base64": coded(kind.value), "headers": headers}
-    return {**fields, "timestamp": kind.created, "partition": 0}
+    return {**fields, "timestamp": kind.created, "partition": partition}
 
 
 @dataclass(slots=True)
@@ -318,13 +352,26 @@ class SparkBatch(Writer):
         whose = [number for number, (_, some) in groups for _ in some]
         return [place + number for place, number in enumerate(whose)]
 
-    def write(self, topic: str, kinds: Sequence[Kind]) -> None:
+    def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
         for codec, some in groupby(kinds, lambda kind: kind.codec):
-            schema = (
-                "value binary, key binary, headers array<struct<key:string,value:binary>>, partition int, ms bigint"
-            )
-            rows = [(kind.value, kind.key, list(kind.headers) or None, 0, kind.created) for kind in some]
-            frame = self.spark.createDataFrame(rows, schema).coalesce(1)
-            frame = frame.selectExpr("value", "key", "headers", "partition", "timestamp_millis(ms) as timestamp")
-            saved = frame.write.format("anabranch").mode("append").option("topic", topic).option("compression", codec)
-            saved.option("endpoint", f"anabranch://{self.node.addresses['pipeline']}").save()
+            rows = [(kind.value, kind.key, list(kind.headers) or None, partition, kind.created) for kind in some]
+            frame = self.spark.createDataFrame(rows, SCHEMA).coalesce(1)
+            self._send(frame, topic=topic, compression=codec, endpoint=f"anabranch://{self.node.addresses['pipeline']}")
+
+    def _send(self, rows: DataFrame, **options: str) -> None:
+        rows.selectExpr(*COLUMNS).write.format("anabranch").mode("append").options(**options).save()
+
+
+@dataclass(slots=True)
+class SparkStream(SparkBatch):
+    """Spark's sink at the end of a structured stream, which reads the rows from files; a micro-batch at a time."""
+
+    directory: Path
+    name = "spark-stream"
+
+    def _send(self, rows: DataFrame, **options: str) -> None:
+        place = self.directory / uuid4().hex
+        rows.write.parquet(str(place / "in"))
+        stream = self.spark.readStream.schema(rows.schema).parquet(str(place / "in")).selectExpr(*COLUMNS)
+        query = stream.writeStream.format("anabranch").options(**options, checkpointLocation=str(place / "checkpoint"))
+        assert query.trigger(availableNow=True).start().awaitTermination(300)

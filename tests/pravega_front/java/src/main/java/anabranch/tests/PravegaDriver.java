@@ -79,6 +79,7 @@ public final class PravegaDriver {
     private static final Map<String, EventStreamWriter<byte[]>> WRITERS = new TreeMap<>();
     private static final Map<String, EventStreamReader<byte[]>> READERS = new TreeMap<>();
     private static final Map<String, ReaderGroup> GROUPS = new TreeMap<>();
+    private static final Map<String, ReaderGroupManager> MANAGERS = new TreeMap<>();
     private static final Map<String, Object> POINTS = new TreeMap<>();
     private static final Map<String, EventStreamClientFactory> FACTORIES = new TreeMap<>();
 
@@ -187,6 +188,10 @@ public final class PravegaDriver {
                 return batch(scope, stream, config);
             case "transact":
                 return transact(scope, stream, config, command);
+            case "write_bytes":
+                return writeBytes(scope, stream, config, command);
+            case "read_bytes":
+                return readBytes(scope, stream, config);
             case "bytes":
                 return bytes(scope, stream, config, command);
             case "revisions":
@@ -244,7 +249,8 @@ public final class PravegaDriver {
     }
 
     private static Object group(String scope, String stream, String name, ClientConfig config) {
-        ReaderGroupManager manager = ReaderGroupManager.withScope(scope, config);
+        ReaderGroupManager manager = MANAGERS.computeIfAbsent(scope + config.getControllerURI(),
+                one -> ReaderGroupManager.withScope(scope, config));
         boolean made = manager.createReaderGroup(name, ReaderGroupConfig.builder()
                 .stream(Stream.of(scope, stream)).groupRefreshTimeMillis(500).automaticCheckpointIntervalMillis(1000).build());
         GROUPS.put(name, manager.getReaderGroup(name));
@@ -344,6 +350,33 @@ public final class PravegaDriver {
             }
         }
         return states;
+    }
+
+    /** Each piece appended by itself. */
+    private static Object writeBytes(String scope, String stream, ClientConfig config, JsonNode command) throws Exception {
+        try (ByteStreamClientFactory factory = ByteStreamClientFactory.withScope(scope, config);
+                ByteStreamWriter writer = factory.createByteStreamWriter(stream)) {
+            for (JsonNode piece : command.get("pieces")) {
+                writer.write(decoded(piece));
+                writer.flush();
+            }
+            return null;
+        }
+    }
+
+    /** What there is, from where it begins. */
+    private static Object readBytes(String scope, String stream, ClientConfig config) throws Exception {
+        try (ByteStreamClientFactory factory = ByteStreamClientFactory.withScope(scope, config);
+                ByteStreamReader reader = factory.createByteStreamReader(stream)) {
+            long head = reader.fetchHeadOffset();
+            reader.seekToOffset(head);
+            byte[] found = new byte[(int) (reader.fetchTailOffset() - head)];
+            int at = 0;
+            while (at < found.length) {
+                at += reader.read(found, at, found.length - at);
+            }
+            return encoded(found);
+        }
     }
 
     private static Object bytes(String scope, String stream, ClientConfig config, JsonNode command) throws Exception {
