@@ -17,7 +17,7 @@ export function seconds(value, exact) {
 export function lagCell(one) {
   if (one.lag === null) return nothing();
   const records = (one.lag < 100000 ? whole(one.lag) : short(one.lag)) + (one.unknown_lags ? "+" : "");
-  return one.lag && one.lag_seconds !== undefined ? h("span", { title: whole(one.lag) + " records" }, `${records} · ${seconds(one.lag_seconds, one.lag_exact)}`) : records;
+  return one.lag && one.lag_seconds !== undefined ? h("span", { title: whole(one.lag) + " records" }, records, " · ", seconds(one.lag_seconds, one.lag_exact)) : records;
 }
 
 export function trendCell(one) {
