@@ -79,6 +79,30 @@ async def test_every_screen_is_there_and_nothing_complains(page: Page, theme: st
     await asyncio.to_thread(look)
 
 
+async def test_long_names_and_a_lag_of_unknown_seconds_on_a_phone(page: Page) -> None:
+    node, name = page.node, "readers-of-payments-for-the-monthly-statements-of-the-bank"
+    await node.catalog.create_topic("words", 1)
+    for number in range(20):
+        await append(node, "words", 0, 1_000 + number)
+    await node.progress.front("one").commit(name, [("words", 0, Committed(5))])
+
+    row = "`<table class='u-legend'><tr><th>${arguments[0]}</th></tr></table>`"
+    legend = f"document.querySelector('.chart').innerHTML = {row}"
+
+    def look() -> None:
+        driver = page.driver
+        size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        page.open("")
+        page.shows(name, "15 · –")
+        driver.execute_script(legend, name)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 390
+        assert "[object" not in page.text()
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    await asyncio.to_thread(look)
+
+
 async def test_a_topic_is_made_filled_searched_seen_from_every_side_and_replayed(page: Page) -> None:
     def act() -> None:
         page.open("topics")
