@@ -126,7 +126,8 @@ def succeed(connection: Connection, node_id: int, workers: Collection[int], vers
 
 def join(connection: Connection, start: int, server_id: int, addresses: Mapping[str, str], rack: str) -> bool:
     """A JOINING member serves: it is UP, and gets its share of what nobody has; a drained one gives away what it has
-    from its former self. False: it is a member no more."""
+    from its former self. The level is raised if it can be: only here, since who has died, the last of its release
+    perhaps, may be started again as it was. False: it is a member no more."""
     lock(connection)
     wish = "SELECT 1 FROM cluster_drained JOIN cluster_nodes USING (node_id) WHERE start = ?"
     drained = connection.execute(wish, (start,)).fetchone() is not None
@@ -144,6 +145,7 @@ def join(connection: Connection, start: int, server_id: int, addresses: Mapping[
     )
     if not changed.rowcount:
         return False
+    versions.raise_level(connection)
     spread(connection)
     return True
 
@@ -307,8 +309,7 @@ def next_epoch(connection: Connection) -> int:
 
 
 def spread(connection: Connection) -> None:
-    """Members have come or gone: give what nobody has to those who are UP, and raise the level if it can be."""
-    versions.raise_level(connection)
+    """Members have come or gone: give what nobody has to those who are UP."""
     slots, up = _slots(connection), _up(connection)
     owners = [slot.owner for slot in slots]
     moves = plan(up.values(), owners, pins=pins_of(slots, up))

@@ -3,8 +3,8 @@
 A node has a number for what it *says* to others (:mod:`bridges.cluster.peers`) and one for what it *stores* in the
 database and in the data. A release that changes either so that the one before it would not understand it raises the
 number, and does the new thing only when the cluster's *level* has reached it: that is the lowest of its members', is
-raised by the transactions in which members come and go, and is never lowered. So the release before can be started
-again as long as one of its nodes is left, and not any more afterwards.
+raised by the transactions in which members come, and is never lowered. So the release before can be started again until
+its last node has been replaced, also when that has died, and not any more afterwards.
 
 Tables are brought up to date by the first node of a newer release, and the one before goes on with them: what a
 migration adds it does not touch.

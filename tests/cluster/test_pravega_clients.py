@@ -330,6 +330,7 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
     nodes: list[NodeProcess], controllers: list[ControllerClient]
 ) -> None:
     one = controllers[0]
+    until(lambda: is_shared(nodes))
     make(one, "asleep")
     gone = nodes[2].addresses["pravega-segmentstore"]
     number = next(number for number, address in owners(one, "asleep").items() if address == gone)

@@ -314,8 +314,9 @@ async def test_the_level_is_raised_when_all_are_new_and_never_lowered(home: Home
     assert await level(home) == OLD
     assert [one.version for one in (await home.look()).members] == [OLD, NEW]
     await ends(home, second, first)
-    assert await level(home) == NEW
+    assert await level(home) == OLD  # it may come again as it was
     second = await of_version(home, 2, NEW)
+    assert await level(home) == NEW
     with pytest.raises(
         StoreVersionError, match="stores version 2, and all nodes of its cluster were raised to version 3"
     ):
@@ -326,7 +327,16 @@ async def test_the_level_is_raised_when_all_are_new_and_never_lowered(home: Home
     await of_version(home, 2, NEWER)
     assert await level(home) == NEW
     await ends(home, first, second + 1)
+    assert await level(home) == NEW
+    await of_version(home, 1, NEWER)
     assert await level(home) == NEWER
+
+
+async def test_the_last_of_a_release_that_has_died_may_come_again(home: Home) -> None:
+    first, second = await of_version(home, 1, OLD), await of_version(home, 2, NEW)
+    await ends(home, first, second)
+    await of_version(home, 1, OLD)
+    assert await level(home) == OLD
 
 
 async def test_one_who_is_still_being_ended_holds_the_level(home: Home) -> None:
@@ -335,6 +345,7 @@ async def test_one_who_is_still_being_ended_holds_the_level(home: Home) -> None:
     await of_version(home, 3, NEW)
     assert await level(home) == OLD
     assert await home.do(tables.finish, first, second)
+    await of_version(home, 4, NEW)
     assert await level(home) == NEW
 
 

@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from bridges.barrier import Barrier
 from bridges.errors import NotOwner
 from bridges.net.budget import MemoryBudget
+from bridges.net.turn import Turn
 from pravega_front.controller import core, dispatch
 from pravega_front.service import appends, merging, operations, segments, transactions
 from pravega_front.session import appends as session_appends
@@ -206,6 +208,7 @@ def connection_of(elsewhere: Elsewhere) -> Any:
         settings=settings,
         metrics=SimpleNamespace(topic=lambda name: topic),
         budget=budget,
+        turn=Turn(loop, Barrier()),
     )
     return SimpleNamespace(
         server=server,
