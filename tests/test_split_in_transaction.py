@@ -92,7 +92,11 @@ class Readers:
 
     def _kafka(self, reading: Reading) -> None:
         consumer = Consumer(
-            {"bootstrap.servers": self._node.kafka, "group.id": "all", "isolation.level": "read_committed"}
+            {
+                "bootstrap.servers": self._node.kafka,
+                "group.id": "kafka",  # one of YDB's consumer's name would share its positions
+                "isolation.level": "read_committed",
+            }
         )
         consumer.assign([TopicPartition(self._topic, number, 0) for number in range(self._partitions)])
         try:
@@ -137,7 +141,7 @@ class Readers:
         deadline = time.monotonic() + PATIENCE
         while not all(condition(one) for one in self.readings.values()):
             assert not any(one.trouble for one in self.readings.values()), self.readings
-            assert time.monotonic() < deadline, self.readings
+            assert time.monotonic() < deadline, [(o.name, o.found) for o in self.readings.values()]
             time.sleep(0.01)
 
 
