@@ -292,7 +292,8 @@ class Load:
 
     def judge(self, alive: list[NodeProcess]) -> None:
         """Nothing that was acknowledged is lost, nothing is there twice, and no client has shown its user an error."""
-        assert self.failures() == []
+        failures = self.failures()
+        assert not failures, failures
         with closing(Recorder(self.directory / "everything.jsonl", "everything")) as recorder:
             assert keep_all(",".join(node.kafka for node in alive), recorder, PARTITIONS) == self.written
         anomalies = judge(arrange(read(sorted(self.directory.iterdir()))))

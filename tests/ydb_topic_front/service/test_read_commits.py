@@ -1,0 +1,43 @@
+"""What a session's client may confirm."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ydb_topic_front.service.read_commits import ReadCommits
+from ydb_topic_front.session.commit_ranges import CommitRanges
+from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
+from ydb_topic_front.session.read_data import Place
+from ydb_topic_front.wire.statuses import YdbError
+
+
+def commits_of(high_watermark: int) -> ReadCommits:
+    """Those of a session at a node that knows of so much of the partition."""
+    log = SimpleNamespace(is_open=True, high_watermark=high_watermark)
+    nothing: Any = lambda *_: None  # noqa: E731
+    partitions: Any = SimpleNamespace(log_of=lambda reading: log)
+    nobody: Any = None
+    return ReadCommits(partitions, nobody, nobody, nothing, nothing, nothing, lambda work: None)
+
+
+def read_up_to(offset: int) -> PartitionReading:
+    reading = PartitionReading(1, "flights", "/local/flights", 0)
+    reading.state, reading.commits, reading.place = ReadingState.ACTIVE, CommitRanges(0), Place(offset)
+    return reading
+
+
+def test_what_was_sent_may_be_confirmed_by_a_node_that_knows_an_older_end() -> None:
+    """After its owner has gone a node may know of less than it has sent already."""
+    reading = read_up_to(1097)
+    commits_of(286).add(reading, 0, 1097)
+    assert reading.commits.position == 1097
+
+
+def test_what_is_not_there_and_was_not_sent_is_not_confirmed() -> None:
+    with pytest.raises(YdbError, match="a commit up to 301 of partition 0, which ends at 300"):
+        commits_of(286).add(read_up_to(300), 0, 301)
+    with pytest.raises(YdbError, match="which ends at 286"):
+        commits_of(286).add(read_up_to(0), 0, 287)
