@@ -54,6 +54,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "version": 0,
     },
     "sbp_back": {
+        "one_at_a_time": 0,
         "__init__": 9,
         "embedded": 8,
         "external": 8,

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sbp_back.barrier import Barrier
 from sbp_back.document import pd_rules as rules
 from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.one_at_a_time import OneAtATime
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.transport.handler import DEFECT
 from sbp_back.wire.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status
@@ -79,7 +79,7 @@ class Lanes:
         self.owner_of: OwnerOf = _nobody
         self._open: dict[int, int] = {}
         self._waiting: dict[int, list[Ready]] = {}
-        self._locks: dict[int, tuple[asyncio.Lock, int]] = {}
+        self._changing: OneAtATime[int] = OneAtATime()  # the ranges of a stream
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -120,7 +120,7 @@ class Lanes:
     async def _find(self, stream_id: int) -> None:
         # What is raised is kept by nothing here: its traceback keeps this frame.
         try:
-            async with self._lock(stream_id):
+            async with self._changing.of(stream_id):
                 await self._acquire(stream_id)
         except SbpError as refused:
             self._found(stream_id, refused)
@@ -189,13 +189,13 @@ class Lanes:
 
     async def started(self, row: RangeRow) -> None:
         """A stream was created with its first range. Raises ``SbpError``."""
-        async with self._lock(row.stream_id):
+        async with self._changing.of(row.stream_id):
             await self._adopt(row)
 
     async def next_range(self, stream_id: int, index: int, start: int) -> int:
         """Opens the range after the last one, which must be sealed, and returns its index. ``index`` and ``start``
         are what the caller expects it to be, -1 if it does not mind. Raises ``SbpError`` 1470, 1400."""
-        async with self._lock(stream_id):
+        async with self._changing.of(stream_id):
             last = await self._last(stream_id)
             if last is not None and last.is_open:
                 message = f"range {last.index} of stream {stream_id} is still open"
@@ -213,7 +213,7 @@ class Lanes:
     async def seal(self, stream_id: int, index: int) -> int:
         """Seals range ``index`` if it is the last one, opens the next one and returns the index of the open range
         (reference/sbp.md, section 2.4: repeatable). Raises ``SbpError`` 1462 for a range that does not exist."""
-        async with self._lock(stream_id):
+        async with self._changing.of(stream_id):
             for _ in range(_TRIES):
                 last = await self._last(stream_id)
                 if last is None or not 0 <= index <= last.index:
@@ -246,7 +246,7 @@ class Lanes:
 
     async def seal_on_server(self, stream_id: int, index: int) -> RangeInfo:
         """What a range server of its own does with SEAL_RANGES: end the range, open nothing."""
-        async with self._lock(stream_id):
+        async with self._changing.of(stream_id):
             found = await self.pd.run(lambda tx: tx.get_range(stream_id, index))
             if found is None:
                 raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
@@ -262,18 +262,3 @@ class Lanes:
         # Here rather than in the tasks: one that is cancelled before its first step does not take any.
         for stream_id in list(self._waiting):
             self._found(stream_id, _STOPPED)
-
-    @asynccontextmanager
-    async def _lock(self, stream_id: int) -> AsyncIterator[None]:
-        """One change of a stream's ranges at a time; a lock lives as long as somebody wants it."""
-        lock, users = self._locks.get(stream_id, (asyncio.Lock(), 0))
-        self._locks[stream_id] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks[stream_id]
-            if users > 1:
-                self._locks[stream_id] = (lock, users - 1)
-            else:
-                del self._locks[stream_id]

@@ -23,7 +23,7 @@ from bridges.awaited import awaited
 from bridges.cluster.owned import OwnedNames
 from bridges.errors import LogDeleted, LogUnavailable, NotOwner, PartitionSealed
 from bridges.log.transaction_ends import all_of
-from spark_pipeline.node.one_at_a_time import OneAtATime
+from sbp_back.one_at_a_time import OneAtATime
 from spark_pipeline.node.write_messages import MARKERS, WHOLE, Mark, Missing, Place, Whole
 from spark_pipeline.node.write_tables import AttemptState, state_of
 

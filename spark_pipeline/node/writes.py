@@ -31,7 +31,7 @@ from msgspec import Struct
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError, NotOwner
 from bridges.log.transaction_ends import TransactionEnds
-from spark_pipeline.node.one_at_a_time import OneAtATime
+from sbp_back.one_at_a_time import OneAtATime
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
     Attempt,
