@@ -19,10 +19,12 @@ import grpc
 from msgspec import Struct
 
 from bridges.net.budget import Kind
+from bridges.net.call_turns import CallTurns
 from bridges.net.grpc_events import take_all_wakenings
 from bridges.net.grpc_received import ReceivedMemory
 from bridges.net.grpc_tls import credentials
 from bridges.net.tls import HANDSHAKE_SECONDS
+from bridges.net.turn import Turn
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
@@ -276,6 +278,7 @@ class GrpcServer:
         self._services: dict[str, dict[str, Callable[[str], grpc.RpcMethodHandler]]] = {}
         self.received = ReceivedMemory(budget, barrier)
         """What clients have sent of messages that are not whole."""
+        self._turns = CallTurns(Turn(asyncio.get_running_loop(), barrier))
         self._watching: asyncio.Task[None] | None = None
         self._streams: set[GrpcStream] = set()
         self._calls = 0
@@ -358,6 +361,7 @@ class GrpcServer:
                 if self._draining:
                     raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
                 with call.room(held):
+                    await self._turns.begin(call.peer, held)
                     answer = await handler(raw, call)
                 self._observer.kind(method).done(time.monotonic() - began, held, len(answer))
                 return answer

@@ -55,14 +55,15 @@ class _Calls:
             return _CreateReaderGroupResponse(status=GroupStatus.INVALID)
         if not self._streams.scopes.exists(scope):
             return _CreateReaderGroupResponse(status=GroupStatus.NOT_FOUND)
+        # Before anything is waited for: what many wait for comes to all of them at once.
+        try:
+            made = _Configuration.FromString(stored(request))
+        except InvalidConfig:
+            return _CreateReaderGroupResponse(status=GroupStatus.FAILURE)
+        made.generation = 0
+        raw = made.SerializeToString()
         found = await self._stored(scope, name)
         if found is None:
-            made = _Configuration.FromString(request.SerializeToString())
-            made.generation = 0
-            try:
-                raw = stored(made)
-            except InvalidConfig:
-                return _CreateReaderGroupResponse(status=GroupStatus.FAILURE)
             # The stream first: a group that is known has one.
             await self._make_stream(scope, name)
 
@@ -95,9 +96,9 @@ class _Calls:
         return _ReaderGroupConfigResponse(status=GroupStatus.SUCCESS, config=found)
 
     async def update(self, request: Any, caller: Principal) -> Any:
-        wanted = _Configuration.FromString(request.SerializeToString())
-        wanted.generation = request.generation + 1
         try:
+            wanted = _Configuration.FromString(stored(request))
+            wanted.generation = request.generation + 1
             raw = stored(wanted)
         except InvalidConfig:
             return _UpdateReaderGroupResponse(status=GroupStatus.FAILURE, generation=request.generation)
