@@ -40,6 +40,11 @@ class Crowd(Generic[T]):
                 self._waiting.pop(waiter, None)
         return self.task.result()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
     def _go_on(self, _: object = None) -> None:
         for waiter in list(islice(self._waiting, _AT_ONCE)):
             del self._waiting[waiter]
@@ -66,6 +71,11 @@ class SharedWorks(Generic[K, T]):
             task.add_done_callback(partial(self._has_ended, key))
             crowd = self._crowds[key] = Crowd(task)
         return await crowd.wait()
+
+    def is_wanted(self, key: K) -> bool:
+        """Whether anybody waits for the work of ``key``: one that keeps what it has done may end when nobody does."""
+        crowd = self._crowds.get(key)
+        return crowd is not None and crowd.is_there
 
     @property
     def tasks(self) -> list[asyncio.Task[T]]:

@@ -60,8 +60,9 @@ def partition_at(topic: Topic, number: int, epoch: int) -> PartitionInfo | None:
 
 
 def parse_segment(name: str) -> SegmentName | None:
-    """The parts of a segment's name; None if it is not of that form. One without an epoch is of epoch 0."""
-    found = _SEGMENT.fullmatch(name)
+    """The parts of a segment's name; None if it is not of that form, for which a long one is not looked through. One
+    without an epoch is of epoch 0."""
+    found = _SEGMENT.fullmatch(name) if len(name) <= LONGEST_NAME else None
     if found is None:
         return None
     scope, stream, number, epoch, suffix = found.groups()

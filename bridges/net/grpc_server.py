@@ -24,7 +24,6 @@ from bridges.net.grpc_events import take_all_wakenings
 from bridges.net.grpc_received import ReceivedMemory
 from bridges.net.grpc_tls import credentials
 from bridges.net.tls import HANDSHAKE_SECONDS
-from bridges.net.turn import Turn
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
@@ -278,7 +277,7 @@ class GrpcServer:
         self._services: dict[str, dict[str, Callable[[str], grpc.RpcMethodHandler]]] = {}
         self.received = ReceivedMemory(budget, barrier)
         """What clients have sent of messages that are not whole."""
-        self._turns = CallTurns(Turn(asyncio.get_running_loop(), barrier))
+        self._turns = CallTurns(asyncio.get_running_loop(), barrier)
         self._watching: asyncio.Task[None] | None = None
         self._streams: set[GrpcStream] = set()
         self._calls = 0

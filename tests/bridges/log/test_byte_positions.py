@@ -361,3 +361,27 @@ def test_rows_stay_bounded_and_true() -> None:
         assert row.position == 8 * row.offset
         assert row.offset <= offset <= after.offset
         assert after.position == 8 * after.offset
+
+
+async def test_nothing_is_counted_for_nobody_and_who_asks_next_goes_on_from_there() -> None:
+    world = World()
+    log = await world.boot()
+    for _ in range(200):
+        log.append(batch(2, size=10), world.done)
+    world.writer.acknowledge(200)
+    asking = [asyncio.create_task(log.byte_end()) for _ in range(2)]
+
+    async def counted(more: int) -> int:
+        while (column := log.state.index.column) is None or column.end.offset < more:
+            await asyncio.sleep(0)
+        return column.end.offset
+
+    at = await counted(2)
+    asking[0].cancel()
+    at = await counted(at + 40)  # one is there still
+    asking[1].cancel()
+    await settle()
+    ended = await counted(at)
+    await settle()
+    assert at <= ended == await counted(at) < 400, "nobody waits for the rest"
+    assert await log.byte_end() == BytePlace(400, 200 * 36)

@@ -6,7 +6,6 @@ import asyncio
 
 from bridges.barrier import Barrier
 from bridges.net.call_turns import BYTE_WORK, CallTurns
-from bridges.net.turn import Turn
 
 MIB = 1024 * 1024
 
@@ -15,7 +14,7 @@ class Begun:
     """Which calls have begun, and in which turn of the loop each did."""
 
     def __init__(self) -> None:
-        self.turns = CallTurns(Turn(asyncio.get_running_loop(), Barrier()))
+        self.turns = CallTurns(asyncio.get_running_loop(), Barrier())
         self.order: list[str] = []
         self.at: list[int] = []
         self._tick = 0
@@ -64,6 +63,12 @@ async def test_who_asks_little_is_not_behind_all_that_another_asks() -> None:
     await begun.all(*(("many", 1000) for _ in range(300)), ("little", 10))
     assert begun.order.index("little") < 40
     assert [one for one in begun.order if one == "many"] == ["many"] * 300
+
+
+async def test_little_calls_are_not_behind_large_ones() -> None:
+    begun = Begun()
+    await begun.all(*((f"c{number}", MIB) for number in range(20)), *((f"c{number}", 10) for number in range(20)))
+    assert max(begun.at[10:20]) <= min(begun.at) + 3
 
 
 async def test_who_has_gone_takes_no_turn() -> None:
