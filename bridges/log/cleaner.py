@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bridges.errors import LogError
 from bridges.log.cleaned_logs import Cleaned, CleanedLogs
-from bridges.log.compaction import POSITIONS_TOLD, READS_END_MS, CompactionPass, Damaged, Stopped
+from bridges.log.compaction import POSITIONS_TOLD, READS_END_MS, Compaction, CompactionPass, Damaged, Stopped
 from bridges.log.key_offsets import KeyOffsets
 from bridges.log.pace import Pace
 from bridges.rounds import Rounds
@@ -25,7 +25,6 @@ from bridges.sliced import SlicedWorks
 from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
-    from bridges.log.compaction import Compaction
     from bridges.log.logs import Logs
     from bridges.log.partition_log import PartitionLog
 
@@ -112,7 +111,8 @@ class Cleaner:
         self._passes: Rounds[Place] = Rounds(logs.barrier, "compaction", at_once=1, patience=_LOOKS_PATIENCE_S)
         # There is memory for the keys of one pass.
         self._turn = asyncio.Lock()
-        self.counts = CleanerCounts()
+        self._ended = CleanerCounts()
+        self._under_way = Compaction()
         self.views: dict[Place, CleanerView] = {}
         """By partition, of those that are to be compacted."""
 
@@ -225,7 +225,7 @@ class Cleaner:
             except Stopped as error:
                 view.state, view.why = "waiting", str(error)
             except (LogError, SbpError) as error:
-                self.counts.failures += 1
+                self._ended.failures += 1
                 view.state, view.why = "refused" if isinstance(error, Damaged) else "waiting", str(error)
                 _log.warning("compaction failed", topic=log.topic, partition=log.partition, error=str(error))
             finally:
@@ -249,6 +249,7 @@ class Cleaner:
             inflated_bytes=self._logs.options.inflated_bytes,
             wanted=lambda: self._policy_or_none(log.topic) is not None,
         )
+        self._under_way = work.result
         try:
             done = await work.run(due.start, due.end, now_ms - policy.min_lag_ms, now_ms)
         finally:
@@ -257,7 +258,7 @@ class Cleaner:
         await self._settle(log, cleaned, done)
         view.clean_offset = done.end
         view.passed_ms = now_ms
-        self.counts.passes += 1
+        self._ended.passes += 1
         _log.info(
             "compacted",
             topic=log.topic,
@@ -265,15 +266,17 @@ class Cleaner:
             up_to=done.end,
             keys=done.keys,
             read_bytes=done.read_bytes,
-            removed_bytes=done.replaced_bytes - done.written_bytes,
+            removed_bytes=_removed(done),
         )
 
+    @property
+    def counts(self) -> CleanerCounts:
+        """What was done, by the pass under way as well: one over a large partition takes minutes."""
+        return _with(self._ended, self._under_way)
+
     def _count(self, done: Compaction, view: CleanerView) -> None:
-        removed = done.replaced_bytes - done.written_bytes
-        view.removed_bytes += removed
-        self.counts.read_bytes += done.read_bytes
-        self.counts.written_bytes += done.written_bytes
-        self.counts.removed_bytes += removed
+        view.removed_bytes += _removed(done)
+        self._ended, self._under_way = _with(self._ended, done), Compaction()
 
     async def _settle(self, log: PartitionLog, cleaned: Cleaned, done: Compaction) -> None:
         """Have it known, durably, what was done."""
@@ -285,3 +288,17 @@ class Cleaner:
             settled = await self._logs.fresh_snapshot(log) is None
         passed_ms = self._clock()
         await self._cleaned.save(log.stream_id, Cleaned(done.end, done.horizon_ms, passed_ms, settled))
+
+
+def _removed(done: Compaction) -> int:
+    return done.replaced_bytes - done.written_bytes
+
+
+def _with(counts: CleanerCounts, done: Compaction) -> CleanerCounts:
+    return CleanerCounts(
+        counts.passes,
+        counts.failures,
+        counts.read_bytes + done.read_bytes,
+        counts.written_bytes + done.written_bytes,
+        counts.removed_bytes + _removed(done),
+    )

@@ -30,6 +30,7 @@ from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.log.transactions import Transactions
 from bridges.node.assembly import Node
+from sbp_back.wire.model import Entry
 from tests.bridges.log.blocks_lab import small_blocks
 from tests.bridges.node.test_node import settings_of
 from tests.depth import examples
@@ -224,6 +225,28 @@ async def test_a_partition_is_due_by_its_share_of_new_bytes_or_by_the_age_of_the
         await lab.compact(ahead_ms=3_700_000)
         assert lab.node.cleaner.counts.passes == 2
         assert len(await visible(log)) == 10
+
+
+async def test_what_a_pass_has_read_is_told_while_it_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        await put(log, plain((b"a", b"1"), (b"a", b"2")))
+        told: list[int] = []
+        compact = CompactionPass._compact
+
+        async def watched(self: CompactionPass, entries: Sequence[Entry]) -> None:
+            told.append(lab.node.cleaner.counts.read_bytes)
+            await compact(self, entries)
+
+        monkeypatch.setattr(CompactionPass, "_compact", watched)
+        await lab.compact()
+        counts = lab.node.cleaner.counts
+        assert told == [counts.read_bytes]
+        assert told[0] > 0
+        await lab.compact()
+        assert lab.node.cleaner.counts == counts
 
 
 async def test_tombstones_stay_for_their_time_counted_from_when_the_cleaner_came(tmp_path: Path) -> None:
