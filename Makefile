@@ -90,7 +90,7 @@ bench-pravega: $(VENV)/.dev  ## measure Pravega's clients on the node, and on Pr
 bench-ydb: $(VENV)/.dev  ## measure StreamWrite and StreamRead beside a bare gRPC server
 	$(BIN)/python -m benchmarks.ydb $(ARGS)
 
-bench-cluster: $(VENV)/.dev  ## one node as one process and as two; ARGS=--database or "--partitions N": what nodes ask of PostgreSQL, very many partitions
+bench-cluster: $(VENV)/.dev  ## one node as one process and as two; ARGS=--objects, --database, "--partitions N": over object storage, what nodes ask of PostgreSQL, very many partitions
 	$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-compaction: $(VENV)/.dev  ## measure what compaction costs producers beside it

@@ -1,5 +1,6 @@
 """One node as one process and as several workers, under the same clients in one run: `python -m benchmarks.cluster`.
-With ``--database``, how many nodes one PostgreSQL carries; with ``--partitions N``, nodes that have so many.
+With ``--objects``, a node on its disk beside one, two and three over an S3 server; with ``--database``, how many nodes
+one PostgreSQL carries; with ``--partitions N``, nodes that have so many.
 
 On a machine of two cores the clients need one of them, so what it serves says little of more cores. What says more is
 the CPU that a gigabyte costs all processes together, beside that of a node by itself: a core serves its reciprocal, and
@@ -75,6 +76,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=0, help="rounds of every workload (default 3, quick: 1)")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to measure")
     parser.add_argument("--output", type=Path, default=None, help="directory of the results")
+    parser.add_argument("--objects", action="store_true", help="nodes over an S3 server, and nothing else")
     parser.add_argument(
         "--database", action="store_true", help="how many nodes one PostgreSQL carries, and nothing else"
     )
@@ -101,6 +103,14 @@ def main() -> int:
         write(output, kind, f"{on_machine(facts)}\n\n{text}", {"machine": facts, "found": told})
         return 0
     driver = build_driver(install())
+    if args.objects:
+        from benchmarks import cluster_objects
+
+        with tempfile.TemporaryDirectory(dir=args.data) as scratch:
+            text, rows = cluster_objects.measure(Path(scratch), driver, quick=args.quick)
+        facts = host.measured()
+        write(output, "cluster-objects", f"{on_machine(facts)}\n\n{text}\n", {"machine": facts, "found": rows})
+        return 0
     chosen: dict[str, Callable[[Bench], Metrics]] = {
         "1 KB, 50 partitions": throughput(1000, 50, 600_000 // cut),
         "100 B, 50 partitions": throughput(100, 50, 3_000_000 // cut),

@@ -35,10 +35,15 @@ _SETTLES_S = 5.0
 Row = dict[str, Any]
 
 
+def metrics_of(node: NodeProcess) -> str:
+    """What a node tells of itself."""
+    with urllib.request.urlopen(f"{node.console}/metrics", timeout=60) as answer:
+        return str(answer.read(), "utf-8")
+
+
 def scraped(node: NodeProcess) -> dict[str, float]:
     """A node's metrics, those with labels added up."""
-    with urllib.request.urlopen(f"{node.console}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
+    text = metrics_of(node)
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

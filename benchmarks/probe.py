@@ -10,6 +10,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,15 +62,15 @@ class Usage:
 
 
 class Watch:
-    """Context manager that measures one process with its children; ``usage`` is set on leaving.
+    """Context manager that measures one process, or several, with their children; ``usage`` is set on leaving.
 
     CPU time is of user and system together, of the whole processes with all their threads. Of memory that several of
     them share each counts its own.
     """
 
-    def __init__(self, pid: int, interval: float = 0.05) -> None:
-        process = psutil.Process(pid)
-        self._processes = [process, *process.children(recursive=True)]
+    def __init__(self, pid: int | Sequence[int], interval: float = 0.05) -> None:
+        these = [psutil.Process(one) for one in ([pid] if isinstance(pid, int) else pid)]
+        self._processes = [*these, *(child for one in these for child in one.children(recursive=True))]
         self._interval = interval
         self._done = threading.Event()
         self._peak = 0

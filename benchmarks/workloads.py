@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.group_members import join_all
 from benchmarks.probe import Watch
-from benchmarks.targets import Server
 
 CLIENT_SECONDS = 300.0
 Metrics = dict[str, float]
@@ -24,13 +24,27 @@ class RunFailed(Exception):
     """A client program ended badly or lost records; the message carries its output."""
 
 
+class Loaded(Protocol):
+    """Who is under load."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses for Kafka clients."""
+        ...
+
+    @property
+    def pid(self) -> int | Sequence[int]:
+        """Of its process, or of all of them."""
+        ...
+
+
 @dataclass(slots=True)
 class Bench:
     """What every workload needs: client programs and the server under load."""
 
     driver: Path
     jars: Path | None
-    server: Server
+    server: Loaded
 
 
 @dataclass(frozen=True, slots=True)
