@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Code = grpc.StatusCode
 _FEW_BYTES = 64 * 1024
-"""Of a request: nobody is refused for so few, and there are as many of them as there may be calls."""
+"""Of a request, and of an answer: nobody is refused for so few, and there are as many as there may be calls."""
 
 _TOLD_SECONDS = 5.0
 """How long it is waited for that a client is told how its call ends."""
@@ -141,7 +141,9 @@ class GrpcCall:
     def admits(self, size: int) -> bool:
         """Whether the call may hold so many bytes more for its answer. They are counted until gRPC has sent that, or
         the client has gone."""
-        if not self.account.admit(Kind.RESPONSES, size):
+        if size <= _FEW_BYTES:
+            self.account.take(Kind.RESPONSES, size)
+        elif not self.account.admit(Kind.RESPONSES, size):
             return False
         # gRPC's task of the call ends when the answer is sent. A callback at its context would be kept by that, and
         # keep it: both would stay until the collector comes.

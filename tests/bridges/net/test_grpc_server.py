@@ -76,6 +76,21 @@ async def test_what_an_answer_takes_is_counted_until_it_is_sent_or_nobody_wants_
             await asyncio.sleep(0)
 
 
+async def test_nobody_is_refused_for_a_small_answer_however_short_memory_is(lab: Lab) -> None:
+    ports = await lab.server.start({"x": ("127.0.0.1", 0, None)})
+    others = lab.budget.account(lambda: None)
+    others.take(Kind.RESPONSES, 2 * MIB)
+    lab.go_on.set()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}") as channel:
+        call = channel.unary_unary("/a.B/Hold")
+        assert await call(b"60000") == b"done"
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call(b"70000")
+        others.give(Kind.RESPONSES, 2 * MIB)
+        while lab.budget.held:
+            await asyncio.sleep(0)
+
+
 async def test_a_connection_too_many_is_closed_until_others_are() -> None:
     loop = asyncio.get_running_loop()
     server = GrpcServer(
