@@ -3,7 +3,7 @@
 Names, types and defaults are those of Kafka 4.2; the sentences are ours. Listed are the keys that decide topic
 defaults (bridges/catalog/topic_defaults.py: all of them may be changed while the node runs) and those that describe
 this node's limits and behaviour (read-only: they come from its settings). Keys of parts that Anabranch does not have
-are left out.
+are left out, but for those of Kerberos, which brokers without it keep as well.
 """
 
 from __future__ import annotations
@@ -58,6 +58,21 @@ _GROUP_BOUNDS = {
     if (kind, what) != ("consumer", "record.lock.duration")
 }
 """Of what groups may be configured with (KIP-848, KIP-932)."""
+
+KERBEROS: Mapping[str, ConfigDef] = table(
+    *(
+        ConfigDef(f"sasl.kerberos.{name}", kind, default, doc, honoured=False)
+        for name, kind, default, doc in (
+            ("kinit.cmd", ConfigType.STRING, "/usr/bin/kinit", "The program that logs in."),
+            ("min.time.before.relogin", ConfigType.LONG, "60000", "Milliseconds between two logins."),
+            ("principal.to.local.rules", ConfigType.LIST, "DEFAULT", "How names become shorter ones."),
+            ("service.name", ConfigType.STRING, None, "Name of the service."),
+            ("ticket.renew.jitter", ConfigType.DOUBLE, "0.05", "By how much a renewal varies."),
+            ("ticket.renew.window.factor", ConfigType.DOUBLE, "0.8", "After which part of its time one is renewed."),
+        )
+    )
+)
+"""What a broker without Kerberos keeps of it as well, and does nothing with; it may be changed while it runs."""
 
 NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     *TOPIC_DEFAULTS.values(),
@@ -288,6 +303,8 @@ NODE_CONFIGS: Mapping[str, ConfigDef] = table(
         between(1),
     ),
 )
+
+EVERY: Mapping[str, ConfigDef] = {**NODE_CONFIGS, **KERBEROS}
 
 
 def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:

@@ -92,7 +92,7 @@ class KafkaServer:
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node = self._node
         service = KafkaService(node)
-        for named in (service.group_configs, service.client_metrics):
+        for named in (service.group_configs, service.client_metrics, service.broker_configs):
             await named.load()
         joined = self._groups = groups.groups_of(node, service.settings, service.access, service.group_configs)
         await joined.start()

@@ -87,6 +87,7 @@ class Configs:
             Resource.GROUP: service.group_configs,
             Resource.CLIENT_METRICS: service.client_metrics,
         }
+        self._kerberos = service.broker_configs
 
     # --- describing -------------------------------------------------------------------------------------------------
 
@@ -143,7 +144,8 @@ class Configs:
         self._check_broker(kind, name)
         if kind == Resource.BROKER_LOGGER:
             return []  # log levels belong to the node's own settings
-        return [node_config.resolve(key, node, static) for key in node_config.NODE_CONFIGS]
+        found = [node_config.resolve(key, node, static) for key in node_config.NODE_CONFIGS]
+        return found + self._kerberos.values(name)
 
     def _check(self, ctx: Context, operation: Operation, kind: int, name: str) -> None:
         """Raise KafkaError unless the client may do this to the resource."""
@@ -276,7 +278,7 @@ class Configs:
             return list(self._named[kind].of(name))
         if kind != Resource.BROKER or name != "":
             self._check_broker(kind, name)
-        return list(self._catalog.node_config)
+        return [*self._catalog.node_config, *(self._kerberos.of(name) if name else ())]
 
     async def _apply(self, kind: int, name: str, changes: Changes, validate_only: bool) -> None:
         catalog = self._catalog
@@ -293,6 +295,9 @@ class Configs:
             return
         told, throttles = changes, node_config.THROTTLES
         changes = {key: value for key, value in told.items() if value is not None or key not in throttles}
+        kept = {key: changes.pop(key) for key in list(changes) if key in node_config.KERBEROS}
+        if kept:
+            kept = self._kerberos.checked(name, kept)
         for key in changes:
             if key in throttles:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key}: nothing is copied here that it could slow down")
@@ -302,12 +307,16 @@ class Configs:
                     ErrorCode.INVALID_REQUEST, f"{key}: {text}; only defaults of topics change while they run"
                 )
         validate_changes(changes)
-        if not validate_only and changes:
+        if validate_only:
+            return
+        if changes:
             await catalog.set_node_config(changes)
+        if kept:
+            await self._kerberos.change(name, kept)
 
     def _definition(self, kind: int, name: str) -> ConfigDef:
         named = self._named.get(kind)
-        table = topic_config.TOPIC_CONFIGS if kind == Resource.TOPIC else node_config.NODE_CONFIGS
+        table = topic_config.TOPIC_CONFIGS if kind == Resource.TOPIC else node_config.EVERY
         definition = (table if named is None else named.definitions).get(name)
         if definition is None:
             raise InvalidConfig(f"{name!r} is not a configuration of this resource")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.catalog.config_types import ConfigSource
-from kafka_front import group_config
+from kafka_front import group_config, node_config
 from kafka_front.service import own_configs
 from kafka_front.service.access import Access
 from kafka_front.service.brokers import Brokers
@@ -66,6 +66,9 @@ class KafkaService:
             group_config.CLIENT_METRICS_CONFIGS,
             most,
             {},
+        )
+        self.broker_configs = OwnConfigs(
+            node.db, own_configs.BROKERS, "broker", ConfigSource.DYNAMIC_NODE, node_config.KERBEROS, most, {}
         )
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms

@@ -1,4 +1,5 @@
-"""What resources that somebody names are configured with: groups, and subscriptions to metrics of clients.
+"""What resources that somebody names are configured with: groups, subscriptions to metrics of clients, and brokers, as
+far as it changes nothing here.
 
 A name need not be one of anything that exists, as at a broker: what it is set to counts for the group to come. All of
 it is in memory, and follows what other nodes change (:mod:`bridges.catalog.following`).
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Database
 
 GROUPS, CLIENT_METRICS = "front_kafka_group_configs", "front_kafka_client_metrics"
+BROKERS = "front_kafka_broker_configs"
 """Tables, of columns ``grp`` (whose it is), ``name`` and ``value``; that of groups is older (.share.tables)."""
 
 Configs = dict[str, dict[str, str]]
@@ -142,9 +144,12 @@ def _read(connection: Connection, names: Collection[str] | None = None, *, table
     return found
 
 
-def _create(connection: Connection) -> None:
+def _create(connection: Connection, table: str) -> None:
     columns = "grp TEXT, name TEXT, value TEXT NOT NULL, PRIMARY KEY (grp, name)"
-    connection.execute(f"CREATE TABLE {CLIENT_METRICS} ({columns}) STRICT")
+    connection.execute(f"CREATE TABLE {table} ({columns}) STRICT")
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_create,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    partial(_create, table=CLIENT_METRICS),
+    partial(_create, table=BROKERS),
+)

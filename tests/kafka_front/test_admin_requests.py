@@ -400,6 +400,19 @@ async def becomes(place: Place, kind: int, name: str, key: str, value: str | Non
         await asyncio.sleep(0.02)
 
 
+async def test_what_brokers_without_kerberos_keep_of_it(place: Place) -> None:
+    key, broker = "sasl.kerberos.min.time.before.relogin", str(place.node_id)
+    await becomes(place, BROKER, broker, key, "60000", 5)
+    assert await change(place, BROKER, "", (key, SET, "50000")) == E.INVALID_REQUEST, "each broker has its own"
+    assert await alter(place, BROKER, broker, {key: "58000"}) == E.NONE
+    await becomes(place, BROKER, broker, key, "58000", 2)
+    assert await change(place, BROKER, broker, (key, SET, "soon")) == (
+        E.INVALID_CONFIG if place.ours else E.INVALID_REQUEST
+    )
+    assert await alter(place, BROKER, broker, {}) == E.NONE
+    await becomes(place, BROKER, broker, key, "60000", 5)
+
+
 @pytest.mark.parametrize("version", range(3))
 async def test_alter_configs_replaces_everything(place: Place, version: int) -> None:
     name = await place.topic(1, retention_ms="1234", segment_ms="99999")
