@@ -44,6 +44,7 @@ from bridges.log.transactions import Transactions
 from bridges.log.waiters import once
 from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
+from bridges.turns import in_turns
 from sbp_back.cycle import cycle_of
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed, SbpError
 
@@ -594,8 +595,7 @@ class Logs:
 
     async def _know_again(self, stream_id: int) -> None:
         """Another node may have had the stream since this one read what is kept of it."""
-        for known in (self._starts, self.skips, self._byte_starts, self._cleaned):
-            await known.reload([stream_id])
+        await asyncio.gather(*(known.reload([stream_id]) for known in self._known))
 
     def _is_mine(self, log: PartitionLog) -> bool:
         return self._owners is None or self._owners.is_mine(self._slot(log))
@@ -974,12 +974,12 @@ class Logs:
         while self._tasks or self._searches:
             await asyncio.wait([*self._tasks, *self._searches.values()])
         await self._snapshotter.drain()  # what is under way may be older than the last append
-        for log in self:
+        async for log in in_turns(self):  # whoever stops still says to others that he lives
             if log.is_open and log.has_moved:
                 self._snapshotter.want(log)
         await self._snapshotter.drain()
         await self.aborted.drain()
-        for log in self:
+        async for log in in_turns(self):
             try:
                 await log.close()
             except Exception as error:  # noqa: BLE001 - logged and counted; the other logs are closed nevertheless
