@@ -553,8 +553,6 @@ class Logs:
         try:
             self._require_mine(log)
             with self._giving_place():
-                if self._owners is not None:
-                    await self._know_again(log.stream_id)
                 writer = await self._take(log)
                 if self._owners is not None:
                     slot = self._slots[log.stream_id] = self._slot(log)
@@ -592,10 +590,6 @@ class Logs:
             log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}"))
         if writer is not None:
             await self._close_writer(writer)
-
-    async def _know_again(self, stream_id: int) -> None:
-        """Another node may have had the stream since this one read what is kept of it."""
-        await asyncio.gather(*(known.reload([stream_id]) for known in self._known))
 
     def _is_mine(self, log: PartitionLog) -> bool:
         return self._owners is None or self._owners.is_mine(self._slot(log))

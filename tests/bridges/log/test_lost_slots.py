@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from bridges.cluster.members import Member, State
 from bridges.cluster.ownership import Gained, Gone, Lost
 from bridges.errors import LogUnavailable, NotOwner
+from bridges.log.skips import Skips
 from sbp_back.errors import ConnectionLost
 from tests.bridges.log.log_lab import Backend, World, Writer, batch, settle
 
@@ -86,6 +87,31 @@ async def world_of(backend: Backend) -> tuple[World, Owners]:
     world.backend, world.owners = backend, owners
     await world.boot(open_it=False)
     return world, owners
+
+
+class SharedSkips(Skips):
+    """Those of a database that other nodes have, too; remembers how many had opened a stream when it was asked."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self.backend = backend
+        self.asked: list[int] = []
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    async def reload(self, streams: Collection[int]) -> None:
+        self.asked.append(len(self.backend.writers))
+
+
+async def test_what_the_database_has_of_a_stream_is_asked_for_once_when_nobody_else_can_append() -> None:
+    world = World()
+    world.owners = Owners()
+    world.skips = skips = SharedSkips(world.backend)
+    await world.boot()
+    assert skips.asked == [1]
+    await world.logs.close()
 
 
 async def test_a_log_that_is_open_is_sealed_before_its_slot_goes() -> None:
