@@ -38,7 +38,8 @@ _PROBED = 200
 _SETTLES_S = 5.0
 _LATE_S = 0.005
 _LOAD = 1000
-"""Records a second, to as many partitions in turns."""
+"""Records a second, to as many partitions in turns: of few topics, since a producer asks for all that there is of each
+topic every few seconds."""
 _OF_PRODUCER = 10_000
 """Partitions that one producer writes to: librdkafka asks for all that it knows of with each doubt about one."""
 
@@ -268,7 +269,7 @@ def run(watched: Watched, partitions: int, seconds: float) -> None:
     watched.done("metadata of all", time.monotonic() - began)
     watched.done("a record to each", write(nodes, places, 1200))
     watched.watch("idle, all open", seconds)
-    with loaded(nodes, places[:: max(1, len(places) // _LOAD)]):
+    with loaded(nodes, places[:_LOAD]):
         watched.watch(f"{_LOAD} records/s", seconds)
     probed = places[:: max(1, len(places) // _PROBED)]
     watched.done(f"a record to {len(probed)}", write(nodes, probed, 120))

@@ -592,7 +592,11 @@ class Logs:
             await self._close_writer(writer)
 
     def _is_mine(self, log: PartitionLog) -> bool:
-        return self._owners is None or self._owners.is_mine(self._slot(log))
+        return self.owns(log.topic, log.partition)
+
+    def owns(self, topic: str, partition: int) -> bool:
+        """Whether this node acts for a partition; to be asked by chores over all before they have a log made."""
+        return self._owners is None or self._owners.is_mine(self._owners.slot_of(topic, partition))
 
     def _require_mine(self, log: PartitionLog) -> None:
         if not self._is_mine(log):
@@ -865,12 +869,15 @@ class Logs:
             if number % _LOGS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
-                log = self.get(*place)
-                if log is None or max(limits(place[0])) < 0 or not self._is_mine(log):
+                # No log is made of what is only looked at: with what belongs to one, all partitions of a cluster would
+                # be in the memory of each node.
+                stream_id = self._streams(*place)
+                if stream_id is None or self._closing or max(limits(place[0])) < 0 or not self.owns(*place):
                     continue
-                if log.is_open:
+                log = self.known(*place)
+                if log is not None and log.is_open:
                     due.append(place)
-                elif log.stream_id not in self._failing and len(unopened) < most:
+                elif stream_id not in self._failing and len(unopened) < most:
                     unopened.append(place)
             except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
                 self.barrier.caught("retention", error, topic=place[0], partition=place[1])
