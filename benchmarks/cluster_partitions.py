@@ -124,15 +124,16 @@ class Watched:
         time.sleep(_SETTLES_S)
         self._stalls.look(self.nodes)
         processes = [psutil.Process(node.pid) for node in self.nodes]
-        cpu = [sum(one.cpu_times()[:2]) for one in processes]
         before = [scraped(node) for node in self.nodes]
+        # A scrape of very many partitions is work itself.
+        cpu = [sum(one.cpu_times()[:2]) for one in processes]
         counted: list[float] = []
         if self._server is None:
             time.sleep(seconds)
         else:
             counted = self._server.measured(seconds)
-        after = [scraped(node) for node in self.nodes]
         spent = sum(sum(one.cpu_times()[:2]) for one in processes) - sum(cpu)
+        after = [scraped(node) for node in self.nodes]
         late, longest, waited = self._stalls.look(self.nodes)
         memory = sum(one.memory_info().rss for one in processes) / len(processes) / 1e6
 
