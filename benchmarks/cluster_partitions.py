@@ -124,6 +124,7 @@ class Watched:
         time.sleep(_SETTLES_S)
         self._stalls.look(self.nodes)
         processes = [psutil.Process(node.pid) for node in self.nodes]
+        asked = time.monotonic()
         before = [scraped(node) for node in self.nodes]
         # A scrape of very many partitions is work itself.
         cpu = [sum(one.cpu_times()[:2]) for one in processes]
@@ -133,6 +134,7 @@ class Watched:
         else:
             counted = self._server.measured(seconds)
         spent = sum(sum(one.cpu_times()[:2]) for one in processes) - sum(cpu)
+        between = time.monotonic() - asked  # the nodes are asked in the same order, and take as long for it
         after = [scraped(node) for node in self.nodes]
         late, longest, waited = self._stalls.look(self.nodes)
         memory = sum(one.memory_info().rss for one in processes) / len(processes) / 1e6
@@ -140,7 +142,7 @@ class Watched:
         def rate(metric: str) -> float:
             return (
                 sum(now.get(metric, 0.0) - was.get(metric, 0.0) for was, now in zip(before, after, strict=True))
-                / seconds
+                / between
             )
 
         found = {
