@@ -21,9 +21,9 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
 S = TypeVar("S", str, tuple[str, str], tuple[str, int], tuple[float, str, str], tuple[int, tuple[str, str]])
 
-_TURN_SECONDS = 0.003
+TURN_SECONDS = 0.003
 """Of a turn of the loop, from its beginning on, for all works of this kind."""
-_LEAST_SECONDS = 0.001
+LEAST_SECONDS = 0.001
 """For each of them, however late its turn comes."""
 _PORTION = 50
 _PARTS = 256
@@ -55,7 +55,7 @@ class Turns:
         self._begin()
 
     def _begin(self) -> None:
-        self._until = max(monotonic() + _LEAST_SECONDS, self._cycle.began + _TURN_SECONDS)
+        self._until = max(monotonic() + LEAST_SECONDS, self._cycle.began + TURN_SECONDS)
 
     @property
     def is_over(self) -> bool:

@@ -123,7 +123,7 @@ class Cleaner:
         for number, place in enumerate(places):
             if number % _PLACES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if self._policy(place[0]) is None:
+            if self._policy(place[0]) is None or not self._logs.owns(*place):
                 continue
             log = self._logs.get(*place)
             if log is None:
@@ -134,7 +134,7 @@ class Cleaner:
                     continue
             wanted.append(place)
         for gone in self.views.keys() - set(wanted):
-            if self._policy_or_none(gone[0]) is None:
+            if self._policy_or_none(gone[0]) is None or not self._logs.owns(*gone):
                 del self.views[gone]
         refusal = self._logs.client.cannot_replace
         if refusal:

@@ -44,6 +44,7 @@ from bridges.log.transactions import Transactions
 from bridges.log.waiters import once
 from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
+from bridges.turns import in_turns
 from sbp_back.cycle import cycle_of
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed, SbpError
 
@@ -552,8 +553,6 @@ class Logs:
         try:
             self._require_mine(log)
             with self._giving_place():
-                if self._owners is not None:
-                    await self._know_again(log.stream_id)
                 writer = await self._take(log)
                 if self._owners is not None:
                     slot = self._slots[log.stream_id] = self._slot(log)
@@ -592,13 +591,12 @@ class Logs:
         if writer is not None:
             await self._close_writer(writer)
 
-    async def _know_again(self, stream_id: int) -> None:
-        """Another node may have had the stream since this one read what is kept of it."""
-        for known in (self._starts, self.skips, self._byte_starts, self._cleaned):
-            await known.reload([stream_id])
-
     def _is_mine(self, log: PartitionLog) -> bool:
-        return self._owners is None or self._owners.is_mine(self._slot(log))
+        return self.owns(log.topic, log.partition)
+
+    def owns(self, topic: str, partition: int) -> bool:
+        """Whether this node acts for a partition; to be asked by chores over all before they have a log made."""
+        return self._owners is None or self._owners.is_mine(self._owners.slot_of(topic, partition))
 
     def _require_mine(self, log: PartitionLog) -> None:
         if not self._is_mine(log):
@@ -871,12 +869,15 @@ class Logs:
             if number % _LOGS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
-                log = self.get(*place)
-                if log is None or max(limits(place[0])) < 0 or not self._is_mine(log):
+                # No log is made of what is only looked at: with what belongs to one, all partitions of a cluster would
+                # be in the memory of each node.
+                stream_id = self._streams(*place)
+                if stream_id is None or self._closing or max(limits(place[0])) < 0 or not self.owns(*place):
                     continue
-                if log.is_open:
+                log = self.known(*place)
+                if log is not None and log.is_open:
                     due.append(place)
-                elif log.stream_id not in self._failing and len(unopened) < most:
+                elif stream_id not in self._failing and len(unopened) < most:
                     unopened.append(place)
             except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
                 self.barrier.caught("retention", error, topic=place[0], partition=place[1])
@@ -974,12 +975,12 @@ class Logs:
         while self._tasks or self._searches:
             await asyncio.wait([*self._tasks, *self._searches.values()])
         await self._snapshotter.drain()  # what is under way may be older than the last append
-        for log in self:
+        async for log in in_turns(self):  # whoever stops still says to others that he lives
             if log.is_open and log.has_moved:
                 self._snapshotter.want(log)
         await self._snapshotter.drain()
         await self.aborted.drain()
-        for log in self:
+        async for log in in_turns(self):
             try:
                 await log.close()
             except Exception as error:  # noqa: BLE001 - logged and counted; the other logs are closed nevertheless

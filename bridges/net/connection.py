@@ -24,6 +24,7 @@ from bridges.net.outbox import CHUNK, Buffer, Outbox
 from bridges.net.quotas import Limiter, Throttle
 from bridges.net.tls import certified
 from bridges.net.turn import LITTLE, RECEIVED_AT_ONCE
+from bridges.turns import LEAST_SECONDS, TURN_SECONDS
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.untie import socket_transport, untie
 
@@ -400,6 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         """Start what may start, then write what is answered."""
         self._busy = True
         waiting, slots, quotas = self._waiting, self._slots, self.server.quotas
+        until = 0.0
         while waiting and not self._closing:
             if self._output_bytes > self.server.limits.write_buffer_bytes:
                 self._flush()  # what is not sent yet must count before more is started
@@ -418,6 +420,12 @@ class Connection(asyncio.BufferedProtocol):
                 self.charge(quotas.request, (perf_counter() - began) * 1e6)
             else:
                 self._start(frame, arrived)
+            if waiting:  # what one costs beside its bytes differs by a thousand, so a turn is a time
+                now = monotonic()
+                until = until or max(now + LEAST_SECONDS, self.server.cycle.began + TURN_SECONDS)
+                if now >= until:
+                    self._schedule()
+                    break
         self._busy = False
         if waiting or self._waiting_held:
             self._count_waiting()

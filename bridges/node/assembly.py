@@ -790,7 +790,7 @@ class Node:
         return -1, -1
 
     async def _compact(self, now_ms: int) -> None:
-        topics = self.catalog.topics.values()
+        topics = list(self.catalog.topics.values())  # others come and go while it looks
         await self.cleaner.look(((topic.name, n) for topic in topics for n in range(len(topic.partitions))), now_ms)
 
     async def _refresh_users(self, now_ms: int) -> None:

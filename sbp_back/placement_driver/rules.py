@@ -6,6 +6,8 @@ The checks, their order and their codes are those of reference/sbp.md, section 2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from sbp_back.errors import ErrorCode
@@ -275,24 +277,23 @@ def adopt_server(tx: Transaction, request: m.AdoptServerRequest) -> m.AdoptServe
     if adopted.get(server_id, by) != by:
         message = f"range server {server_id} was adopted by range server {adopted[server_id]}"
         return m.AdoptServerResponse(bad_request(message), adopted[server_id])
+    ends: dict[tuple[int, int], int] = {}
     for stream_id, index, end in request.ends:
-        row = tx.get_range(stream_id, index)
-        if row is not None and row.is_open and server_id in row.server_ids and end <= _MAX_INT64:
-            _end_adopted(tx, row, end)
+        if end <= _MAX_INT64:
+            ends.setdefault((stream_id, index), end)
+    if ends:
+        there = tx.open_ranges_of_server(server_id, min(ends)[0], max(ends)[0])
+        _end_adopted(tx, [(row, ends[row.stream_id, row.index]) for row in there if (row.stream_id, row.index) in ends])
     if request.last:
-        for row in tx.open_ranges_of_server(server_id):
-            _end_adopted(tx, row, row.start)
+        _end_adopted(tx, [(row, row.start) for row in tx.open_ranges_of_server(server_id)])
         tx.adopt_server(server_id, by)
     return m.AdoptServerResponse(server_id=by)
 
 
-def _end_adopted(tx: Transaction, row: RangeRow, end: int) -> None:
-    row.end = max(row.start, row.floor, end)
-    tx.put_range(row)
-    stream = tx.get_stream(row.stream_id)
-    if stream is not None and stream.trim_offset > row.end:
-        stream.trim_offset = row.end
-        tx.put_stream(stream)
+def _end_adopted(tx: Transaction, ended: Sequence[tuple[RangeRow, int]]) -> None:
+    for row, end in ended:
+        row.end = max(row.start, row.floor, end)
+    tx.end_ranges([row for row, _ in ended])
 
 
 def promise(tx: Transaction, wanted: m.RangeInfo, *, held: bool) -> m.RangeResponse | m.RangeInfo:

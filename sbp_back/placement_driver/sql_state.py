@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sbp_back.errors import StoreError, StoreVersionError
-from sbp_back.placement_driver.state import RangeRow, StateError, StateVersionError, StreamRow, Transaction
+from sbp_back.placement_driver.state import (
+    LAST_STREAM,
+    RangeRow,
+    StateError,
+    StateVersionError,
+    StreamRow,
+    Transaction,
+)
 from sbp_back.sql.connection import Connection, upsert
 from sbp_back.sql.engine import Engine, Job
 from sbp_back.sql.row_sums import make_table
@@ -199,17 +206,14 @@ class SqlTransaction(Transaction):
         )
 
     def _ranges(self, rows: list[tuple[Any, ...]]) -> list[RangeRow]:
-        ranges = []
-        for row in rows:
-            servers = self._db.execute(
-                "SELECT server_id FROM replicas WHERE stream_id = ? AND range_index = ? ORDER BY position", row[:2]
-            )
-            stream_id, index, epoch, start, end, replica_count, ack_count, document, floor = row
-            ids = [server_id for (server_id,) in servers]
-            ranges.append(
-                RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, ids, bool(document), floor)
-            )
-        return ranges
+        servers: list[tuple[int, int, int]] = []
+        for key in (row[:2] for row in rows):
+            servers += self._db.execute(
+                "SELECT stream_id, range_index, server_id FROM replicas WHERE stream_id = ? AND range_index = ?"
+                " ORDER BY position",
+                key,
+            ).fetchall()
+        return _with_servers(rows, servers)
 
     def last_range(self, stream_id: int) -> RangeRow | None:
         rows = self._db.execute(
@@ -263,13 +267,29 @@ class SqlTransaction(Transaction):
             ).fetchall()
         )
 
-    def open_ranges_of_server(self, server_id: int) -> list[RangeRow]:
-        return self._ranges(
-            self._db.execute(
-                f"SELECT {_RANGE_COLUMNS} FROM replicas JOIN ranges r USING (stream_id, range_index)"
-                " WHERE server_id = ? AND r.end_offset < 0 ORDER BY stream_id",
-                (server_id,),
-            ).fetchall()
+    def open_ranges_of_server(self, server_id: int, first: int = 0, last: int = LAST_STREAM) -> list[RangeRow]:
+        there = (
+            "FROM replicas mine JOIN ranges r USING (stream_id, range_index) {}"
+            " WHERE mine.server_id = ? AND r.end_offset < 0 AND mine.stream_id BETWEEN ? AND ? ORDER BY stream_id"
+        )
+        asked = server_id, first, last
+        rows = self._db.execute(f"SELECT {_RANGE_COLUMNS} {there.format('')}", asked).fetchall()
+        others = there.format("JOIN replicas other USING (stream_id, range_index)")
+        servers = self._db.execute(
+            f"SELECT stream_id, range_index, other.server_id {others}, range_index, other.position", asked
+        ).fetchall()
+        return _with_servers(rows, servers)
+
+    def end_ranges(self, rows: Sequence[RangeRow]) -> None:
+        if not rows:
+            return
+        self._db.executemany(
+            "UPDATE ranges SET end_offset = ? WHERE stream_id = ? AND range_index = ?",
+            [(row.end, row.stream_id, row.index) for row in rows],
+        )
+        self._db.executemany(
+            "UPDATE streams SET trim_offset = ? WHERE stream_id = ? AND trim_offset > ?",
+            [(row.end, row.stream_id, row.end) for row in rows],
         )
 
     def adopt_server(self, server_id: int, by: int) -> None:
@@ -350,6 +370,20 @@ class SqlTransaction(Transaction):
         self._db.execute(
             "DELETE FROM news WHERE server_id = ? AND stream_id = ? AND range_index = ?", (server_id, stream_id, index)
         )
+
+
+def _with_servers(rows: Iterable[tuple[Any, ...]], servers: Iterable[tuple[int, int, int]]) -> list[RangeRow]:
+    """``rows`` of ranges with those of ``servers``, (stream, index, server) in order, that are theirs."""
+    ids: dict[tuple[int, int], list[int]] = {}
+    for stream_id, index, server_id in servers:
+        ids.setdefault((stream_id, index), []).append(server_id)
+    ranges = []
+    for stream_id, index, epoch, start, end, replica_count, ack_count, document, floor in rows:
+        its = ids.get((stream_id, index), [])
+        ranges.append(
+            RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, its, bool(document), floor)
+        )
+    return ranges
 
 
 class SqlState(SqlThread):

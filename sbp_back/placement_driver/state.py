@@ -7,7 +7,7 @@ The rules of the placement driver (``driver.py``) are written as functions of on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
@@ -23,6 +23,9 @@ class StateError(Exception):
 
 class StateVersionError(StateError):
     """The state was written by a version this one does not read."""
+
+
+LAST_STREAM = (1 << 63) - 1
 
 
 class StreamRow(Struct):
@@ -97,8 +100,13 @@ class Transaction(Protocol):
         """In order of stream, then index."""
         ...
 
-    def open_ranges_of_server(self, server_id: int) -> list[RangeRow]:
-        """In order of stream."""
+    def open_ranges_of_server(self, server_id: int, first: int = 0, last: int = LAST_STREAM) -> list[RangeRow]:
+        """Of streams from ``first`` to ``last``, in order of stream."""
+        ...
+
+    def end_ranges(self, rows: Sequence[RangeRow]) -> None:
+        """Write the ends of these ranges, which are the last ones of their streams; a stream that was trimmed beyond is
+        trimmed to there. A server may have had very many: it takes as many statements for all as for one."""
         ...
 
     def adopt_server(self, server_id: int, by: int) -> None:

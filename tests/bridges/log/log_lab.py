@@ -100,6 +100,7 @@ class Backend:
         self.rebuilt = 0
         """Batches read when logs were opened."""
         self.seals: list[int] = []
+        self.cannot_replace = ""
         self.broken_at: int | None = None
         """Offset from which on nothing can be read when a log is opened."""
         self.damaged: set[int] = set()

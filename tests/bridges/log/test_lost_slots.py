@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from bridges.cluster.members import Member, State
 from bridges.cluster.ownership import Gained, Gone, Lost
 from bridges.errors import LogUnavailable, NotOwner
+from bridges.log.cleaned_logs import CleanedLogs
+from bridges.log.cleaner import Cleaner, CompactionPolicy
+from bridges.log.skips import Skips
 from sbp_back.errors import ConnectionLost
 from tests.bridges.log.log_lab import Backend, World, Writer, batch, settle
 
@@ -86,6 +89,62 @@ async def world_of(backend: Backend) -> tuple[World, Owners]:
     world.backend, world.owners = backend, owners
     await world.boot(open_it=False)
     return world, owners
+
+
+class SharedSkips(Skips):
+    """Those of a database that other nodes have, too; remembers how many had opened a stream when it was asked."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self.backend = backend
+        self.asked: list[int] = []
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    async def reload(self, streams: Collection[int]) -> None:
+        self.asked.append(len(self.backend.writers))
+
+
+async def test_what_the_database_has_of_a_stream_is_asked_for_once_when_nobody_else_can_append() -> None:
+    world = World()
+    world.owners = Owners()
+    world.skips = skips = SharedSkips(world.backend)
+    await world.boot()
+    assert skips.asked == [1]
+    await world.logs.close()
+
+
+async def test_retention_makes_no_logs_of_what_others_own_or_what_it_does_not_open() -> None:
+    world = World(partitions=100, retention_openings=7)
+    world.owners = owners = Owners()
+    owners.lost.update(range(50))
+    await world.boot(open_it=False)
+    made = {log.partition for log in world.logs}
+    await world.logs.enforce_retention([("t", n) for n in range(100)], lambda topic: (1_000, -1), 10_000)
+    assert {log.partition for log in world.logs} - made == set(range(50, 57))
+    await world.logs.close()
+
+
+async def test_compaction_looks_only_at_what_is_this_nodes() -> None:
+    world = World(partitions=200)
+    world.owners = owners = Owners()
+    owners.lost.update(range(150))
+    await world.boot(open_it=False)
+    made = {log.partition for log in world.logs}
+    cleaner = Cleaner(world.logs, CleanedLogs(), lambda topic: CompactionPolicy())
+    measured: list[int] = []
+
+    async def measure(_due: object, _now_ms: int, place: tuple[str, int]) -> None:
+        measured.append(place[1])
+
+    cleaner._measure = measure  # type: ignore[method-assign]
+    await cleaner.look([("t", n) for n in range(200)], 0)
+    assert min(measured) == 150
+    assert {log.partition for log in world.logs} - made <= set(range(150, 200))
+    await cleaner.close()
+    await world.logs.close()
 
 
 async def test_a_log_that_is_open_is_sealed_before_its_slot_goes() -> None:

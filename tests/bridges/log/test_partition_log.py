@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
+from bridges import turns
 from bridges.errors import (
     BatchTooLarge,
     LogDeleted,
@@ -272,6 +274,36 @@ async def test_closing_saves_what_moved() -> None:
     assert world.snapshots.saved[1][0] == 1
     assert world.writer.closed
     assert world.logs.get("t", 1) is None
+
+
+async def test_closing_very_many_logs_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that stops still says to others that it lives."""
+    now = 0.0
+
+    def later() -> float:
+        nonlocal now
+        now += 0.001  # what each log takes
+        return now
+
+    world = World(partitions=200)
+    await world.boot()
+    logs = [world.logs.get("t", n) for n in range(200)]
+    for log in logs:
+        assert log is not None
+        await log.ready()
+    monkeypatch.setattr(turns, "monotonic", later)
+    closed: list[int] = []
+
+    def turn() -> None:
+        closed.append(sum(writer.closed for writer in world.backend.writers))
+        if closed[-1] < 200:
+            asyncio.get_running_loop().call_soon(turn)
+
+    turn()
+    await world.logs.close()
+    await settle()
+    assert closed[-1] == 200
+    assert max(after - before for before, after in pairwise(closed)) <= 8
 
 
 async def test_a_batch_the_backend_cannot_take_leaves_no_trace() -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 
+import pytest
+
+from bridges.net import connection as connection_module
 from bridges.net.server import Limits
 from tests.bridges.net.echo import ALONE, LATER, NOW, frame, receive, serving
 
@@ -147,3 +151,30 @@ async def test_draining_answers_what_was_started() -> None:
         assert await reader.read() == b""
         writer.close()
         await draining
+
+
+async def test_very_many_requests_that_came_together_leave_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones may be long: a record to each of a thousand partitions that are to be opened is a request each."""
+    now = 0.0
+
+    def later() -> float:
+        nonlocal now
+        now += 0.001  # what each request takes
+        return now
+
+    async with serving() as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        monkeypatch.setattr(connection_module, "monotonic", later)
+        turns: list[int] = []
+
+        def turn() -> None:
+            turns.append(len(server.started))
+            if len(server.started) < 200:
+                asyncio.get_running_loop().call_soon(turn)
+
+        turn()
+        writer.write(frame(NOW) * 200)
+        assert [await receive(reader) for _ in range(200)] == [frame(NOW)] * 200
+        steps = [after - before for before, after in pairwise(turns)]
+        assert 0 < max(steps) <= 8
+        writer.close()

@@ -1,4 +1,5 @@
-"""The allocator keeps large buffers: those of one answer are there for the next without new pages."""
+"""The allocator keeps large buffers: those of one answer are there for the next without new pages. The collector looks
+at little at once, however much there is."""
 
 from __future__ import annotations
 
@@ -34,3 +35,27 @@ def faults(*arguments: str) -> int:
 def test_reused_buffers_take_no_new_pages() -> None:
     assert faults("tuned") < 5 * PAGES
     assert faults() > ROUNDS // 2 * PAGES, "without the setting nearly every round takes its pages anew"
+
+
+COLLECTED = """
+import gc
+from bridges.node.memory import collect_seldom
+gc.disable()
+collect_seldom()
+most = 0
+def told(phase, info):
+    global most
+    if phase == "start" and info["generation"] < 2:
+        most = max(most, sum(len(gc.get_objects(n)) for n in range(info["generation"] + 1)))
+gc.callbacks.append(told)
+kept = []
+for _ in range(50):
+    kept.append([[] for _ in range(10_000)])
+print(most)
+"""
+
+
+def test_the_collector_looks_at_little_at_once_however_much_was_made() -> None:
+    """Everybody waits for it: a microsecond and more for each object."""
+    done = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, check=True, text=True)
+    assert 0 < int(done.stdout) < 15_000

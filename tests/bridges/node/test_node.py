@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -276,6 +276,24 @@ async def test_chores_repeat_also_after_an_error_and_end_with_the_node(tmp_path:
     assert abs(clocks[0] - time.time() * 1000) < 3_600_000
     await node.stop()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "a test's chore"]
+
+
+async def test_compaction_looks_at_topics_while_others_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(settings_of(tmp_path), fronts=[])
+    await node.start()
+    await node.catalog.create_topic("first", 1)
+    await node.catalog.create_topic("second", 1)
+    seen: list[tuple[str, int]] = []
+
+    async def look(places: Iterable[tuple[str, int]], _now_ms: int) -> None:
+        for place in places:
+            seen.append(place)
+            await node.catalog.create_topic(f"after-{place[0]}", 1)
+
+    monkeypatch.setattr(node.cleaner, "look", look)
+    await node._compact(0)
+    assert seen == [("first", 0), ("second", 0)]
+    await node.stop()
 
 
 async def test_retention_is_applied_to_topics_that_want_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +18,13 @@ from hypothesis import strategies as st
 
 from sbp_back.barrier import Barrier
 from sbp_back.errors import ConnectionLost, ErrorCode
+from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
+from sbp_back.placement_driver.sql_state import SqlTransaction
 from sbp_back.placement_driver.state import StateError, StateVersionError, Transaction
+from sbp_back.sql.connection import Connection, Cursor
 from sbp_back.sql.sqlite import SqliteEngine
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
@@ -668,6 +671,43 @@ async def test_what_an_adopted_server_had_is_its_adopters_and_it_gets_nothing_mo
     assert await bench.state_of(lambda tx: tx.adopted_servers()) == {0: 2, 1: 2}
     for wrong in (m.AdoptServerRequest(2, 2), m.AdoptServerRequest(-1, 2), m.AdoptServerRequest(2, SERVER_IDS)):
         assert (await bench.call(wrong)).status.code == ErrorCode.BAD_REQUEST
+
+
+class Counting:
+    """A connection that counts what is asked of it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.statements = 0
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Cursor:
+        self.statements += 1
+        return self.connection.execute(statement, values)
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> Cursor:
+        self.statements += 1
+        return self.connection.executemany(statement, rows)
+
+
+async def test_very_many_ranges_are_adopted_in_as_many_statements_as_few(bench: Bench) -> None:
+    """Each is a way to the database and back, and nobody writes to any of them meanwhile."""
+    asked: list[int] = []
+    for server_id, ranges in ((0, 3), (1, 60)):
+        await bench.heartbeat(server_id)
+        streams = [await bench.stream() for _ in range(ranges)]
+        for stream_id in streams:
+            assert (await bench.create(stream_id, 1, 0, 0)).status.ok
+        request = m.AdoptServerRequest(server_id, 9, [(stream_id, 0, 4) for stream_id in streams[:-1]])
+
+        def adopt(tx: Any, request: m.AdoptServerRequest = request) -> int:
+            counting = Counting(tx._db)
+            assert rules.adopt_server(SqlTransaction(counting), request).status.ok
+            return counting.statements
+
+        asked.append(await bench.state_of(adopt))
+        ends = [(await bench.ranges(stream_id))[0].end for stream_id in streams]
+        assert ends == [4] * (ranges - 1) + [0]
+    assert asked[0] == asked[1]
 
 
 async def test_a_range_that_was_promised_to_go_further_than_its_log_ends_there(tmp_path: Path) -> None:

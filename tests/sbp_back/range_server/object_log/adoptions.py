@@ -7,7 +7,7 @@ Claims, fences and writers are the product's own; so is the rule of the placemen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,17 +108,12 @@ class Tables:
     def adopted_servers(self) -> dict[int, int]:
         return self.adopted
 
-    def get_range(self, partition: int, index: int) -> Row:
-        return self.rows[partition][index]
+    def open_ranges_of_server(self, server_id: int, first: int = 0, last: int = PARTITIONS) -> list[Row]:
+        rows = [rows[-1] for partition, rows in self.rows.items() if rows and first <= partition <= last]
+        return [row for row in rows if row.is_open and row.server == server_id]
 
-    def put_range(self, row: Row) -> None:
-        """It is the row itself."""
-
-    def get_stream(self, partition: int) -> None:
-        return None
-
-    def open_ranges_of_server(self, server_id: int) -> list[Row]:
-        return [rows[-1] for rows in self.rows.values() if rows and rows[-1].is_open and rows[-1].server == server_id]
+    def end_ranges(self, rows: Sequence[Row]) -> None:
+        """They are the rows themselves."""
 
     def adopt_server(self, server_id: int, by: int) -> None:
         for rows in self.rows.values():
