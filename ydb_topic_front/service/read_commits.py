@@ -94,10 +94,21 @@ class ReadCommits:
             self._moved[reading] = None
             self._storage.want()
         self._count(len(commits) - before)
+        self.pass_rest(reading)
         if self._ranges > _MOST_RANGES:
             self._forget_passed()
         if self._ranges > _MOST_RANGES:
             raise bad_request(f"there are more than {_MOST_RANGES} commits with holes before them")
+
+    def pass_rest(self, reading: PartitionReading) -> None:
+        """What lies behind the last message of a partition that has ended, as the marker of a transaction does, is not
+        for the client to confirm: it has confirmed all when it has confirmed what it was sent."""
+        end = self._partitions.log_of(reading).final_offset if self._partitions.consumer else None
+        commits = reading.commits
+        if end is not None and reading.place.offset >= end > commits.position >= reading.sent_end:
+            commits.moved(end)
+            self._moved[reading] = None
+            self._storage.want()
 
     def _forget_passed(self) -> None:
         """Keep nothing of what others have passed (see :meth:`CommitRanges.forget_passed`)."""

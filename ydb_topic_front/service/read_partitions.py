@@ -284,6 +284,7 @@ class ReadPartitions:
 
     def _read_all(self, reading: PartitionReading) -> None:
         """All of a partition that has ended was sent."""
+        self.commits.pass_rest(reading)
         if reading.end_told or not self.init.knows_ends:
             return
         reading.end_told = True

@@ -217,6 +217,7 @@ class ReadPump:
             builder.batch(size, parts, reader.tail)
             builder.dated(batch.written_ms, reader.max_created_ms)
             reading.sent += reader.taken
+            reading.sent_end = reader.offset
         reading.place = Place(batch.end_offset) if reader.ended else reader.place
         return reader.ended
 

@@ -41,6 +41,8 @@ class PartitionReading(Struct, eq=False):
     last_read_ms: int = 0
     sent: int = 0
     """Messages."""
+    sent_end: int = 0
+    """Behind the last message that was sent, or where reading began."""
     end_told: bool = False
     """The client knows that the partition has ended, and has got all of it."""
 
@@ -63,4 +65,5 @@ class PartitionReading(Struct, eq=False):
                 raise bad_request(f"offset {read_offset} lies before {self.commits.position}, which is committed")
             start_offset = max(start_offset, read_offset)
         self.place = Place(start_offset)
+        self.sent_end = start_offset
         self.state = ReadingState.ACTIVE

@@ -16,9 +16,9 @@ from ydb_topic_front.wire.statuses import YdbError
 
 def commits_of(high_watermark: int) -> ReadCommits:
     """Those of a session at a node that knows of so much of the partition."""
-    log = SimpleNamespace(is_open=True, high_watermark=high_watermark)
+    log = SimpleNamespace(is_open=True, high_watermark=high_watermark, final_offset=None)
     nothing: Any = lambda *_: None  # noqa: E731
-    partitions: Any = SimpleNamespace(log_of=lambda reading: log)
+    partitions: Any = SimpleNamespace(log_of=lambda reading: log, consumer="c")
     nobody: Any = None
     return ReadCommits(partitions, nobody, nobody, nothing, nothing, nothing, lambda work: None)
 

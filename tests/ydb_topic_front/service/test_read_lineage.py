@@ -130,36 +130,93 @@ async def test_others_get_the_children_when_the_parent_is_committed(node: Node) 
     await of_client(read, node)
 
 
-async def test_what_was_aborted_is_not_shown_and_what_is_open_is_waited_for(node: Node) -> None:
-    await of_client(lambda raw: raw.result("CreateTopic", path="t", consumers=[{"name": "c"}]), node)
+async def append(node: Node, value: bytes, producer: int) -> int:
+    """Append a record of a producer's transaction to partition 0; its offset."""
     log = node.logs.get("t", 0)
     assert log is not None
     await log.ready()
+    payload = encode(
+        [Record(None, value)], attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0, base_sequence=0
+    )
+    done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    batch = Batch(payload, 1, int(FormatId.KAFKA), transaction=InTransaction(producer, 0))
+    log.append(batch, lambda end, error: done.set_result(end))
+    return (await done).base
 
-    async def append(value: bytes, producer: int) -> int:
-        part = InTransaction(producer, 0)
-        payload = encode(
-            [Record(None, value)], attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0, base_sequence=0
-        )
-        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        log.append(Batch(payload, 1, int(FormatId.KAFKA), transaction=part), lambda end, error: done.set_result(end))
-        return (await done).base
 
-    async def end(producer: int, commit: bool) -> None:
-        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        log.append_marker(producer, 0, commit, lambda _, error: done.set_result(error))
-        assert await done is None
+async def end(node: Node, producer: int, commit: bool) -> None:
+    """End the producer's transaction."""
+    log = node.logs.get("t", 0)
+    assert log is not None
+    done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    log.append_marker(producer, 0, commit, lambda _, error: done.set_result(error))
+    assert await done is None
 
-    assert await append(b"aborted", 1) == 0
-    await end(1, commit=False)
-    assert await append(b"committed", 2) == 2
+
+@pytest.mark.parametrize("told", ["committed", "aborted", "behind"])
+async def test_what_nobody_is_sent_at_the_end_of_a_parent_needs_no_commit(node: Node, told: str) -> None:
+    await of_client(make, node)
+    await allow_splits(node)
+    if told != "committed":
+        await append(node, b"aborted", 1)
+        await end(node, 1, commit=False)
+    if told != "aborted":
+        await append(node, b"committed", 2)
+        await end(node, 2, commit=True)
+    await split(node)
+    values = [b"0", b"1", b"2", *([b"committed"] if told != "aborted" else ())]
+    last = 3 if told == "aborted" else 4 if told == "committed" else 6
+
+    def read(raw: RawClient) -> None:
+        write(raw, "t", b"of a child", partition=1)
+        session = Session(raw, "t")
+        number = number_of(session.started())
+        assert [one.data for one in session.read(len(values))] == values
+        session.commit(number, (0, last - 1))
+        assert session.committed() == {number: last - 1}
+        session.stream.send(update_token_request={"token": ""})
+        session.receive("update_token_response")
+        assert session.nothing_but(), "what it was sent is not all confirmed"
+        session.commit(number, (last - 1, last))
+        session.started()
+        session.started()
+        assert [one.data for one in session.read(1)] == [b"of a child"]
+        session.end()
+
+    await of_client(read, node)
+
+
+async def test_a_reader_that_comes_when_all_is_confirmed_passes_the_rest(node: Node) -> None:
+    await of_client(make, node)
+    await allow_splits(node)
+    await append(node, b"aborted", 1)
+    await end(node, 1, commit=False)
+    await split(node)
+
+    def read(raw: RawClient) -> None:
+        raw.result("CommitOffset", path="t", partition_id=0, consumer="c", offset=3)
+        write(raw, "t", b"of a child", partition=2)
+        session = Session(raw, "t")
+        for _ in range(3):
+            session.started()
+        assert [one.data for one in session.read(1)] == [b"of a child"]
+        session.end()
+
+    await of_client(read, node)
+
+
+async def test_what_was_aborted_is_not_shown_and_what_is_open_is_waited_for(node: Node) -> None:
+    await of_client(lambda raw: raw.result("CreateTopic", path="t", consumers=[{"name": "c"}]), node)
+    assert await append(node, b"aborted", 1) == 0
+    await end(node, 1, commit=False)
+    assert await append(node, b"committed", 2) == 2
     loop = asyncio.get_running_loop()
 
     def read(raw: RawClient) -> None:
         session = Session(raw, "t")
         request = session.started()
         assert (request.partition_offsets.start, request.partition_offsets.end) == (0, 2), "the other is open"
-        asyncio.run_coroutine_threadsafe(end(2, commit=True), loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(end(node, 2, commit=True), loop).result(PATIENCE)
         assert [(one.offset, one.data) for one in session.read(1)] == [(2, b"committed")]
         assert session.end() == []
 
