@@ -24,6 +24,9 @@ const steps = {
 steps.byterate = steps.bytes;
 steps.time = steps.seconds.filter((one) => one >= 60);
 
+// One value makes no line.
+const isAlone = (plot, at) => plot.data[at].filter((value) => value !== null && value !== undefined).length === 1;
+
 const LEAST = 30; // steps that are shown at least
 
 // A chart that lasts as long as its screen: `draw` gives it new data, `close` lets go of it.
@@ -84,7 +87,7 @@ export class Chart {
       cursor: { y: false },
       series: [
         { value: (_, at) => (at === null ? "–" : new Date(at * 1000).toTimeString().slice(0, 8)), label: "time" },
-        ...some.map((one) => ({ label: one.label, stroke: colour(one.colour), width: 1.8, spanGaps: false, points: { show: false }, value: (_, value) => (value === null || value === undefined ? "–" : text(value)) })),
+        ...some.map((one) => ({ label: one.label, stroke: colour(one.colour), width: 1.8, spanGaps: false, points: { show: isAlone, size: 7, fill: colour(one.colour) }, value: (_, value) => (value === null || value === undefined ? "–" : text(value)) })),
       ],
     }, data, this.element);
     this.element.querySelectorAll(".u-legend .u-series").forEach((row, at) => { if (at) this.toggle(row.querySelector("th"), at); });

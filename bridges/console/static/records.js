@@ -12,7 +12,7 @@ export function records({ element, path, name, query }) {
   const offset = h("input", { type: "number", min: 0, value: query.offset ?? 0 });
   const time = h("input", { type: "datetime-local", step: 1 });
   const limit = h("input", { type: "number", min: 1, max: 500, value: BATCH });
-  const text = h("input", { type: "search", placeholder: "in key, value, headers (/)", autocomplete: "off" });
+  const text = h("input", { type: "search", placeholder: "anywhere (/)", autocomplete: "off" });
   const key = h("input", { placeholder: "exactly", autocomplete: "off" });
   const header = h("input", { placeholder: "name=text", autocomplete: "off" });
   const look = h("input", { type: "number", min: 1, value: 100000 });
