@@ -10,6 +10,7 @@ from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node
@@ -234,7 +235,9 @@ async def test_a_chart_is_read_with_arrows_and_its_lines_are_hidden(page: Page) 
     def act() -> None:
         keys = Keyboard(page)
         page.open("")
-        page.until(lambda: page.driver.find_element(By.CSS_SELECTOR, ".chart .u-legend"))
+        # A step is 20 s, and the page asks for what is remembered every 15.
+        drawn = (By.CSS_SELECTOR, "[aria-label^='Memory: '] .u-legend")
+        WebDriverWait(page.driver, 90, 0.1).until(lambda driver: driver.find_elements(*drawn))
         while not keys.here()["name"].startswith("Memory"):
             keys.press(Keys.TAB)
         keys.press(Keys.END)
