@@ -35,7 +35,7 @@ export function access({ element, refresh }) {
 const entity = (parts) => Object.entries(parts).map(([kind, name]) => `${kind} ${name === null ? "(default)" : name}`).join(", ");
 
 function form(title, fields, word, action) {
-  const problem = h("div", {});
+  const problem = h("div", { role: "alert" });
   const close = dialog(title, h("form", { onsubmit: async (event) => {
     event.preventDefault();
     try { await action(); close(); } catch (error) { fill(problem, failed(error)); }

@@ -41,6 +41,7 @@ async function open() {
   const make = SCREENS[screen] || overview;
   const now = [screen, ...parts].join("/");
   if (shown) shown.close?.();
+  if (now !== place) document.getElementById("dialog").close(); // it was about another screen
   for (const one of document.querySelectorAll("#nav a")) {
     const chosen = one.dataset.screen === (ABOVE[screen] || screen);
     if (chosen) one.setAttribute("aria-current", "page"); else one.removeAttribute("aria-current");
@@ -68,21 +69,27 @@ async function refresh() {
   clearTimeout(timer);
   try {
     if (!document.hidden && !isReading()) await Promise.all([one.refresh(), status()]);
+    one.problem?.replaceChildren();
   } catch (error) {
-    if (one === shown && error.name !== "AbortError") fill(one.problem || (one.problem = one.element.appendChild(h("div", { role: "alert" }))), failed(error));
+    if (one === shown && error.name !== "AbortError") tellProblem(one, error);
   }
   if (mine === round) timer = setTimeout(refresh, PERIOD_MS);
 }
 
+// Said once, not in every round.
+function tellProblem(one, error) {
+  one.problem ||= one.element.appendChild(h("div", { role: "alert" }));
+  if (one.problem.textContent !== error.message) fill(one.problem, failed(error));
+}
+
 async function status() {
   const told = document.getElementById("status");
+  const say = (kind, text) => { told.className = kind; if (told.textContent !== text) told.textContent = text; };
   try {
     const ready = await get("/readyz").catch((error) => { if (error.status === 503) return { phase: "not ready" }; throw error; });
-    told.className = ready.phase === "serving" ? "" : "busy";
-    told.textContent = ready.phase;
+    say(ready.phase === "serving" ? "" : "busy", ready.phase);
   } catch (error) {
-    told.className = "bad";
-    told.textContent = `the node does not answer: ${error.message}`;
+    say("bad", `the node does not answer: ${error.message}`);
   }
 }
 

@@ -1,6 +1,6 @@
 // Charts with uPlot, which is vendored, and small ones in SVG.
 
-import { bytes, duration, frontClass, h, plural, short } from "./dom.js";
+import { bytes, duration, frontClass, h, plural, say, short } from "./dom.js";
 
 export const told = {
   records: (value) => short(value),
@@ -24,6 +24,9 @@ const steps = {
 steps.byterate = steps.bytes;
 steps.time = steps.seconds.filter((one) => one >= 60);
 
+// One value makes no line.
+const isAlone = (plot, at) => plot.data[at].filter((value) => value !== null && value !== undefined).length === 1;
+
 const LEAST = 30; // steps that are shown at least
 
 // A chart that lasts as long as its screen: `draw` gives it new data, `close` lets go of it.
@@ -32,7 +35,8 @@ export class Chart {
     this.unit = unit;
     this.height = height;
     this.title = title;
-    this.element = h("div", { class: "chart", role: "img", "aria-label": title });
+    // Arrows go through its steps as the mouse does.
+    this.element = h("div", { class: "chart", role: "group", tabIndex: 0, "aria-label": title, "aria-roledescription": "chart", onkeydown: (event) => this.key(event) });
     this.plot = null;
     this.shape = "";
     this.sizes = new ResizeObserver(() => this.resize());
@@ -83,9 +87,36 @@ export class Chart {
       cursor: { y: false },
       series: [
         { value: (_, at) => (at === null ? "–" : new Date(at * 1000).toTimeString().slice(0, 8)), label: "time" },
-        ...some.map((one) => ({ label: one.label, stroke: colour(one.colour), width: 1.8, spanGaps: false, points: { show: false }, value: (_, value) => (value === null || value === undefined ? "–" : text(value)) })),
+        ...some.map((one) => ({ label: one.label, stroke: colour(one.colour), width: 1.8, spanGaps: false, points: { show: isAlone, size: 7, fill: colour(one.colour) }, value: (_, value) => (value === null || value === undefined ? "–" : text(value)) })),
       ],
     }, data, this.element);
+    this.element.querySelectorAll(".u-legend .u-series").forEach((row, at) => { if (at) this.toggle(row.querySelector("th"), at); });
+  }
+
+  // The legend shows and hides a line when it is clicked: with the keyboard as well.
+  toggle(head, at) {
+    const plot = this.plot;
+    const tell = () => head.setAttribute("aria-pressed", String(plot.series[at].show));
+    head.tabIndex = 0;
+    head.setAttribute("role", "button");
+    tell();
+    head.addEventListener("click", () => queueMicrotask(tell));
+    head.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      plot.setSeries(at, { show: !plot.series[at].show });
+      tell();
+    });
+  }
+
+  key(event) {
+    if (!this.plot || event.target !== this.element) return;
+    const times = this.plot.data[0], last = times.length - 1, now = this.plot.cursor.idx ?? last + 1;
+    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    this.plot.setCursor({ left: this.plot.valToPos(times[Math.min(last, Math.max(0, to))], "x"), top: 0 });
+    say([...this.element.querySelectorAll(".u-series")].map((row) => row.textContent).join(", "));
   }
 
   forget() {

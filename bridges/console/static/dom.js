@@ -62,15 +62,22 @@ export const card = (title, ...children) => h("section", { class: "card" }, titl
 export const fact = (name, value) => h("div", { class: "fact" }, h("b", {}, value), h("span", {}, name));
 export const failed = (error) => h("p", { class: "failed" }, error.message);
 
-// Fills `element` anew and leaves the keyboard where it was: on what leads to the same place.
+const reached = (root) => [...root.querySelectorAll("a[href], button, input, select, textarea, [tabindex]")].filter((one) => !one.disabled);
+const called = (one) => one.getAttribute("href") || one.dataset.key || one.id || one.getAttribute("aria-label") || one.textContent;
+
+// Fills `element` anew and leaves the keyboard where it was: on what leads to the same place, of several that do on the
+// same one of them; where that is gone, on what has come in its place. What a dialog goes back to is found again as well.
 export function fill(element, ...children) {
-  const active = document.activeElement;
-  const key = element.contains(active) ? active.getAttribute("href") || active.dataset.key || active.id : null;
+  const box = document.getElementById("dialog"), active = document.activeElement;
+  const held = [box.opener, active].find((one) => one && one !== element && element.contains(one));
+  const before = held ? reached(element) : [];
+  const name = held && called(held), at = before.indexOf(held), nth = before.filter((one) => called(one) === name).indexOf(held);
   element.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
-  if (!key) return;
-  for (const one of element.querySelectorAll("a, button, input, select")) {
-    if ((one.getAttribute("href") || one.dataset.key || one.id) === key) { one.focus({ preventScroll: true }); break; }
-  }
+  if (!held) return;
+  const now = reached(element), alike = now.filter((one) => called(one) === name);
+  let found = alike[Math.min(nth, alike.length - 1)] || now[Math.min(Math.max(at, 0), now.length - 1)];
+  if (!found) { element.tabIndex = -1; found = element; }
+  if (held === box.opener) box.opener = found; else found.focus({ preventScroll: true });
 }
 
 // columns: { title, cell(row), n (a number), kind (class), sort (its name for the node) }
@@ -99,20 +106,33 @@ export function note(text, bad = false) {
   setTimeout(() => one.remove(), 6000);
 }
 
+// Says to those who do not see the page what has changed because of them. Said once: rounds do not repeat it.
+export function say(text) { document.getElementById("told").textContent = text; }
+
 export function dialog(title, ...children) {
   const box = document.getElementById("dialog");
   const close = () => box.close();
   box.replaceChildren(h("h2", { id: "dialog-title" }, title), ...children);
-  if (!box.open) box.showModal();
+  if (box.open) return close;
+  box.opener = document.activeElement;
+  // The browser goes back to the element that had the keyboard: a round may have put another one in its place since.
+  box.onclose = () => {
+    const opener = box.opener;
+    box.opener = null;
+    if (opener.isConnected) opener.focus(); else if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true });
+  };
+  box.showModal();
   return close;
 }
+
+export const closing = (close) => h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Close"));
 
 export function confirmed(title, sentence, word, action) {
   const button = h("button", { type: "button", class: "danger", onclick: async () => {
     button.disabled = true;
-    try { await action(); close(); } catch (error) { fill(told, failed(error)); button.disabled = false; }
+    try { await action(); close(); } catch (error) { fill(told, failed(error)); button.disabled = false; button.focus(); }
   } }, word);
-  const told = h("div", {});
+  const told = h("div", { role: "alert" });
   const close = dialog(title, h("p", {}, sentence), told,
     h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => close() }, "Cancel"), button));
 }

@@ -1,7 +1,7 @@
 // Records: browse, search within a bound, follow live, download; one from every protocol's side; produce, and replay into another topic.
 
 import { get, lines, part, query as asked, send } from "./api.js";
-import { bytes, card, choice, dialog, failed, field, fill, h, note, nothing, plural, table, when, whole } from "./dom.js";
+import { bytes, card, choice, closing, dialog, failed, field, fill, h, note, nothing, plural, table, when, whole } from "./dom.js";
 
 const SHOWN = 500; // rows that are kept while a topic is followed
 const BATCH = 50;
@@ -12,7 +12,7 @@ export function records({ element, path, name, query }) {
   const offset = h("input", { type: "number", min: 0, value: query.offset ?? 0 });
   const time = h("input", { type: "datetime-local", step: 1 });
   const limit = h("input", { type: "number", min: 1, max: 500, value: BATCH });
-  const text = h("input", { type: "search", placeholder: "in key, value, headers (/)", autocomplete: "off" });
+  const text = h("input", { type: "search", placeholder: "anywhere (/)", autocomplete: "off" });
   const key = h("input", { placeholder: "exactly", autocomplete: "off" });
   const header = h("input", { placeholder: "name=text", autocomplete: "off" });
   const look = h("input", { type: "number", min: 1, value: 100000 });
@@ -44,6 +44,7 @@ export function records({ element, path, name, query }) {
   async function show(goOn) {
     stop();
     const mine = under = new AbortController();
+    const wasNext = document.activeElement === next;
     rows = []; chosen = new Set(); going = null; next.disabled = true;
     fill(told, "reading…");
     try {
@@ -68,6 +69,7 @@ export function records({ element, path, name, query }) {
       rows = found.filter((one) => "offset" in one);
       rows.sort((a, b) => (b.timestamp ?? 0) - (a.timestamp ?? 0) || b.offset - a.offset);
       going = reached; next.disabled = !Object.keys(reached).length;
+      if (wasNext && document.activeElement === document.body) next.focus();
       fill(told, problem ? h("span", { class: "bad" }, problem.error) : isSearch() ? `${whole(rows.length)} found, ${whole(all)} looked at.` : `${plural(rows.length, "record")}, the newest first.`, leftOut);
       draw();
     } catch (error) { if (error.name !== "AbortError") { fill(told); fill(list, failed(error)); } }
@@ -120,7 +122,7 @@ export function records({ element, path, name, query }) {
 
   function replay() {
     const some = rows.filter((one) => !one.error && (!chosen.size || chosen.has(id(one)))).reverse();
-    const target = h("input", { required: true, autocomplete: "off" }), problem = h("div", {});
+    const target = h("input", { required: true, autocomplete: "off" }), problem = h("div", { role: "alert" });
     const times = h("input", { type: "checkbox" });
     const close = dialog("Replay into another topic", h("form", { onsubmit: async (event) => {
       event.preventDefault();
@@ -147,7 +149,7 @@ function brief(text, most) {
 // One record as it is stored, and as the readers of each protocol get it.
 async function sides(path, name, one) {
   const box = h("div", {}, "asking…");
-  dialog(`${name}, partition ${one.partition}, offset ${one.offset}`, box, h("div", { class: "bar end" }, h("button", { type: "button", class: "plain", onclick: () => document.getElementById("dialog").close() }, "Close")));
+  const close = dialog(`${name}, partition ${one.partition}, offset ${one.offset}`, box, closing(() => close()));
   document.getElementById("dialog").style.maxWidth = "min(76rem, 96vw)";
   document.getElementById("dialog").addEventListener("close", () => { document.getElementById("dialog").style.maxWidth = ""; }, { once: true });
   try {
@@ -175,7 +177,7 @@ function pretty(value) {
 
 function produce(path, name) {
   const key = h("input", { autocomplete: "off" }), value = h("textarea", { rows: 6 }), headers = h("textarea", { rows: 2, placeholder: "name=value" });
-  const partition = h("input", { type: "number", min: 0, placeholder: "by key" }), none = h("input", { type: "checkbox" }), problem = h("div", {});
+  const partition = h("input", { type: "number", min: 0, placeholder: "by key" }), none = h("input", { type: "checkbox" }), problem = h("div", { role: "alert" });
   const close = dialog(`Produce to ${name}`, h("form", { onsubmit: async (event) => {
     event.preventDefault();
     const heads = headers.value.split("\n").filter((one) => one.trim()).map((one) => { const at = one.indexOf("="); return at < 0 ? [one, null] : [one.slice(0, at), one.slice(at + 1)]; });

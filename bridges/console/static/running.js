@@ -1,7 +1,7 @@
 // What goes on: transactions, jobs and migrations, nodes.
 
 import { get, part, query as asked, send } from "./api.js";
-import { bytes, card, confirmed, count, dialog, duration, failed, fill, front, h, note, nothing, state as stateOf, table, tag, whole } from "./dom.js";
+import { bytes, card, closing, confirmed, count, dialog, duration, failed, fill, front, h, note, nothing, state as stateOf, table, tag, whole } from "./dom.js";
 import { coordinator, open } from "./topic.js";
 import { innerList, listState } from "./topics.js";
 
@@ -33,7 +33,7 @@ export function transactions({ element, query, settle, refresh }) {
   }
   async function detail(one) {
     const box = h("div", {}, "asking…");
-    dialog(one.transactional_id, box);
+    const close = dialog(one.transactional_id, box, closing(() => close()));
     try {
       const told = await get(`/api/transactions/${part(one.transactional_id)}?limit=500`);
       fill(box, h("p", {}, told.groups.length ? `Positions of ${told.groups.join(", ")} are part of it.` : "No positions are part of it."), table([

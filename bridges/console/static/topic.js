@@ -2,7 +2,7 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { Chart, colourAt, lineage } from "./charts.js";
-import { bytes, card, confirmed, count, dialog, duration, fact, failed, field, fill, front, h, note, nothing, pager, state as stateOf, table, tag, when, whole } from "./dom.js";
+import { bytes, card, closing, confirmed, count, dialog, duration, fact, failed, field, fill, front, h, note, nothing, pager, state as stateOf, table, tag, when, whole } from "./dom.js";
 import { groupLink, lagCell, seconds, trendCell } from "./groups.js";
 import { span, spanChoice } from "./overview.js";
 import { records } from "./records.js";
@@ -92,7 +92,7 @@ export function coordinator(one) {
 
 export async function open(path, name, partition, refresh) {
   const box = h("div", {}, "asking…");
-  dialog(`Open transactions of ${name}, partition ${partition}`, box);
+  const close = dialog(`Open transactions of ${name}, partition ${partition}`, box, closing(() => close()));
   const where = `${path}/partitions/${partition}/transactions`;
   async function look() {
     try {
@@ -152,7 +152,7 @@ function config({ element, path, name, refresh }) {
   function change() {
     const text = h("textarea", { rows: 6, value: Object.entries(last.config).map(([key, value]) => `${key}=${value}`).join("\n") });
     const number = h("input", { type: "number", min: last.partition_count, value: last.partition_count });
-    const problem = h("div", {});
+    const problem = h("div", { role: "alert" });
     const close = dialog(`Change ${name}`, h("form", { onsubmit: async (event) => {
       event.preventDefault();
       const now = pairs(text.value), changes = {};

@@ -2,7 +2,7 @@
 
 import { get, part, query as asked, send } from "./api.js";
 import { spark, told } from "./charts.js";
-import { bytes, count, dialog, failed, field, fill, front, h, note, pager, table, tag, whole } from "./dom.js";
+import { bytes, count, dialog, failed, field, fill, front, h, note, pager, say, table, tag, whole } from "./dom.js";
 
 export function users(rates, way) {
   const some = Object.entries(rates).filter(([, one]) => one["bytes_" + way] > 0 || one["records_" + way] > 0);
@@ -13,7 +13,9 @@ export function users(rates, way) {
 // Search, sort and skip in the address: what a list of any length needs. `change` is called when one of them has.
 export function listState(query, settle, refresh, first) {
   const state = { search: query.search || "", sort: query.sort || first, descending: query.descending === "true", skip: Number(query.skip) || 0, limit: 50 };
+  let asks = false;
   const change = (some) => {
+    asks = true;
     Object.assign(state, some);
     settle({ ...(state.more || {}), search: state.search, sort: state.sort === first ? "" : state.sort, descending: state.descending, skip: state.skip || "" });
     refresh();
@@ -22,7 +24,11 @@ export function listState(query, settle, refresh, first) {
   const search = h("input", { type: "search", value: state.search, placeholder: "Search (/)", "aria-label": "Search by name", autocomplete: "off",
     oninput: () => { clearTimeout(waiting); waiting = setTimeout(() => change({ search: search.value, skip: 0 }), 200); } });
   const onsort = (sort, isNumber) => change(sort === state.sort ? { descending: !state.descending, skip: 0 } : { sort, descending: Boolean(isNumber), skip: 0 });
-  const pages = (page, rows) => pager({ count: rows.length, total: page.total, next: page.next }, state, (skip) => change({ skip }));
+  const pages = (page, rows) => {
+    if (asks) say(`${whole(rows.length)} of ${whole(page.total)} shown${state.sort === first ? "" : `, by ${state.sort}`}`);
+    asks = false;
+    return pager({ count: rows.length, total: page.total, next: page.next }, state, (skip) => change({ skip }));
+  };
   const wanted = () => ({ limit: state.limit, skip: state.skip, search: state.search, sort: state.sort, descending: state.descending });
   return { state, change, search, onsort, pages, wanted };
 }
@@ -56,7 +62,7 @@ function create(refresh) {
   const name = h("input", { required: true, maxLength: 249, autocomplete: "off" });
   const partitions = h("input", { type: "number", min: 1, value: 1 });
   const config = h("textarea", { rows: 4, placeholder: "retention.ms=86400000\ncleanup.policy=compact" });
-  const problem = h("div", {});
+  const problem = h("div", { role: "alert" });
   const form = h("form", { onsubmit: async (event) => {
     event.preventDefault();
     try {

@@ -23,14 +23,20 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-async def page(chromium: Any, tmp_path: Path) -> AsyncIterator[Page]:
+def set_to() -> dict[str, str]:
+    """Settings of the node that the page looks at, for tests to say otherwise."""
+    return {}
+
+
+@pytest.fixture
+async def page(chromium: Any, tmp_path: Path, set_to: dict[str, str]) -> AsyncIterator[Page]:
     known = Directory()
 
     class One(GroupFront):
         name = "one"
         directory = known
 
-    node = Node(settings_of(tmp_path, limits__max_partitions="100000"), fronts=[One])
+    node = Node(settings_of(tmp_path, limits__max_partitions="100000", **set_to), fronts=[One])
     await node.start()
     chromium.get_log("browser")
     yield Page(chromium, node, known)

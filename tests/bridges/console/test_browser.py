@@ -54,7 +54,7 @@ SCREENS = {
 }
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
 async def test_every_screen_is_there_and_nothing_complains(page: Page, theme: str, width: int) -> None:
     await filled(page.node)
 

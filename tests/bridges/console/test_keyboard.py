@@ -1,0 +1,277 @@
+"""The console without a mouse: every screen and action with Tab, Enter, Space, arrows and Escape alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from bridges.catalog.progress import Committed
+from bridges.node.assembly import Node
+from tests.bridges.console.page import Page
+from tests.bridges.node.test_node import append
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+MOST_STEPS = 150
+NAV = ("Overview", "Topics", "Groups", "Transactions", "Jobs", "Access", "Nodes")
+HEADS = ("Overview", "Topics", "Consumer groups", "Transactions", "Migrations and jobs", "Access", "Nodes")
+HERE = """
+const one = document.activeElement, style = getComputedStyle(one), box = one.getBoundingClientRect();
+const label = one.labels && one.labels[0];
+return {
+    name: one.getAttribute('aria-label') || (label ? label.innerText : one.innerText || one.textContent).trim(),
+    where: one.closest('dialog') ? 'dialog' : one.closest('header') ? 'header' : one.closest('main') ? 'main' : '',
+    row: one.closest('tr') ? one.closest('tr').innerText : '',
+    outlined: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1,
+    inside: box.width > 0 && box.height > 0 && box.bottom > 0 && box.right > 0
+        && box.top < innerHeight && box.left < innerWidth,
+};"""
+
+
+@pytest.fixture
+def set_to() -> dict[str, str]:
+    return {"auth__rules": "allow"}
+
+
+async def filled(node: Node) -> None:
+    await node.catalog.create_topic("words", 2)
+    for partition in (0, 1):
+        for number in range(5):
+            await append(node, "words", partition, 1_000 + number, b'{"number": %d}' % number)
+        await node.progress.front("one").commit("readers", [("words", partition, Committed(2))])
+    node.metrics.front("one").topic("words").appended(1, 20, 2_000)
+    await node.recorder.look()
+
+
+class Keyboard:
+    """Presses keys in the page, and looks where the keyboard is. It has no mouse."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    def press(self, *keys: str) -> None:
+        ActionChains(self.page.driver).send_keys(*keys).perform()
+
+    def here(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.page.driver.execute_script(HERE)
+        return found
+
+    def to(self, name: str, row: str = "", key: str = Keys.TAB, back: bool = False) -> dict[str, Any]:
+        """Tab until the element of that name (whose row of a table says `row`) has the keyboard, which is seen."""
+        passed = []
+        for _ in range(MOST_STEPS):
+            if back:
+                ActionChains(self.page.driver).key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(Keys.SHIFT).perform()
+            else:
+                self.press(key)
+            now = self.here()
+            passed.append(now["name"][:30])
+            if now["where"]:
+                assert (now["outlined"], now["inside"]) == (True, True), now
+            if now["name"].split("\n")[0] == name and row in now["row"]:
+                return now
+        raise AssertionError(f"{name!r} is not reached: {passed}")
+
+    def use(self, name: str, row: str = "", key: str = Keys.ENTER) -> None:
+        self.to(name, row)
+        self.press(key)
+
+    def in_dialog(self) -> None:
+        self.page.until(lambda: self.here()["where"] == "dialog")
+
+    def dialog_is_gone(self) -> None:
+        self.page.until(lambda: not self.page.driver.find_elements(By.CSS_SELECTOR, "dialog[open]"))
+
+    def back_on(self, name: str, row: str = "") -> None:
+        def is_there() -> bool:
+            now = self.here()
+            return bool(now["name"].split("\n")[0] == name and row in now["row"])
+
+        try:
+            self.page.until(is_there)
+        except TimeoutException:
+            raise AssertionError(f"the keyboard is not on {name!r} but on {self.here()}") from None
+
+    def a_round_passes(self) -> None:
+        """All rows of its tables are made anew; names below a chart are not."""
+        self.page.driver.execute_script(
+            "for (const one of document.querySelectorAll('main .wide tr')) one.dataset.old = '1'"
+        )
+        self.page.until(lambda: not self.page.driver.find_elements(By.CSS_SELECTOR, "main tr[data-old]"))
+
+
+async def test_every_screen_of_the_navigation(page: Page) -> None:
+    await filled(page.node)
+
+    def act() -> None:
+        keys = Keyboard(page)
+        page.open("")
+        page.shows("Protocols")
+        for name, head in zip(NAV, HEADS, strict=True):
+            keys.to(name, back=keys.here()["where"] == "main")
+            assert keys.here()["where"] == "header"
+            keys.press(Keys.ENTER)
+            page.until(lambda head=head: page.driver.find_element(By.TAG_NAME, "h1").text == head)  # type: ignore[misc]
+            assert page.driver.find_element(By.CSS_SELECTOR, "#nav a[aria-current=page]").text == name
+        page.open("topics")
+        page.shows("1–1 of 1")
+        keys.to("Skip to content")
+        keys.press(Keys.ENTER, Keys.TAB)
+        assert keys.here()["where"] == "main"
+        keys.use("Size", key=Keys.SPACE)
+        page.find("//th[@aria-sort='descending']/button[text()='Size']")
+        keys.back_on("Size")
+        told = page.driver.find_element(By.ID, "told")
+        assert told.get_attribute("role") == "status"
+        page.until(lambda: told.text == "1 of 1 shown, by bytes")
+
+    await asyncio.to_thread(act)
+
+
+async def test_a_topic_is_opened_its_records_are_seen_and_one_is_produced(page: Page) -> None:
+    await filled(page.node)
+
+    def act() -> None:
+        keys = Keyboard(page)
+        page.open("topics")
+        page.shows("1–1 of 1")
+        keys.use("words")
+        page.shows("kept for")
+        keys.to("Records")
+        keys.press(Keys.ENTER)
+        page.shows("10 records, the newest first")
+        keys.use("0:3")
+        keys.in_dialog()
+        page.shows("Pravega", "YDB", "as written")
+        keys.press(Keys.ESCAPE)
+        keys.dialog_is_gone()
+        keys.back_on("0:3")
+        keys.to("Produce…", back=True)
+        keys.press(Keys.SPACE)
+        keys.in_dialog()
+        keys.back_on("Key (none if empty)")
+        keys.press("colour", Keys.TAB, "blue")
+        keys.use("Produce")
+        page.shows("at offset 5")
+        keys.back_on("Produce…")
+
+    await asyncio.to_thread(act)
+    ends = [log.high_watermark for log in (page.node.logs.get("words", number) for number in (0, 1)) if log]
+    assert sorted(ends) == [5, 6]
+
+
+async def test_positions_are_set_after_their_preview(page: Page) -> None:
+    await filled(page.node)
+
+    def act() -> None:
+        keys = Keyboard(page)
+        page.open("group/readers")
+        page.shows("Positions", "words")
+        keys.to("words", "1")
+        keys.to("words", "1") if keys.here()["row"].split()[1] == "0" else None
+        row = keys.here()["row"]
+        keys.a_round_passes()  # two rows lead to the same place
+        keys.back_on("words", row)
+        keys.to("Set positions…", back=True)
+        keys.press(Keys.ENTER)
+        keys.in_dialog()
+        keys.to("To")
+        keys.press(Keys.ARROW_DOWN)
+        keys.use("Preview")
+        page.shows("+3")
+        keys.use("Set them")
+        page.shows("positions of readers in words are set")
+        keys.back_on("Set positions…")
+
+    await asyncio.to_thread(act)
+    found = [page.node.progress.committed(("consumers", "readers"), "words", number) for number in (0, 1)]
+    assert [one and one.offset for one in found] == [5, 5]
+
+
+async def test_a_rule_is_made_and_removed(page: Page) -> None:
+    def act() -> None:
+        keys = Keyboard(page)
+        page.open("access")
+        page.shows("No rules.")
+        for name in ("alice", "bob"):
+            keys.to("Add a rule…", back=keys.here()["where"] == "main")
+            keys.press(Keys.ENTER)
+            keys.in_dialog()
+            keys.to("Who")
+            keys.press(Keys.END, name)
+            keys.use("Add")
+            page.shows(f"User:{name}")
+            keys.dialog_is_gone()
+            keys.back_on("Add a rule…")
+        keys.to("Remove…", "alice")
+        keys.press(Keys.ENTER)
+        keys.in_dialog()
+        assert keys.here()["name"] == "Cancel"
+        keys.a_round_passes()  # the button that the dialog came from is another one now
+        keys.press(Keys.ESCAPE)
+        keys.dialog_is_gone()
+        keys.back_on("Remove…", "alice")
+        keys.press(Keys.ENTER)
+        keys.in_dialog()
+        keys.use("Remove")
+        page.until(lambda: "User:alice" not in page.text())
+        keys.back_on("Remove…", "bob")
+
+    await asyncio.to_thread(act)
+    assert page.node.access_rules is not None
+    assert [rule.principal for rule in page.node.access_rules.rules] == ["User:bob"]
+
+
+async def test_a_chart_is_read_with_arrows_and_its_lines_are_hidden(page: Page) -> None:
+    await filled(page.node)
+
+    def act() -> None:
+        keys = Keyboard(page)
+        page.open("")
+        # A step is 20 s, and the page asks for what is remembered every 15.
+        drawn = (By.CSS_SELECTOR, "[aria-label^='Memory: '] .u-legend")
+        WebDriverWait(page.driver, 90, 0.1).until(lambda driver: driver.find_elements(*drawn))
+        while not keys.here()["name"].startswith("Memory"):
+            keys.press(Keys.TAB)
+        keys.press(Keys.END)
+        page.until(
+            lambda: "resident" in page.driver.execute_script("return document.getElementById('told').textContent")
+        )
+        keys.to("resident")
+        assert page.driver.switch_to.active_element.get_attribute("aria-pressed") == "true"
+        keys.press(Keys.SPACE)
+        assert page.driver.switch_to.active_element.get_attribute("aria-pressed") == "false"
+        assert page.driver.find_elements(By.CSS_SELECTOR, ".u-series.u-off")
+
+    await asyncio.to_thread(act)
+
+
+@pytest.mark.parametrize("width", [390, 320])
+async def test_the_navigation_is_reached_whole_on_a_phone(page: Page, width: int) -> None:
+    def act() -> None:
+        driver, keys = page.driver, Keyboard(page)
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        page.open("")
+        page.shows("Protocols")
+        for name in NAV:
+            keys.to(name)
+            box = driver.execute_script(
+                "const box = document.activeElement.getBoundingClientRect();"
+                "const nav = document.getElementById('nav');"
+                "return [box.left, box.right, box.top, box.bottom,"
+                " scrollX, nav.scrollLeft, nav.scrollWidth - nav.clientWidth]"
+            )
+            assert 0 <= box[0] < box[1] <= width, name
+            assert 0 <= box[2] < box[3] <= 800, name
+            assert box[4:] == [0, 0, 0], name
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    await asyncio.to_thread(act)
