@@ -191,7 +191,7 @@ class _Reading:
         self._lock_ms = self._share.lock_ms(session.group_id)
         self._most = self._share.settings.share_partition_max_record_locks
         self._records_left = max(request.max_records, 0)
-        self._room = max(min(request.max_bytes, owner._max_bytes), _LEAST_BYTES)
+        self._room = min(request.max_bytes, owner._max_bytes)  # nothing is wanted with 0, as of a broker
         self._datas: dict[Place, _Data] = {}
         self._lives: dict[Place, LivePartition] = {}
         self._stirred: asyncio.Future[None] | None = None

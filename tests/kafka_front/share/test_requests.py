@@ -179,6 +179,14 @@ async def test_what_one_member_has_the_other_gets_none_of(tmp_path: Path) -> Non
         assert await first.acquire() == []
 
 
+async def test_who_has_room_for_nothing_gets_nothing(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        assert await member.acquire(max_bytes=0) == []
+        assert await member.acquire() == [(n, n, 1) for n in range(10)], "nothing was taken"
+
+
 async def test_accepted_is_over_released_comes_again_rejected_never(tmp_path: Path) -> None:
     async with lab(tmp_path, records=4) as made:
         await made.earliest()
