@@ -168,6 +168,17 @@ class Keeper:
         by = self.members.get(member.by)
         return by is None or by.state is State.ENDING
 
+    def instead(self, server_id: int) -> int:
+        """Who is to take over from a member in the place of this node, whose range server may not, since ``server_id``
+        has its log: the member whose server that is; where it is nobody's, the next of the others, one after the other,
+        since whoever has taken over from that server has the log as well. This one, where it is alone."""
+        others = [one for one in self.members.values() if one.state is State.UP and one.start != self.start]
+        for one in others:
+            if one.server_id == server_id:
+                return one.start
+        starts = [one.start for one in others]
+        return min([start for start in starts if start > self.start] or starts, default=self.start)
+
     def to_give(self) -> list[Move]:
         """What this node has and others should have."""
         takers, leaving = [], []

@@ -26,6 +26,7 @@ from bridges.cluster.slots import slot_of_key, slot_of_partition
 from bridges.cluster.versions import Version
 from bridges.errors import CannotMove, LogError, NotOwner
 from sbp_back.errors import SbpError, StoreError
+from sbp_back.range_server.adoption import AdoptionRefused
 
 _log = structlog.get_logger("anabranch.cluster")
 
@@ -523,7 +524,11 @@ class Cluster:
                 return
             _log.warning("taking over from a node that has stopped", node_id=member.node_id, start=member.start)
             if member.server_id not in (-1, self._server_id) and self.adopt is not None:
-                await self.adopt(member.server_id)
+                try:
+                    await self.adopt(member.server_id)
+                except AdoptionRefused as error:
+                    await self._hand_on(member, error)
+                    return
             finish: Callable[[Any], bool] = partial(tables.finish, start=member.start, by=keeper.start)
             if await self._tell_all(finish):
                 self.taken_over += 1
@@ -534,6 +539,14 @@ class Cluster:
             _log.warning("taking over failed, and is tried again", node_id=member.node_id, error=str(error))
         except Exception as error:  # noqa: BLE001 - logged and counted: it is tried again
             self._barrier.caught("taking over", error)
+
+    async def _hand_on(self, member: Member, refused: AdoptionRefused) -> None:
+        """Another node had begun to take over from ``member``, has its log, and was stopped before it had finished."""
+        keeper = self._member
+        to = keeper.instead(refused.adopted_by)
+        _log.warning("taking over is another node's", node_id=member.node_id, error=str(refused), start=to)
+        if to != keeper.start:
+            await self._tell_all(partial(tables.hand_on, start=member.start, by=keeper.start, to=to))
 
 
 def _hold(connection: Connection, slot: int, start: int) -> None:

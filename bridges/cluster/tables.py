@@ -199,6 +199,19 @@ def claim(connection: Connection, start: int, beats: int, by: int) -> bool:
     return bool(changed.rowcount)
 
 
+def hand_on(connection: Connection, start: int, by: int, to: int) -> bool:
+    """Have ``to`` end a member, that ``by`` was ending and may not take over from. Not where ``to`` is ended itself."""
+    lock(connection)
+    changed = connection.execute(
+        "UPDATE cluster_nodes SET ended_by = ? WHERE start = ? AND state = 'ending' AND ended_by = ? AND EXISTS "
+        "(SELECT 1 FROM cluster_nodes WHERE start = ? AND state <> 'ending')",
+        (to, start, by, to),
+    )
+    if changed.rowcount:
+        _changed(connection)
+    return bool(changed.rowcount)
+
+
 def finish(connection: Connection, start: int, by: int) -> bool:
     """The log of a member that ``by`` was ending is taken over: the member is no more, and its slots go to the others.
     False: somebody else has it, or has finished."""

@@ -134,6 +134,22 @@ async def test_whoever_was_ending_another_and_ends_is_followed(home: Home) -> No
     assert await home.owners() == [third] * SLOTS
 
 
+async def test_whoever_may_not_take_over_hands_that_on(home: Home) -> None:
+    first, second, third = await home.up(1), await home.up(2), await home.up(3)
+    assert not await home.do(tables.hand_on, second, first, third), "it is not being ended"
+    assert await home.do(tables.claim, second, 0, first)
+    assert not await home.do(tables.hand_on, second, third, first), "not by this one"
+    assert not await home.do(tables.hand_on, second, first, 99), "nobody of that start"
+    assert await home.do(tables.hand_on, second, first, third)
+    assert not await home.do(tables.finish, second, first)
+    assert await home.do(tables.claim, second, -1, third)
+    assert await home.do(tables.finish, second, third)
+    fourth = await home.up(4)
+    assert await home.do(tables.claim, fourth, 0, first)
+    assert await home.do(tables.claim, third, 0, first)
+    assert not await home.do(tables.hand_on, fourth, first, third), "that is ended itself"
+
+
 async def test_one_who_leaves_gives_everything_away(home: Home) -> None:
     first, second = await home.up(1), await home.up(2)
     assert await home.do(tables.leave, first)

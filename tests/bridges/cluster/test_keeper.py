@@ -108,3 +108,16 @@ def test_slots_are_given_to_those_who_should_have_them() -> None:
     assert keeper.owner(3) is None  # clients are told of who serves
     keeper.looked(Look(2, (replace(ONE, state=State.LEAVING), TWO), None), 0, 0)
     assert sorted((move.slot, move.to) for move in keeper.to_give()) == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_who_takes_over_in_the_place_of_one_that_may_not() -> None:
+    keeper = Keeper(2)
+    three, four = Member(3, 3, State.UP, server_id=33), Member(4, 4, State.LEAVING, server_id=44)
+    keeper.looked(Look(1, (replace(ONE, server_id=11), TWO, three, four), slots(1, 2)), 0, 0)
+    assert keeper.instead(11) == 1, "it has the log"
+    assert keeper.instead(99) == 3, "nobody's: the next one"
+    assert keeper.instead(44) == 3, "who leaves takes nothing over"
+    keeper.looked(Look(2, (replace(ONE, server_id=11), TWO), None), 0, 0)
+    assert keeper.instead(99) == 1
+    keeper.looked(Look(3, (TWO,), None), 0, 0)
+    assert keeper.instead(99) == 2

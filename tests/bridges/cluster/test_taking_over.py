@@ -1,0 +1,84 @@
+"""Which node ends a member that has stopped: services over a real PostgreSQL, and what range servers would say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from bridges.barrier import Barrier
+from bridges.catalog.counters import identify
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.cluster import tables
+from bridges.cluster.members import Patience
+from bridges.cluster.service import Cluster
+from bridges.cluster.versions import OURS
+from sbp_back.range_server.adoption import AdoptionRefused
+from sbp_back.sql.postgres import PostgresEngine
+from tests.postgres import Postgres
+
+PATIENCE = Patience(heartbeat=0.05, lease=0.6)
+WAIT_S = 60
+GONE = 9
+"""Node, and range server, of the member that has stopped."""
+
+
+def database(url: str) -> Database:
+    return Database(PostgresEngine(url, MIGRATIONS, schema="s", application_id=APPLICATION_ID, serializable=False))
+
+
+async def stopped(url: str) -> int:
+    """A cluster in which one node was, and has stopped in order; its start."""
+    db = database(url)
+    await db.open()
+    await db.run(identify)
+    await db.run(lambda c: tables.make(c, slots=4))
+    start = await db.run(lambda c: tables.enter(c, GONE))
+    assert isinstance(start, int)
+    assert await db.run(lambda c: tables.join(c, start, GONE, {}, ""))
+    await db.run(lambda c: tables.left(c, start))
+    await db.close()
+    return start
+
+
+@asynccontextmanager
+async def served(url: str, number: int, adopt: Callable[[int, int], None]) -> AsyncIterator[Cluster]:
+    service = Cluster(database(url), number, PATIENCE, Barrier(), pytest.fail, OURS)
+
+    async def asked(server_id: int) -> None:
+        adopt(number, server_id)
+
+    service.adopt = asked
+    await service.enter()
+    await service.join(number, {}, "")
+    try:
+        yield service
+    finally:
+        await service.close()
+
+
+@pytest.mark.parametrize("has", [1, 2, 3])
+@pytest.mark.parametrize("told", [True, False])
+async def test_whose_range_server_has_the_log_already_takes_over(postgres: Postgres, has: int, told: bool) -> None:
+    """``told``: that server is a living node's; otherwise it was itself taken over from by the node that has it."""
+    url = postgres.made()
+    start = await stopped(url)
+    taken = asyncio.Event()
+
+    def adopt(number: int, server_id: int) -> None:
+        assert server_id == GONE
+        if number != has:
+            raise AdoptionRefused("another range server has it", has if told else 77)
+        taken.set()
+
+    async with AsyncExitStack() as stack:
+        services = [await stack.enter_async_context(served(url, number, adopt)) for number in (1, 2, 3)]
+        async with asyncio.timeout(WAIT_S):
+            await taken.wait()
+            while start in services[0].keeper.members:
+                await asyncio.sleep(0.01)  # it hears of it with a heartbeat
+        assert sum(service.taken_over for service in services) == 1
+        assert services[has - 1].taken_over == 1
