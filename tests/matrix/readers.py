@@ -249,9 +249,10 @@ class YdbPython(Reader):
         return [told.value for _, told in self._read(topic, THERE, count)]
 
     def _read(self, topic: str, consumer: str, count: int) -> list[Placed]:
-        with ydb.Driver(endpoint=f"grpc://{self._address}", database="/local") as driver:
+        driver: Any = ydb.Driver(endpoint=f"grpc://{self._address}", database="/local")
+        with driver:
             driver.wait(timeout=PATIENCE, fail_fast=True)
-            client: Any = driver.topic_client
+            client = driver.topic_client
             found: list[Placed] = []
             with client.reader(topic, consumer) as reader:
                 while len(found) < count:

@@ -91,9 +91,10 @@ def test_a_split_of_ydb_s(node: NodeProcess) -> None:
     world = World(node, "events-beside-split")
     world.topic = topic
     written: list[bytes] = []
-    with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
+    driver: Any = ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local")
+    with driver:
         driver.wait(timeout=PATIENCE, fail_fast=True)
-        client: Any = driver.topic_client
+        client = driver.topic_client
         client.create_topic(
             topic,
             consumers=["c"],
@@ -166,7 +167,7 @@ def test_who_remembers_the_former_topic_is_not_given_the_new_one_as_if_it_were(n
         message = consumer.poll(PATIENCE)
         assert message is not None
         assert message.error() is None
-        consumer.commit(message, asynchronous=False)
+        consumer.commit(message=message, asynchronous=False)
     with RawYdb(node.ydb) as raw, Segments(node.addresses["pravega-segmentstore"]) as segments:
         raw.result("AlterTopic", path=world.topic, add_consumers=[{"name": "c"}])
         session = Session(raw, world.topic)

@@ -215,9 +215,10 @@ class YdbPython(Writer):
         return refused(self.protocol, kind) or no_dictionary(kind)
 
     def write(self, topic: str, kinds: Sequence[Kind], partition: int = 0) -> None:
-        with ydb.Driver(endpoint=f"grpc://{self._address}", database="/local") as driver:
+        driver: Any = ydb.Driver(endpoint=f"grpc://{self._address}", database="/local")
+        with driver:
             driver.wait(timeout=PATIENCE, fail_fast=True)
-            client: Any = driver.topic_client
+            client = driver.topic_client
             for codec, some in groupby(kinds, lambda kind: kind.codec):
                 chosen = ydb.TopicCodec.RAW if codec == "none" else ydb.TopicCodec.GZIP
                 with client.writer(
