@@ -29,4 +29,4 @@ def test_a_node_shares_the_interpreter_and_collects_little_at_once(
     node = NodeProcess(tmp_path / "data")
     with node.lent():
         node.terminate()
-    assert told.read_text() == "0.0005 (10000, 5, 1000) True"
+    assert told.read_text() == "0.0005 (3000, 2, 6700) True"
