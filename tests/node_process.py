@@ -55,7 +55,8 @@ class NodeProcess:
         self.settings = dict(settings or {})
         self.listen = dict(listen) if listen is not None else dict.fromkeys(FRONTS, ANY)
         if self.settings.get("cluster.database"):
-            self.listen.setdefault("cluster", ANY)
+            for name in ("cluster", "sbp-range-server"):
+                self.listen.setdefault(name, ANY)
         self.start_seconds = start_seconds
         self.log = data.with_name(data.name + ".log")
         self.ready_file = data.with_name(data.name + ".ready")

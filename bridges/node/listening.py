@@ -35,6 +35,7 @@ class Listening:
     def addresses(self) -> dict[str, Address]:
         """Of every listener that is to be opened, by name. Raises SettingsError."""
         settings = self._settings
+        others = bool(settings.cluster.database) or settings.node.workers > 1
         ports = {**backend.listeners(settings), CONSOLE: CONSOLE_PORT, CLUSTER: 0}
         ports.update({name: listener.port for name, listener in self._of_fronts.items()})
         given = {name: text for name, text in settings.listen.items() if text != OFF}
@@ -58,8 +59,8 @@ class Listening:
                 name not in given and name in inner and self.asks_who and not settings.sbp.tickets
             ):
                 continue
-            if name == CLUSTER and not settings.cluster.database and settings.node.workers == 1:
-                continue  # there are no other nodes
+            if name == CLUSTER and not others:
+                continue
             try:
                 text = given.get(name)
                 host = settings.default_host
@@ -71,7 +72,17 @@ class Listening:
                 Address.parse(text)
             except ValueError as error:
                 raise SettingsError(f"advertise.{name}: {error}") from None
+        if others and backend.RANGE_SERVER in inner and backend.RANGE_SERVER not in addresses:
+            raise SettingsError(self._unreadable())
         return addresses
+
+    def _unreadable(self) -> str:
+        who = "nodes" if self._settings.cluster.database else "workers"
+        return (
+            f"{who} read each other's partitions at listener {backend.RANGE_SERVER}, which is closed (where clients "
+            "must say who they are, it opens only when it is asked for, or with sbp.tickets; without them it should "
+            f"have TLS with client_ca): give listen.{backend.RANGE_SERVER} an address"
+        )
 
     def check_authentication(self, listen: Mapping[str, Address], required_at: Callable[[str], bool]) -> None:
         """Where clients must say who they are, whether they can, everywhere. Raises SettingsError."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from bridges.net.address import Address
-from bridges.node import backend
 from bridges.node.config import Settings
 from bridges.node.front import Front
 from bridges.node.listening import OFF, Listening
@@ -25,12 +24,6 @@ def check(settings: Settings, fronts: Sequence[type[Front]]) -> None:
         )
     if settings.sbp.mode != "embedded":
         raise SettingsError(f"node.workers = {count} needs sbp.mode = embedded: each worker keeps its partitions' data")
-    if backend.RANGE_SERVER not in Listening(settings, fronts).addresses():
-        raise SettingsError(
-            f"node.workers = {count}: workers read each other's partitions at listener {backend.RANGE_SERVER}, "
-            "which is closed (where clients must say who they are, it opens only when it is asked for, and should then "
-            f"have TLS with client_ca): give listen.{backend.RANGE_SERVER} an address"
-        )
     taken: dict[int, str] = {}
     for number in range(count):
         for name, text in settings_of(settings, fronts, number).listen.items():
