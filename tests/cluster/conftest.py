@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -13,13 +13,15 @@ from tests.node_process import FRONTS, NodeProcess
 from tests.postgres import Postgres
 
 
-def three(directory: Path, postgres: Postgres, **settings: str) -> AbstractContextManager[list[NodeProcess]]:
+def three(
+    directory: Path, postgres: Postgres, listeners: Iterable[str] = (*FRONTS, "ydb"), **settings: str
+) -> AbstractContextManager[list[NodeProcess]]:
     """Three that are started together, with further ``settings`` (``__`` for a dot)."""
     bucket = directory / "bucket"
     bucket.mkdir()
     stored = {"sbp.durability": "object", "sbp.objects": f"file://{bucket}", "sbp.object_linger_ms": "10"}
     stored |= {name.replace("__", "."): value for name, value in settings.items()}
-    return together(directory, 3, postgres.made(), (*FRONTS, "ydb"), lambda n: stored | {"sbp.object_log": f"{n}"})
+    return together(directory, 3, postgres.made(), listeners, lambda n: stored | {"sbp.object_log": f"{n}"})
 
 
 @pytest.fixture

@@ -1,0 +1,66 @@
+"""A topic is split under an open transaction of Kafka's while nodes come and go: all readers see it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.cluster.conftest import three
+from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders
+from tests.node_process import NodeProcess
+from tests.postgres import Postgres
+from tests.split_clients import (
+    LISTENERS,
+    LONG_MS,
+    Readers,
+    Transactional,
+    controller_of,
+    end,
+    judge,
+    made,
+    plainly,
+    split,
+)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[list[NodeProcess]]:
+    directory = tmp_path_factory.mktemp("split")
+    with three(directory, postgres, LISTENERS, pravega__scale_wait_ms="2000") as found:
+        admin = AdminClient({"bootstrap.servers": found[0].kafka})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(PATIENCE)
+        await_leaders(admin, {1, 2, 3})
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["kill, commit", "kill, abort", "leave, commit"])
+def test_a_transaction_over_a_split_is_whole_whoever_has_its_parts(nodes: list[NodeProcess], how: str) -> None:
+    topic = "over-" + how.replace(", ", "-")
+    first = nodes[0]
+    made(first, topic)
+    controller = controller_of(first)
+    plainly(first, topic, 0, "before")
+    with Readers(first, topic, 3) as readers:
+        readers.until(lambda one: one.values == ["before"])
+        transaction = Transactional(first, topic, LONG_MS)
+        assert not transaction.write(topic, 0, "t0", "t1")
+        plainly(first, topic, 0, "behind")
+        split(controller, topic)
+        plainly(first, topic, 1, "child")
+        assert not transaction.write(topic, 2, "t2"), "it goes on in a part"
+        # The coordinator, the owners of all three partitions, and those that the readers are connected to.
+        for node in nodes:
+            if how.startswith("kill"):
+                node.kill()
+            else:
+                assert node.terminate() == 0
+            node.start()
+        readers.until(lambda one: one.name != "kafka" or "child" in one.values)
+        readers.see_nothing_of_it()
+        end(readers, transaction, how)
+        controller.close()
+    judge(readers, how)
