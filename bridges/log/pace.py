@@ -7,6 +7,9 @@ import time
 
 _LONGEST = 1.0
 """Seconds slept at once; what is left to wait for is waited for later."""
+_CREDIT = 0.1
+"""Seconds without anything read or written that count for what is read and written next: whoever computed meanwhile
+need not wait for them again."""
 
 
 class Pace:
@@ -26,7 +29,7 @@ class Pace:
         if self._rate <= 0:
             return
         now = time.monotonic()
-        self._owed = max(0.0, self._owed - (now - self._since)) + size / self._rate
+        self._owed = max(-_CREDIT, self._owed - (now - self._since)) + size / self._rate
         self._since = now
         if self._owed > 0.005:
             await asyncio.sleep(min(self._owed, _LONGEST))
