@@ -477,6 +477,101 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int,
         raise BatchInvalid("a record ends within a field") from error
 
 
+class Outline(NamedTuple):
+    """What compaction asks of a record; ``raw``: all of it, from its length on, where that was asked for."""
+
+    offset: int
+    timestamp: int
+    key: Buffer | None
+    has_value: bool
+    raw: Buffer
+
+
+def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) -> Iterator[Outline | None]:
+    """Every record, like :func:`slices`, but what its value and headers are is neither looked at nor checked.
+
+    ``raw`` parts may lie in what is reused as this goes on: use one before the next.
+    """
+    header, body = _open(batch, limit)
+    base_offset, base_timestamp, last = header.base_offset, header.base_timestamp, header.last_offset_delta
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    position = 0
+    data = body.data
+    try:
+        for _ in range(header.record_count):
+            if position > len(data) - _HEAD_MOST:
+                if position > len(data):
+                    yield from body.skip(position)
+                    position = 0
+                yield from body.need(position, _HEAD_MOST)
+                data = body.data
+                position = 0
+            begin = position
+            # Numbers of one or two bytes, nearly always, are read in place.
+            byte = data[position]
+            if byte < 0x80:
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            elif data[position + 1] < 0x80:
+                length = byte & 0x7F | data[position + 1] << 7
+                length = (length >> 1) ^ -(length & 1)
+                position += 2
+            else:
+                length, position = _varint(data, position)
+            if length < RECORD_MIN - 1:
+                raise BatchInvalid("a record ends within a field")
+            if length > limit:
+                raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
+            end = position + length
+            position += 1  # attributes, unused
+            byte = data[position]
+            if byte < 0x80:
+                timestamp = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                timestamp, position = _varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                offset = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                offset, position = _varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                size, position = _varint(data, position)
+            if position + (size if size > 0 else 0) >= end:
+                raise BatchInvalid("a field of a record is longer than the record")
+            if not 0 <= offset <= last:
+                raise BatchInvalid(f"a record claims offset {offset} of {last + 1}")
+            wanted = end if raw else position + max(size, 0) + 1
+            if wanted > len(data):
+                yield from body.need(begin, wanted - begin)
+                data = body.data
+                position, end, wanted, begin = position - begin, end - begin, wanted - begin, 0
+                if wanted > len(data):
+                    raise BatchInvalid("a record is longer than its batch")
+            key: Buffer | None = None
+            if size >= 0:
+                part = data[position : position + size]
+                key = bytes(part) if size <= STEP else (yield from copied(part))
+                position += size
+            yield Outline(
+                base_offset + offset,
+                base_timestamp + timestamp if append_time is None else append_time,
+                key,
+                not data[position] & 1,  # null is -1, of whose number it is the only one that is odd
+                data[begin:end] if raw else b"",
+            )
+            position = end
+        if position > len(data):
+            yield from body.skip(position)
+    except IndexError as error:
+        raise BatchInvalid("a record ends within a field") from error
+
+
 def _headers(data: Buffer, position: int, end: int, make: Callable[[Buffer], Any]) -> tuple[list[tuple[str, Any]], int]:
     count, position = _varint(data, position)
     if count < 0 or count > end - position or count > _MOST_HEADERS:
@@ -603,6 +698,13 @@ class BatchBuilder:
         _put_varint(layout.tail, len(one))
         layout.take(one)
         self._count += 1
+
+    def add_raw(self, outline: Outline) -> None:
+        """A record as it lies in a batch with the same base offset and base timestamp."""
+        if not self._count or outline.timestamp > self.max_timestamp:
+            self.max_timestamp = outline.timestamp
+        self._count += 1
+        self._layout.put(outline.raw)
 
     def add_plain(self, plain: Plain) -> None:
         """Many at once (:mod:`bridges.formats.plain`)."""

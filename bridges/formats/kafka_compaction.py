@@ -24,6 +24,7 @@ from bridges.formats.kafka import (
     BatchBuilder,
     Header,
     iterate,
+    outlines,
     parse_header,
     slices,
 )
@@ -52,11 +53,11 @@ def horizon_of(header: Header) -> int:
 
 def keys(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Generator[tuple[int, Buffer | None] | None, None, None]:
     """(offset, key) of every record of a batch; None now and then, for sliced work. Raises BatchInvalid."""
-    for number, raw in enumerate(slices(batch, limit)):
-        if raw is None or number % _RECORDS_AT_ONCE == 0:
+    for number, one in enumerate(outlines(batch, limit)):
+        if one is None or number % _RECORDS_AT_ONCE == 0:
             yield None
-        if raw is not None:
-            yield raw.offset, raw.key
+        if one is not None:
+            yield one.offset, one.key
 
 
 def compacted(
@@ -72,16 +73,16 @@ def compacted(
     passed = NO_HORIZON < horizon <= now_ms
     kept = array("q")
     tombstones = 0
-    for number, raw in enumerate(slices(batch, limit)):
-        if raw is None or number % _RECORDS_AT_ONCE == 0:
+    for number, one in enumerate(outlines(batch, limit)):
+        if one is None or number % _RECORDS_AT_ONCE == 0:
             yield None
-        if raw is None or raw.key is None or not is_latest(raw.offset, raw.key):
+        if one is None or one.key is None or not is_latest(one.offset, one.key):
             continue
-        if raw.value is None:
+        if not one.has_value:
             if passed:
                 continue
             tombstones += 1
-        kept.append(raw.offset)
+        kept.append(one.offset)
     if not kept:
         return Compacted(None if not header.record_count else emptied(batch), 0, NO_HORIZON)
     wanted = horizon
@@ -90,22 +91,44 @@ def compacted(
     told = wanted if tombstones else NO_HORIZON
     if len(kept) == header.record_count and wanted == horizon:
         return Compacted(None, len(kept), told)
-    payload = yield from _rebuilt(batch, header, kept, wanted, limit)
+    rebuilt = _cut if wanted == horizon else _rebuilt
+    payload = yield from rebuilt(batch, header, kept, wanted, limit)
     return Compacted(payload, len(kept), told)
 
 
-def _rebuilt(
-    batch: Buffer, header: Header, kept: array[int], horizon: int, limit: int
-) -> Generator[None, None, Buffer]:
-    builder = BatchBuilder(
+def _builder(header: Header, base_timestamp: int) -> BatchBuilder:
+    return BatchBuilder(
         header.base_offset,
         count=header.last_offset_delta + 1,
         leader_epoch=header.leader_epoch,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
-        base_timestamp=None if horizon == NO_HORIZON else horizon,
+        base_timestamp=base_timestamp,
     )
+
+
+def _cut(batch: Buffer, header: Header, kept: array[int], horizon: int, limit: int) -> Generator[None, None, Buffer]:
+    """The records that stay as they lie there: all they are counted from stays."""
+    builder = _builder(header, header.base_timestamp)
+    at = 0
+    for number, one in enumerate(outlines(batch, limit, raw=True)):
+        if one is None or number % _RECORDS_AT_ONCE == 0:
+            yield None
+        if one is None or one.offset != kept[at]:
+            continue
+        builder.add_raw(one)
+        at += 1
+        if at == len(kept):
+            break
+    return (yield from builder.finish_in_slices(header.codec, header.attributes & ~CODEC_MASK))
+
+
+def _rebuilt(
+    batch: Buffer, header: Header, kept: array[int], horizon: int, limit: int
+) -> Generator[None, None, Buffer]:
+    """With another horizon, which takes the place of the time that all others are counted from."""
+    builder = _builder(header, horizon)
     at = 0
     for number, raw in enumerate(slices(batch, limit, kept[0] - header.base_offset)):
         if raw is None or number % _RECORDS_AT_ONCE == 0:
@@ -116,9 +139,7 @@ def _rebuilt(
         at += 1
         if at == len(kept):
             break
-    attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
-    if horizon != NO_HORIZON:
-        attributes |= DELETE_HORIZON
+    attributes = header.attributes & ~CODEC_MASK | DELETE_HORIZON
     return (yield from builder.finish_in_slices(header.codec, attributes))
 
 
@@ -156,15 +177,7 @@ def is_gap(header: Header) -> bool:
 def with_horizon(marker: Buffer, horizon_ms: int) -> Buffer:
     """A transaction's marker that may go from ``horizon_ms`` on. Raises BatchInvalid."""
     header = parse_header(marker)
-    builder = BatchBuilder(
-        header.base_offset,
-        count=header.last_offset_delta + 1,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        base_timestamp=horizon_ms,
-    )
+    builder = _builder(header, horizon_ms)
     for raw in iterate(marker):
         builder.add(Record(raw.key, raw.value, raw.headers, raw.timestamp, raw.offset))
     return builder.finish(header.codec, header.attributes & ~CODEC_MASK | DELETE_HORIZON)

@@ -19,13 +19,14 @@ _FULL = 0.8
 class KeyOffsets:
     """A table of ``size_bytes``. May be used in any thread, by one at a time."""
 
-    __slots__ = ("_cells", "_most", "_salt", "_slots", "_used")
+    __slots__ = ("_begun", "_cells", "_most", "_slots", "_used")
 
     def __init__(self, size_bytes: int) -> None:
         self._slots = max(8, size_bytes // SLOT_BYTES)
         self._most = int(self._slots * _FULL)
         self._used = 0
-        self._salt = os.urandom(16)
+        # Begun once: of each hash that would be half the work.
+        self._begun = blake2b(digest_size=16, key=os.urandom(16))
         # Two halves of a hash, and the offset plus one: 0 is an empty slot.
         self._cells = memoryview(bytearray(self._slots * SLOT_BYTES)).cast("q")
 
@@ -39,7 +40,9 @@ class KeyOffsets:
 
     def _place(self, key: bytes | bytearray | memoryview) -> tuple[int, int, int, int]:
         """(where in the cells the key is or would be, offset plus one that is known, two halves of the hash)."""
-        high, low = _TWO(blake2b(key, digest_size=16, key=self._salt).digest())
+        hashed = self._begun.copy()
+        hashed.update(key)
+        high, low = _TWO(hashed.digest())
         cells = self._cells
         at = high % self._slots * 3
         end = self._slots * 3

@@ -16,7 +16,6 @@ from bridges.console.memory import memory_of, sent
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from spark_pipeline.node.jobs import Jobs
-from spark_pipeline.node.write_view import LiveAttempts
 from spark_pipeline.node.writes import Writes
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ class PipelineCore:
         """By which listener a request came."""
         self.access = Access(node.authorizer)
         self.writes = Writes(node, settings)
-        self.transactions = LiveAttempts(self.writes)
         self.jobs = Jobs(node)
 
     @web.middleware

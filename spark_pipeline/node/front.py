@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from bridges.net.http_site import HttpSite
 from bridges.node.front import Front, Listener, NodeServices
 from spark_pipeline.node.settings import PipelineSettings
 from spark_pipeline.node.tables import ERASERS, MIGRATIONS
-from spark_pipeline.node.write_messages import MARKERS, WHOLE, Mark, Missing, Whole
+from spark_pipeline.node.write_messages import ABORT, MARKERS, WHOLE, AbortAttempt, Aborted, Mark, Missing, Whole
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bridges.catalog.transaction_view import TransactionDirectory
     from spark_pipeline.node.serving import PipelineServer
     from spark_pipeline.node.write_among import Queries
+    from spark_pipeline.node.write_view import LiveAttempts
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +74,7 @@ class PipelineFront(Front):
         if self._node.owners is not None and self._node.peers is not None:
             self._node.peers.serve(MARKERS, Mark, self._mark)
             self._node.peers.serve(WHOLE, Whole, self._whole)
+            self._node.peers.serve(ABORT, AbortAttempt, self._abort)
             self._node.owners.on_gained.append(self._gained)
         elif await self._node.db.run(partial(front_tables.used, front=self.name)):
             await self._site.open()
@@ -101,6 +103,10 @@ class PipelineFront(Front):
     async def _whole(self, asked: Whole) -> Missing:
         return await self._among(await self.open()).whole_here(asked)
 
+    async def _abort(self, asked: AbortAttempt) -> Aborted:
+        await self.open()
+        return Aborted(await self._attempts.abort_here(asked.name))
+
     @staticmethod
     def _among(server: PipelineServer) -> Queries:
         among = server.core.writes.among
@@ -125,7 +131,14 @@ class PipelineFront(Front):
 
     @property
     def transactions(self) -> TransactionDirectory | None:
-        return None if self.server is None else self.server.core.transactions
+        # Among others those of other nodes are told of as well.
+        return None if self.server is None and self._node.owners is None else self._attempts
+
+    @cached_property
+    def _attempts(self) -> LiveAttempts:
+        from spark_pipeline.node.write_view import LiveAttempts  # when somebody looks
+
+        return LiveAttempts(self._node, lambda: None if self.server is None else self.server.core.writes)
 
     async def drain(self) -> None:
         if self.server is not None:

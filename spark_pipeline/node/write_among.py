@@ -24,7 +24,7 @@ from bridges.cluster.owned import OwnedNames
 from bridges.errors import LogDeleted, LogUnavailable, NotOwner, PartitionSealed
 from bridges.log.transaction_ends import all_of
 from sbp_back.one_at_a_time import OneAtATime
-from spark_pipeline.node.write_messages import MARKERS, WHOLE, Mark, Missing, Place, Whole
+from spark_pipeline.node.write_messages import MARKERS, WHOLE, Mark, Missing, Place, Whole, query_slot
 from spark_pipeline.node.write_tables import AttemptState, state_of
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from spark_pipeline.node.write_attempts import Attempt
-
-QUERY = "sink query"
-"""What slots of queries are asked for by."""
 
 
 class Owned(Protocol):
@@ -66,7 +63,7 @@ class Queries(OwnedNames):
         self._gained(self._owners.mine)
 
     def slot(self, name: str) -> int:
-        return self._owners.slot_of_key(QUERY, name)
+        return query_slot(self._owners, name)
 
     async def read(self, wanted: Callable[[str], bool]) -> None:
         await self._writes.read(wanted)

@@ -96,11 +96,18 @@ def read(
     """Everything of the queries that are ``wanted``."""
     sinks = connection.execute(f"SELECT {', '.join(SinkRow._fields)} FROM front_pipeline_committed")
     known = [row for row in map(SinkRow._make, sinks) if wanted(row.query)]
+    return known, *read_attempts(connection, wanted)
+
+
+def read_attempts(
+    connection: Connection, wanted: Callable[[str], bool]
+) -> tuple[list[AttemptRow], list[tuple[int, int, str, int]]]:
+    """The attempts of the queries that are ``wanted``, and where they write."""
     query = f"SELECT {', '.join(AttemptRow._fields)} FROM front_pipeline_attempts ORDER BY producer_id"
     attempts = [row for row in map(AttemptRow._make, connection.execute(query)) if wanted(row.query)]
     keys = {(row.producer_id, row.epoch) for row in attempts}
     places = connection.execute("SELECT producer_id, epoch, topic, partition FROM front_pipeline_places")
-    return known, attempts, [place for place in places if place[:2] in keys]
+    return attempts, [place for place in places if place[:2] in keys]
 
 
 def state_of(connection: Connection, producer_id: int, epoch: int) -> int | None:

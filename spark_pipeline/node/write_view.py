@@ -1,88 +1,167 @@
-"""What the node tells people of the transactions of sinks: attempts of tasks, by names made of what they are of."""
+"""What the node tells people of the transactions of sinks: attempts of tasks, by names made of what they are of.
+
+Among several nodes each tells of its own from memory, and of the others' what the database has of them, which is each
+that has written something. One of them is aborted by who owns its query.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
-from spark_pipeline.node.write_tables import AttemptState
+from bridges.errors import NotOwner
+from bridges.turns import portions
+from spark_pipeline.node.write_messages import ABORT, AbortAttempt, Aborted, query_slot
+from spark_pipeline.node.write_tables import AttemptRow, AttemptState, read_attempts
 
 if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection
+    from bridges.node.front import NodeServices
     from spark_pipeline.node.write_attempts import Attempt
     from spark_pipeline.node.writes import Writes
 
 _PATIENCE_S = 2.0
+_ENDED = "Ended"
+_NONE = ""
 
 
 class LiveAttempts:
     """See :class:`bridges.catalog.transaction_view.TransactionDirectory`. A timeout is the silence after which an
-    attempt is aborted: one that is heard of may be open for longer."""
+    attempt is aborted: one that is heard of may be open for longer. ``writes`` gives those of this node, None before
+    it has met a sink."""
 
-    def __init__(self, writes: Writes) -> None:
+    def __init__(self, node: NodeServices, writes: Callable[[], Writes | None]) -> None:
+        self._node = node
         self._writes = writes
 
     @property
     def timed_out(self) -> int:
-        return self._writes.expired
+        writes = self._writes()
+        return 0 if writes is None else writes.expired
 
     def transactions(self) -> Iterator[TransactionView]:
-        return map(_view, self._writes.attempts.all())
+        writes = self._writes()
+        return map(_view, () if writes is None else writes.attempts.all())
 
     def view(self, transactional_id: str) -> TransactionView | None:
         found = self._find(transactional_id)
         return None if found is None else _view(found)
 
     async def others(self) -> list[TransactionView]:
-        return []
+        if self._node.owners is None:
+            return []
+        writes = self._writes()
+        found: list[TransactionView] = []
+        async for some in portions(await self._node.db.run(_stored)):
+            found += (
+                one for one in some if writes is None or writes.attempts.of_key((one.producer_id, one.epoch)) is None
+            )
+        return found
 
     async def find(self, transactional_id: str) -> TransactionView | None:
-        return self.view(transactional_id)
+        known = self.view(transactional_id)
+        if known is None:
+            known = next((one for one in await self.others() if one.transactional_id == transactional_id), None)
+        return known
 
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
-        for one in self._writes.attempts.places.writing_to(topic):
+        writes = self._writes()
+        for one in () if writes is None else writes.attempts.places.writing_to(topic):
             yield _view(one) if one.writes_to((topic, partition)) else None
 
     async def abort(self, transactional_id: str) -> TransactionView:
-        found = self._find(transactional_id)
-        if found is None:
+        found = await self.find(transactional_id)
+        state = _NONE if found is None else await self._abort(transactional_id)
+        if found is None or state == _NONE:
             raise TransactionNotFound(f"no task of a sink has the open transaction {transactional_id!r}")
-        await self._writes.abort(found.row.owner, found.session.name, [found.key])
-        if found.state is not AttemptState.ABORTING:
+        if state == _name_of(AttemptState.COMMITTING):
             raise NothingToAbort(f"it was decided that {transactional_id!r} is committed")
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                await found.ended.wait()
-        except TimeoutError:
-            pass  # the view says so
-        return _view(found)
+        return replace(found, state=state, started_ms=None if state == _ENDED else found.started_ms)
+
+    async def _abort(self, name: str) -> str:
+        owners, peers = self._node.owners, self._node.peers
+        if owners is None or peers is None:
+            return await self.abort_here(name)
+        query = _query_of(name)
+        slot = query_slot(owners, query)
+        if owners.is_mine(slot):
+            return await self.abort_here(name)
+        owner = owners.owner(slot)
+        if owner is None:
+            raise NotOwner(f"query {query}", -1)
+        return (await peers.ask(owner, ABORT, AbortAttempt(name), Aborted)).state
+
+    async def abort_here(self, name: str) -> str:
+        """Abort an attempt of a query of this node's, and wait a little for its end: its state, empty if there is no
+        such attempt. Raises LogError."""
+        writes = self._writes()
+        if writes is None:
+            return _NONE
+        if writes.among is not None and not writes.among.owns(_query_of(name)):
+            raise NotOwner(f"query {_query_of(name)}", -1)
+        found = self._find(name)
+        if found is None:
+            return _NONE
+        await writes.abort(found.row.owner, found.session.name, [found.key])
+        if found.state is AttemptState.ABORTING:
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await found.ended.wait()
+            except TimeoutError:
+                pass  # the state says so
+        return _state(found)
 
     def _find(self, name: str) -> Attempt | None:
+        writes = self._writes()
         producer, _, epoch = name.rpartition("/")[2].partition(".")
         try:
-            found = self._writes.attempts.of_key((int(producer), int(epoch)))
+            found = None if writes is None else writes.attempts.of_key((int(producer), int(epoch)))
         except ValueError:
             return None
-        return found if found is not None and _name(found) == name else None
+        return found if found is not None and _name(found.row) == name else None
 
 
-def _name(attempt: Attempt) -> str:
-    row = attempt.row
+def _stored(connection: Connection) -> list[TransactionView]:
+    rows, places = read_attempts(connection, lambda query: True)
+    of: dict[tuple[int, int], dict[str, set[int]]] = {}
+    for producer_id, epoch, topic, partition in places:
+        of.setdefault((producer_id, epoch), {}).setdefault(topic, set()).add(partition)
+    return [_told(row, _name_of(AttemptState(row.state)), of.get((row.producer_id, row.epoch), {})) for row in rows]
+
+
+def _name(row: AttemptRow) -> str:
     return f"{row.query}/{row.batch}/{row.task}/{row.producer_id}.{row.epoch}"
 
 
+def _query_of(name: str) -> str:
+    return name.rsplit("/", 3)[0]
+
+
+def _name_of(state: AttemptState) -> str:
+    return state.name.capitalize()
+
+
+def _state(attempt: Attempt) -> str:
+    return _ENDED if attempt.ended.is_set() else _name_of(attempt.state)
+
+
 def _view(attempt: Attempt) -> TransactionView:
-    row, ended = attempt.row, attempt.ended.is_set()
-    state = "Ended" if ended else attempt.state.name.capitalize()
+    return _told(attempt.row, _state(attempt), attempt.places)
+
+
+def _told(row: AttemptRow, state: str, places: Mapping[str, Collection[int]]) -> TransactionView:
     return TransactionView(
-        _name(attempt),
+        _name(row),
         state,
         row.producer_id,
         row.epoch,
         row.timeout_ms,
-        None if ended else row.begun_ms,
+        None if state == _ENDED else row.begun_ms,
         row.begun_ms,
-        attempt.places,
+        places,
         (),
     )

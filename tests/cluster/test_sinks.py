@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bridges.cluster.slots import SLOTS, slot_of_key
 from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
-from spark_pipeline.node.write_among import QUERY
+from spark_pipeline.node.write_messages import QUERY
 from spark_pipeline.node.write_tables import AttemptState
 from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders, read_all
 from tests.cluster.test_failover import commanded
@@ -178,3 +178,33 @@ def test_a_query_is_moved_while_it_is_written(two: Two) -> None:
         commanded(two.nodes[0], "move", f"{2 - number % 2}", "--slot", f"{slot_of_key(QUERY, batch.query, SLOTS)}")
         assert SinkDriver(client).commit(name, [written]) is False
     assert two.read() == expected(*(f"batch {number}" for number in range(4)))
+
+
+def test_any_node_tells_of_what_is_open_and_has_it_aborted(two: Two) -> None:
+    batch = two.query_of(2)
+    first, second = two.nodes
+    lost = write(NodeClient(NodeOptions.of(f"anabranch://{second.addresses['pipeline']}", {})), batch, "lost")
+    assert lost.attempt is not None
+    # The first has met no sink, and the second is the only one that can abort what it owns.
+    (here,) = _listed(first)
+    assert (here["state"], here["front"]) == ("Open", "pipeline")
+    assert _listed(second) == [here | {"open_ms": pytest.approx(here["open_ms"], abs=PATIENCE * 1000)}]
+    name = str(here["transactional_id"])
+    assert name.startswith(f"{batch.query}/0/0/")
+    for number in (1, 2):  # what was not, is not
+        wrong = transaction_command(two.nodes[number - 1], "abort", name + "0")
+        assert wrong.returncode != 0
+        assert "no task of a sink" in wrong.stderr
+    done = transaction_command(first, "abort", name)
+    assert done.returncode == 0, done.stderr
+    two.await_ended()
+    assert not _listed(first)
+    assert SinkDriver(two.client(2)).commit(batch, [write(two.client(1), batch, "value")]) is False
+    assert two.read() == expected("value")
+
+
+def _listed(node: NodeProcess) -> list[dict[str, Any]]:
+    done = transaction_command(node, "list", "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
