@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= data
 PYTEST ?=
-WORKERS ?= logical
+WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
@@ -28,8 +28,8 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# Most tests wait for processes and disks, so several run at the same time, those of a file one after the other: as many
-# as there are processors, at most four, each with nodes of its own. WORKERS=0: all in one process, as plain pytest does.
+# Most tests wait for processes and disks, so several run at the same time, those of a file one after the other: one more
+# than there are processors, at most four, each with nodes of its own. WORKERS=0: all in one process, as plain pytest does.
 # Hundreds of nodes are started: they need not compile our modules each time, whatever the environment says.
 BESIDE := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Of nine thousand tests with foreign clients and kills a few depend on what else the machine does, and a client's own

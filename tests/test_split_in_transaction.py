@@ -110,4 +110,4 @@ def test_partitions_that_are_added_join_the_transaction_that_is_open(node: NodeP
         transaction.commit()
         readers.until(lambda one: len(one.values) >= 3)
         found = [sorted(one.values) for one in readers.readings.values()]
-    assert found == [["behind", "new", "old"]] * 3
+    assert found == [["behind", "new", "old"]] * 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,8 +94,3 @@ def _has_spark() -> bool:
     from importlib.util import find_spec
 
     return find_spec("pyspark") is not None
-
-
-def is_root() -> bool:
-    """Whether this process may do everything on the machine."""
-    return os.geteuid() == 0

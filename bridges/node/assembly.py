@@ -76,6 +76,7 @@ from bridges.node.retention import HandedOver, NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.spent import SpentPartitions
 from bridges.node.stalls import LoopStalls
+from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
 from bridges.node.worker import LEASE_S, Worker
 from bridges.rounds import Rounds
@@ -115,7 +116,7 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
-class Node:
+class Node(Stopping):
     """A node from its settings. :meth:`start` and :meth:`stop` belong to one event loop.
 
     ``fronts`` are those that serve; None takes those that the settings were loaded with. ``on_failed`` is called with
@@ -151,7 +152,6 @@ class Node:
         self.stalls = LoopStalls()
         self.works = SlicedWorks()
         self.phase = Phase.NEW
-        self.failure: str | None = None
         self.fronts: list[Front] = []
         self.addresses: dict[str, Address] = {}
         """Real address of every open listener, by name."""
@@ -726,15 +726,6 @@ class Node:
             await asyncio.wait({drains})
             if not drains.cancelled():
                 drains.exception()  # that they were cancelled: asyncio would take it for an error that nobody saw
-
-    async def _step(self, what: str, work: Awaitable[object]) -> None:
-        # Every later step protects data or frees something: one that fails must not keep them from happening.
-        try:
-            await work
-        except Exception as error:  # noqa: BLE001 - logged, and told by the exit code
-            _log.exception(f"{what} failed")
-            if self.failure is None:
-                self.failure = f"{what} failed: {error}"
 
     def fail(self, reason: str) -> None:
         """Note that the node cannot go on, and have it stopped. Only the first reason counts."""

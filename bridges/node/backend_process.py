@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import write_ready_file
 from bridges.node.sections import SettingsError
+from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
 from sbp_back.client.leader import pd_carrier
 from sbp_back.placement_driver.driver import PlacementDriverOptions
@@ -48,7 +49,7 @@ _LOOK_S = 1.0
 _log = structlog.get_logger("anabranch.backend")
 
 
-class _Process:
+class _Process(Stopping):
     """What both have in common. ``kind`` is the name of the listener, and ``give_up`` is called with a sentence when it
     cannot go on."""
 
@@ -58,7 +59,6 @@ class _Process:
         self.settings = settings
         self._give_up = give_up
         self._looking: asyncio.Task[None] | None = None
-        self.failure: str | None = None
         self.is_serving = False
         self.addresses: dict[str, Address] = {}
         self.metrics = Metrics()
@@ -176,15 +176,6 @@ class _Process:
             return Address.parse(text, self.settings.default_host)
         except ValueError as error:
             raise SettingsError(f"{name}: {error}") from None
-
-    async def _step(self, what: str, work: Awaitable[object]) -> None:
-        # Every later step frees something: one that fails must not keep them from happening.
-        try:
-            await work
-        except Exception as error:  # noqa: BLE001 - logged, and told by the exit code
-            _log.exception(f"{what} failed")
-            if self.failure is None:
-                self.failure = f"{what} failed: {error}"
 
     def _is_held(self) -> bool:
         """Whether the data directory is still this process's. Blocks."""

@@ -20,6 +20,7 @@ from spark_pipeline.node.write_messages import QUERY
 from spark_pipeline.node.write_tables import AttemptState
 from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders, read_all
 from tests.cluster.test_failover import commanded
+from tests.cluster.test_transactions import listed, transaction_command
 from tests.cluster.together import together
 from tests.node_process import FRONTS, NodeProcess
 from tests.postgres import Postgres
@@ -186,25 +187,17 @@ def test_any_node_tells_of_what_is_open_and_has_it_aborted(two: Two) -> None:
     lost = write(NodeClient(NodeOptions.of(f"anabranch://{second.addresses['pipeline']}", {})), batch, "lost")
     assert lost.attempt is not None
     # The first has met no sink, and the second is the only one that can abort what it owns.
-    (here,) = _listed(first)
+    (here,) = listed(first, "list")
     assert (here["state"], here["front"]) == ("Open", "pipeline")
-    assert _listed(second) == [here | {"open_ms": pytest.approx(here["open_ms"], abs=PATIENCE * 1000)}]
+    assert listed(second, "list") == [here | {"open_ms": pytest.approx(here["open_ms"], abs=PATIENCE * 1000)}]
     name = str(here["transactional_id"])
     assert name.startswith(f"{batch.query}/0/0/")
     for number in (1, 2):  # what was not, is not
-        wrong = transaction_command(two.nodes[number - 1], "abort", name + "0")
+        wrong = transaction_command(two.nodes[number - 1], "abort", name + "0", "--yes")
         assert wrong.returncode != 0
-        assert "no task of a sink" in wrong.stderr
-    done = transaction_command(first, "abort", name)
-    assert done.returncode == 0, done.stderr
+        assert "no transactional id" in wrong.stderr
+    listed(first, "abort", name, "--yes")
     two.await_ended()
-    assert not _listed(first)
+    assert not listed(first, "list")
     assert SinkDriver(two.client(2)).commit(batch, [write(two.client(1), batch, "value")]) is False
     assert two.read() == expected("value")
-
-
-def _listed(node: NodeProcess) -> list[dict[str, Any]]:
-    done = transaction_command(node, "list", "--json")
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found

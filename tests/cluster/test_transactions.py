@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -217,9 +218,14 @@ def await_known(clients: list[Client], more: int) -> None:
         time.sleep(0.05)
 
 
-def listed(node: NodeProcess, *arguments: str) -> object:
+def transaction_command(node: NodeProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bridges", "transaction", *arguments, "--node", node.console, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+def listed(node: NodeProcess, *arguments: str) -> Any:
+    """What the command tells."""
+    done = transaction_command(node, *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -261,7 +267,7 @@ def test_transactions_are_whole_when_nodes_are_killed(nodes: list[NodeProcess], 
             await_known(clients, 2)
             node.start()
             await_known(clients, 3)
-        known = {one["transactional_id"]: one["state"] for one in listed(nodes[2], "list")}  # type: ignore[attr-defined]
+        known = {one["transactional_id"]: one["state"] for one in listed(nodes[2], "list")}
         assert set(known) == {f"txn{number}" for number in range(len(clients))}
 
 

@@ -109,15 +109,20 @@ function turn() {
   theme(next);
 }
 
+// Who speaks to the machine, or hits keys by accident, does without keys of one letter.
+function letters() { try { return localStorage.getItem("letters") !== "off"; } catch { return true; } }
+function keep(on) { try { localStorage.setItem("letters", on ? "on" : "off"); } catch { /* they stay on then */ } }
+
 function help() {
   const keys = [["/", "search"], ...NAV.map(([, name, key]) => [`g ${key}`, name]), ["d", "dark or light"], ["r", "ask again"], ["?", "this"]];
   const close = dialog("Keys", h("dl", {}, keys.flatMap(([key, what]) => [h("dt", {}, key.split(" ").flatMap((one) => [h("kbd", {}, one), " "])), h("dd", {}, what)])),
+    h("label", { class: "line" }, h("input", { type: "checkbox", checked: letters(), onchange: (event) => keep(event.target.checked) }), " These keys do something"),
     h("div", { class: "bar end" }, h("a", { href: "/api/openapi.json" }, "JSON interface (OpenAPI)"), h("button", { type: "button", class: "plain", onclick: () => close() }, "Close")));
 }
 
 let before = "";
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|TEXTAREA|SELECT/.test(event.target.tagName) || document.querySelector("dialog[open]")) return;
+  if (!letters() || event.ctrlKey || event.metaKey || event.altKey || /INPUT|TEXTAREA|SELECT/.test(event.target.tagName) || document.querySelector("dialog[open]")) return;
   const key = event.key;
   if (before === "g") {
     const found = NAV.find(([, , one]) => one === key);

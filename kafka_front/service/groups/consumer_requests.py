@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bridges.sliced import Sliced, at_once
+from bridges.sliced import Sliced
 
 from . import codes
 from .assignors import Targets
@@ -86,12 +86,3 @@ class ConsumerJournal(Protocol):
 
 Compute = Callable[[Callable[[], Sliced[Targets]], Callable[[int, Targets | None], None]], None]
 """Begins a computation, calls back with (now_ms, its result or None if it raised): at once or later."""
-
-
-def compute_at_once(now_ms: Callable[[], int]) -> Compute:
-    """A :data:`Compute` for who need not care how long it takes."""
-
-    def compute(begin: Callable[[], Sliced[Targets]], done: Callable[[int, Targets | None], None]) -> None:
-        done(now_ms(), at_once(begin()))
-
-    return compute

@@ -12,6 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from bridges.catalog.group_view import GroupMemberView
 from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node
 from tests.bridges.console.page import Page
@@ -193,6 +194,105 @@ async def test_positions_are_set_after_their_preview(page: Page) -> None:
     await asyncio.to_thread(act)
     found = [page.node.progress.committed(("consumers", "readers"), "words", number) for number in (0, 1)]
     assert [one and one.offset for one in found] == [5, 5]
+
+
+async def test_positions_are_refused_while_a_member_runs(page: Page) -> None:
+    await filled(page.node)
+    page.directory.put("readers", GroupMemberView("m", None, "c", "/1", (("words", 0),)))
+
+    def act() -> None:
+        keys = Keyboard(page)
+        page.open("group/readers")
+        page.shows("Positions", "words")
+        keys.use("Set positions…")
+        keys.in_dialog()
+        keys.use("Preview")
+        page.shows("has a member")
+        keys.to("Cancel")  # and never to what would set them
+        keys.press(Keys.ENTER)
+        keys.dialog_is_gone()
+        keys.back_on("Set positions…")
+
+    await asyncio.to_thread(act)
+    found = page.node.progress.committed(("consumers", "readers"), "words", 0)
+    assert found is not None
+    assert found.offset == 2
+
+
+async def test_records_are_followed_chosen_and_replayed(page: Page) -> None:
+    await filled(page.node)
+    await page.node.catalog.create_topic("to", 1)
+
+    def follow() -> None:
+        keys = Keyboard(page)
+        page.open("topic/words/records")
+        page.shows("10 records, the newest first")
+        keys.use("Follow live", key=Keys.SPACE)
+        page.shows("following")
+        keys.back_on("Stop")
+
+    def replay() -> None:
+        keys = Keyboard(page)
+        page.shows("the last record", "news")
+        keys.back_on("Stop")
+        keys.press(Keys.SPACE)
+        keys.back_on("Follow live")
+        keys.use("Show")
+        page.shows("11 records, the newest first")
+        for place in ("0:4", "1:2"):
+            keys.to(f"choose {place}")
+            keys.press(Keys.SPACE)
+            keys.back_on(f"choose {place}")
+        keys.to("Replay into another topic…", back=True)
+        keys.press(Keys.ENTER)
+        keys.in_dialog()
+        page.shows("2 records, as chosen")
+        keys.to("Topic")
+        keys.press("to")
+        keys.use("Replay")
+        page.shows("2 records stored in to")
+        keys.back_on("Replay into another topic…")
+
+    await asyncio.to_thread(follow)
+    await append(page.node, "words", 0, 2_000, b"news")
+    await asyncio.to_thread(replay)
+    log = page.node.logs.get("to", 0)
+    assert log is not None
+    assert log.high_watermark == 2
+
+
+async def test_keys_of_one_letter_are_switched_off(page: Page) -> None:
+    def act() -> None:
+        keys = Keyboard(page)
+        page.open("")
+        page.shows("Protocols")
+        theme = page.driver.execute_script("return document.documentElement.dataset.theme")
+
+        def is_other() -> bool:
+            return bool(page.driver.execute_script("return document.documentElement.dataset.theme") != theme)
+
+        keys.press("d")
+        page.until(is_other)
+        keys.press("d")
+        page.until(lambda: not is_other())
+        keys.press("?")
+        keys.in_dialog()
+        keys.to("These keys do something")
+        keys.press(Keys.SPACE, Keys.ESCAPE)
+        keys.dialog_is_gone()
+        keys.press("d", "?", "g", "t")
+        assert not is_other()
+        assert not page.driver.find_elements(By.CSS_SELECTOR, "dialog[open]")
+        assert page.driver.find_element(By.TAG_NAME, "h1").text == "Overview"
+        keys.use("Keys")  # the button is still there
+        keys.in_dialog()
+        keys.to("These keys do something")
+        keys.press(Keys.SPACE, Keys.ESCAPE)
+        keys.dialog_is_gone()
+        keys.press("d")
+        page.until(is_other)
+
+    await asyncio.to_thread(act)
 
 
 async def test_a_rule_is_made_and_removed(page: Page) -> None:
