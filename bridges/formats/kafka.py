@@ -482,7 +482,7 @@ class Outline(NamedTuple):
 
     offset: int
     timestamp: int
-    key: Buffer | None
+    key: bytes | None
     has_value: bool
     raw: Buffer
 
@@ -553,7 +553,7 @@ def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) ->
                 position, end, wanted, begin = position - begin, end - begin, wanted - begin, 0
                 if wanted > len(data):
                     raise BatchInvalid("a record is longer than its batch")
-            key: Buffer | None = None
+            key: bytes | None = None
             if size >= 0:
                 part = data[position : position + size]
                 key = bytes(part) if size <= STEP else (yield from copied(part))

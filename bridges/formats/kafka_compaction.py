@@ -51,7 +51,7 @@ def horizon_of(header: Header) -> int:
     return header.base_timestamp if header.attributes & DELETE_HORIZON else NO_HORIZON
 
 
-def keys(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Generator[tuple[int, Buffer | None] | None, None, None]:
+def keys(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Generator[tuple[int, bytes | None] | None, None, None]:
     """(offset, key) of every record of a batch; None now and then, for sliced work. Raises BatchInvalid."""
     for number, one in enumerate(outlines(batch, limit)):
         if one is None or number % _RECORDS_AT_ONCE == 0:
