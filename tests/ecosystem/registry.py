@@ -40,7 +40,7 @@ def _program() -> Path:
 class Registry(Application):
     """A process of it, at a port that it keeps."""
 
-    started = "Listening on"
+    started = "KafkaSQL storage bootstrapped"
 
     def __init__(self, directory: Path, server: str) -> None:
         super().__init__(directory, server)
