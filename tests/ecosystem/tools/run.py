@@ -25,7 +25,7 @@ NOISE = (
     (re.compile(r'"/[^"]+"'), "DIRECTORY"),
     (re.compile(r"(?<![\w+/-])[\w+/-]{22}(?![\w+/-])"), "ID"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,:0-9]*(?:Z|[+-]\d\d:?\d\d)?"), "TIME"),
-    (re.compile(r"\b1[6-9]\d{11}\b"), "MS"),
+    (re.compile(r"(?<![\w.])1[6-9]\d{11}\b"), "MS"),
 )
 """What differs between any two servers, or any two runs."""
 ERROR = re.compile(r"^(?:.*\bError\b[^:]*:|Could not|[\w.]+Exception:).*")
