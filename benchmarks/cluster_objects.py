@@ -218,7 +218,7 @@ def _said(rows: Sequence[Row], size: int, p50: float, p99: float) -> list[str]:
         rate = there["produce_mb_per_s"] / disk["produce_mb_per_s"]
         cpu = there["produce_broker_cpu_per_gb"] / disk["produce_broker_cpu_per_gb"]
         told.append(
-            f"{workload}: with objects {rate:.2f} times what the disk takes, beside the store's own process, at {cpu:.2f} "
-            f"times the nodes' CPU a GB: {1 / cpu:.2f} times as much for the same CPU."
+            f"{workload}: with objects {rate:.2f} times what the disk takes, beside the store's own process, at "
+            f"{cpu:.2f} times the nodes' CPU a GB: {1 / cpu:.2f} times as much for the same CPU."
         )
     return told
