@@ -9,15 +9,26 @@ turn of the loop is counted in bytes (:mod:`sbp_back.transport.turn`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from heapq import merge
 from itertools import islice
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from sbp_back.cycle import cycle_of
 
 T = TypeVar("T")
+D = TypeVar("D")
 N = TypeVar("N", bound=Hashable)
 S = TypeVar("S", str, tuple[str, str], tuple[str, int], tuple[float, str, str], tuple[int, tuple[str, str]])
 
@@ -43,6 +54,47 @@ class Parts(Generic[N, T]):
     def of(self, key: N) -> dict[N, T]:
         """The one in which ``key`` is, or comes."""
         return self.all[hash(key) % _PARTS]
+
+
+class Many(MutableMapping[N, T]):
+    """A mapping of very many. No step of it is long, neither as it grows nor as somebody goes through it, and it may
+    change meanwhile: what comes or goes then is met or not."""
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: Parts[N, T] = Parts()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: N) -> T:
+        return self._parts.of(key)[key]
+
+    def __setitem__(self, key: N, value: T) -> None:
+        part = self._parts.of(key)
+        self._count -= len(part)
+        part[key] = value
+        self._count += len(part)
+
+    def __delitem__(self, key: N) -> None:
+        del self._parts.of(key)[key]
+        self._count -= 1
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._parts.all[hash(key) % _PARTS]
+
+    def __iter__(self) -> Iterator[N]:
+        for part in self._parts.all:
+            yield from list(part)
+
+    @overload
+    def get(self, key: N, default: None = None, /) -> T | None: ...
+    @overload
+    def get(self, key: N, default: T | D, /) -> T | D: ...
+    def get(self, key: N, default: Any = None, /) -> Any:
+        return self._parts.of(key).get(key, default)
 
 
 class Turns:

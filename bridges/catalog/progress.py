@@ -27,7 +27,7 @@ from bridges.catalog.group_view import CONSUMERS, GroupName, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Connection, Database, upsert
 from bridges.errors import LogError
-from bridges.turns import in_turns
+from bridges.turns import Many, in_turns
 
 
 class GroupHeld(LogError):
@@ -54,7 +54,8 @@ class Committed:
 Holding = Callable[[Connection], None]
 """Called first in a transaction that changes something of a group; it raises where this node may not."""
 
-_Positions = dict[GroupName, dict[Place, Committed]]
+_Group = tuple[GroupName, dict[Place, Committed]]
+_Positions = Many[GroupName, dict[Place, Committed]]
 _EMPTY: Mapping[Place, Committed] = MappingProxyType({})
 _NOBODY: frozenset[str] = frozenset()
 _SAVE = upsert("groups", "space grp front", "state")
@@ -68,7 +69,7 @@ class Progress:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._groups: _Positions = {}
+        self._groups: _Positions = Many()
         self._holders: dict[GroupName, set[str]] = {}
         self._pending = PendingPositions()
         # Groups that have nothing but pending positions.
@@ -86,8 +87,8 @@ class Progress:
         for front, space, group in held:
             self._holders.setdefault((space, group), set()).add(front)
         self._readers = {}
-        for name, positions in self._groups.items():
-            for topic, _ in positions:
+        for name in self._groups:
+            for topic, _ in self._groups[name]:
                 self._count(topic, name, 1)
 
     async def reload(self, wanted: Callable[[GroupName], bool]) -> None:
@@ -96,22 +97,22 @@ class Progress:
 
         def read(
             connection: Connection,
-        ) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
+        ) -> tuple[list[_Group], list[tuple[str, str, str]], list[Pending]]:
             groups, holders, pending = _read(connection)
             return (
-                {name: positions for name, positions in groups.items() if wanted(name)},
+                [(name, positions) for name, positions in groups.items() if wanted(name)],
                 [row for row in holders if wanted((row[1], row[2]))],
                 [row for row in pending if wanted((row[2], row[3]))],
             )
 
-        def take(found: tuple[_Positions, list[tuple[str, str, str]], list[Pending]]) -> None:
+        def take(found: tuple[list[_Group], list[tuple[str, str, str]], list[Pending]]) -> None:
             groups, holders, pending = found
             for name in [name for name in self._groups if wanted(name)]:
                 self._forget(name, list(self._groups[name]))
             for name in [name for name in self._holders if wanted(name)]:
                 del self._holders[name]
             self._ended([row for row in self._pending.all() if wanted((row[2], row[3]))])
-            for name, positions in groups.items():
+            for name, positions in groups:
                 self._store(name, [(*place, committed) for place, committed in positions.items()])
             for front, space, group in holders:
                 self._holders.setdefault((space, group), set()).add(front)
@@ -140,9 +141,9 @@ class Progress:
         """Whether a group has committed positions."""
         return name in self._groups
 
-    def names(self) -> list[GroupName]:
-        """Groups that have committed positions."""
-        return list(self._groups)
+    def names(self) -> Iterator[GroupName]:
+        """Groups that have committed positions; they may come and go while they are gone through."""
+        return iter(self._groups)
 
     @property
     def group_count(self) -> int:
@@ -279,9 +280,9 @@ class FrontProgress:
         """Return when everything that was asked of the database until now is decided. Raises an error of it."""
         await self._db.run(lambda connection: None)
 
-    def groups(self) -> list[str]:
-        """Groups that have committed positions."""
-        return [group for space, group in self._all._groups if space == self.space]
+    def groups(self) -> Iterator[str]:
+        """Groups that have committed positions; see :meth:`Progress.names`."""
+        return (group for space, group in self._all._groups if space == self.space)
 
     def of_group(self, group: str) -> Mapping[Place, Committed]:
         """All positions of a group (a live view; empty for an unknown group)."""
@@ -524,7 +525,7 @@ def _position(connection: Connection, name: GroupName, place: Place) -> Committe
 
 def _read(connection: Connection) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
     """All positions, who holds groups, and what is pending."""
-    groups: _Positions = {}
+    groups: _Positions = Many()
     for space, group, topic, partition, *rest in connection.execute(
         "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
         "FROM positions"

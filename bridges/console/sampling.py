@@ -159,7 +159,7 @@ class Recorder:
                 if begun:
                     return
                 begun = True
-                self._waiting = iter(progress.names())
+                self._waiting = progress.names()
                 await self._forget_gone()
                 continue
             # A list of places: more may come while others have their turn.

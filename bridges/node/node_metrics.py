@@ -315,9 +315,10 @@ def _lag_family() -> GaugeMetricFamily:
 
 def _lag(node: Scraped) -> Iterator[Metric]:
     groups: list[tuple[int, GroupName]] = []
-    for names in slices(node.progress.names()):
-        groups.extend((len(node.progress.of_group(name)), name) for name in names)
-        yield _lag_family()
+    for number, name in enumerate(node.progress.names(), 1):
+        groups.append((len(node.progress.of_group(name)), name))
+        if not number % SLICE:
+            yield _lag_family()
     room = node.limits.group_lag_series
     omitted = 0
     # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.console.errors import RequestError
+from bridges.turns import in_order, portions
 
 if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore
@@ -31,8 +32,10 @@ def register(app: web.Application, core: PipelineCore) -> None:
         """
         progress = core.node.progress
         after, told = request.query.get("after", ""), _count(request.query.get("told", ""))
-        # The names are a list of their own: sorting them in a thread meets no change.
-        names = await asyncio.to_thread(sorted, progress.groups())
+        known: list[str] = []
+        async for portion in portions(progress.groups()):
+            known += portion
+        names = [name async for name in in_order(known)]
         first = bisect_right(names, after)
         if told and first and names[first - 1] == after:
             first -= 1

@@ -171,7 +171,7 @@ async def test_groups(lab: Lab) -> None:
         assert denied(admin.describe_consumer_groups([SHUT])[SHUT]) == GROUP_DENIED
 
     await asyncio.to_thread(administer)
-    assert not lab.node.progress.names()
+    assert not [*lab.node.progress.names()]
 
 
 async def test_producer_ids_quotas_and_credentials(lab: Lab) -> None:

@@ -133,7 +133,7 @@ class GroupAdmin:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         response = ListGroupsResponse()
-        async for group_id in in_turns(self._service.group_ids()):
+        async for group_id in self._service.group_ids():
             if not self._service.access.group(ctx, Operation.DESCRIBE, group_id):
                 continue
             group = self._service.summary(group_id)

@@ -8,7 +8,7 @@ rules and the order in which errors are decided are those of KIP-848 as Apache K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -100,7 +100,7 @@ class ConsumerCoordinator:
         """Of the topics that each group reads, all groups together."""
 
     @property
-    def groups(self) -> dict[str, ConsumerGroup]:
+    def groups(self) -> MutableMapping[str, ConsumerGroup]:
         return self._directory.consumer
 
     # --- time ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ Kafka broker shows (reference/kafka.md, section 3, rules 50-57; KIP-62, KIP-134,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from enum import Enum
 from functools import partial
 
@@ -59,7 +59,7 @@ class Coordinator:
         self._answers = Answers(self._barrier)
 
     @property
-    def groups(self) -> dict[str, Group]:
+    def groups(self) -> MutableMapping[str, Group]:
         """The classic groups by name."""
         return self._directory.classic
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bridges.turns import Many
+
 from .consumer_group import ConsumerGroup
 from .group import Group
 
@@ -23,9 +25,9 @@ class Directory:
     __slots__ = ("classic", "consumer", "share")
 
     def __init__(self) -> None:
-        self.classic: dict[str, Group] = {}
-        self.consumer: dict[str, ConsumerGroup] = {}
-        self.share: dict[str, ShareGroup] = {}
+        self.classic: Many[str, Group] = Many()
+        self.consumer: Many[str, ConsumerGroup] = Many()
+        self.share: Many[str, ShareGroup] = Many()
 
     def __len__(self) -> int:
         return len(self.classic) + len(self.consumer) + len(self.share)

@@ -6,7 +6,8 @@ What each request means: reference/kafka.md, section 3, rules 49-61.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 import structlog
@@ -17,6 +18,7 @@ from bridges.catalog.group_view import GroupSummary, Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError
 from bridges.sliced import SlicedWorks
+from bridges.turns import in_order, portions
 from kafka_front.service.access import Access
 
 from . import codes
@@ -46,7 +48,7 @@ class Positions(GroupStore, Protocol):
 
     def committed(self, group: str, topic: str, partition: int) -> Committed | None: ...
 
-    def groups(self) -> list[str]: ...
+    def groups(self) -> Iterable[str]: ...
 
     def of_group(self, group: str) -> Mapping[Place, Committed]: ...
 
@@ -136,10 +138,16 @@ class GroupService:
             group = self.coordinator.adopt(self.runtime.now_ms(), group_id)
         return group
 
-    def group_ids(self) -> list[str]:
+    async def group_ids(self) -> AsyncIterator[str]:
         """Names of all groups, in order."""
-        names = {*self.directory, *self.progress.groups()}
-        return sorted(names if self.owned is None else filter(self.owned.owns, names))
+        names: list[str] = []
+        async for some in portions(chain(self.directory, self.progress.groups())):
+            names += some if self.owned is None else filter(self.owned.owns, some)
+        last = None
+        async for name in in_order(names):
+            if name != last:
+                yield name
+            last = name
 
     async def forget(self, group_id: str) -> int:
         """Delete an empty group and all it has committed; returns the error code (rule 60).
@@ -184,12 +192,8 @@ class GroupService:
             return False
         return self._delete_group(group_id) == codes.NONE
 
-    def summaries(self) -> list[GroupSummary]:
-        """All groups as ListGroups shows them, by name: also those that only have committed positions."""
-        return [self.summary(group_id) for group_id in self.group_ids()]
-
     def summary(self, group_id: str) -> GroupSummary:
-        """One line of :meth:`summaries`."""
+        """A group as ListGroups shows it; it may have committed positions only."""
         return summary_of(group_id, self.directory.share.get(group_id) or self.directory.get(group_id))
 
     # --- expiry --------------------------------------------------------------------------------------------------
@@ -200,7 +204,7 @@ class GroupService:
         Returns how many positions went. Raises LogError if that cannot be stored.
         """
         expired = 0
-        for group_id in self.group_ids():
+        async for group_id in self.group_ids():
             if self.owned is not None and not self.owned.owns(group_id):
                 continue  # what is known of it here may be old
             try:

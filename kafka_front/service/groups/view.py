@@ -47,7 +47,7 @@ class LiveGroups:
         self._name_of = name_of
 
     def summaries(self) -> Iterator[GroupSummary]:
-        for group_id in [*self._groups]:
+        for group_id in self._groups:
             group = self._groups.get(group_id)
             if group is not None and _is_joined(group):
                 yield summary_of(group_id, group)
