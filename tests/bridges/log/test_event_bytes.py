@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.formats import FormatId
+from bridges.formats import FORMATS, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import encode, marker
 from bridges.formats.ledger_note import encode_note
+from bridges.formats.plain import PlainSource
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.byte_column import BytePlace
@@ -67,6 +68,31 @@ def test_parts_of_a_batch_make_up_the_whole(sizes: list[int], kafka: bool, data:
     begins = [7 + sum(8 + size for size in sizes[:number]) for number in range(len(sizes))]
     assert found.position == max(begin for begin in begins if begin <= 7 + position)
     assert begins[found.offset - 100] == found.position
+
+
+@pytest.mark.parametrize("odd", [None, 0, 700, 1199], ids=str)
+@pytest.mark.parametrize("number", [FormatId.KAFKA, FormatId.YDB], ids=lambda one: one.name)
+def test_the_short_way_counts_what_the_long_one_does(number: FormatId, odd: int | None) -> None:
+    """Of more records than one step looks at, all plain, or one with a header."""
+    sizes = [number % 7 for number in range(1200)]
+    builder = FORMATS[int(number)].builder(100, 100 + len(sizes))
+    for place, size in enumerate(sizes):
+        headers = [("name", b"value")] if place == odd else []
+        builder.add(Record(None, bytes(size) if size else None, headers, 5, 100 + place))
+    batch = StoredBatch(100, 100 + len(sizes), int(number), bytes(run(builder.finish_in_slices())))
+    source = FORMATS[int(number)]
+    assert isinstance(source, PlainSource)
+    begins = [0]
+    for record in source.records(batch, DEFAULT_LIMIT):
+        if record is not None:
+            begins.append(begins[-1] + 8 + len(record.value or b""))
+    assert of(batch, 100, 100 + len(sizes)) == begins[-1]
+    for cut in (101, 599, 600, 601, 800, 1299):
+        assert of(batch, 100, cut) == begins[cut - 100]
+        assert of(batch, cut, 5000) == begins[-1] - begins[cut - 100]
+        for past in (0, 7):
+            found = run(record_at(batch, 50, 50 + begins[cut - 100] + past, DEFAULT_LIMIT))
+            assert found == BytePlace(cut, 50 + begins[cut - 100])
 
 
 @pytest.mark.parametrize("takes", [0, 5, 100])
