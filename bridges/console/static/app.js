@@ -116,7 +116,7 @@ function keep(on) { try { localStorage.setItem("letters", on ? "on" : "off"); } 
 function help() {
   const keys = [["/", "search"], ...NAV.map(([, name, key]) => [`g ${key}`, name]), ["d", "dark or light"], ["r", "ask again"], ["?", "this"]];
   const close = dialog("Keys", h("dl", {}, keys.flatMap(([key, what]) => [h("dt", {}, key.split(" ").flatMap((one) => [h("kbd", {}, one), " "])), h("dd", {}, what)])),
-    h("label", { class: "line" }, h("input", { type: "checkbox", checked: letters(), onchange: (event) => keep(event.target.checked) }), " These keys do something"),
+    h("label", { class: "line" }, h("input", { type: "checkbox", checked: letters(), onchange: (event) => keep(event.target.checked) }), " Use these keys"),
     h("div", { class: "bar end" }, h("a", { href: "/api/openapi.json" }, "JSON interface (OpenAPI)"), h("button", { type: "button", class: "plain", onclick: () => close() }, "Close")));
 }
 

@@ -277,7 +277,7 @@ async def test_keys_of_one_letter_are_switched_off(page: Page) -> None:
         page.until(lambda: not is_other())
         keys.press("?")
         keys.in_dialog()
-        keys.to("These keys do something")
+        keys.to("Use these keys")
         keys.press(Keys.SPACE, Keys.ESCAPE)
         keys.dialog_is_gone()
         keys.press("d", "?", "g", "t")
@@ -286,7 +286,7 @@ async def test_keys_of_one_letter_are_switched_off(page: Page) -> None:
         assert page.driver.find_element(By.TAG_NAME, "h1").text == "Overview"
         keys.use("Keys")  # the button is still there
         keys.in_dialog()
-        keys.to("These keys do something")
+        keys.to("Use these keys")
         keys.press(Keys.SPACE, Keys.ESCAPE)
         keys.dialog_is_gone()
         keys.press("d")
