@@ -70,7 +70,7 @@ class Progress:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._groups: _Positions = Many()
-        self._holders: dict[GroupName, set[str]] = {}
+        self._holders: Many[GroupName, set[str]] = Many()
         self._pending = PendingPositions()
         # Groups that have nothing but pending positions.
         self._only_pending: set[GroupName] = set()
@@ -83,7 +83,7 @@ class Progress:
         self._groups, held, pending = await self._db.run(_read)
         self._pending.load(pending)
         self._only_pending = {row[2:4] for row in pending} - self._groups.keys()
-        self._holders = {}
+        self._holders = Many()
         for front, space, group in held:
             self._holders.setdefault((space, group), set()).add(front)
         self._readers = {}
@@ -92,8 +92,13 @@ class Progress:
                 self._count(topic, name, 1)
 
     async def reload(self, wanted: Callable[[GroupName], bool]) -> None:
-        """Know of the groups that are ``wanted`` (asked in the database's thread) what the database does: another node
-        may have acted for them. Raises an error of the database."""
+        """Know of the groups that are ``wanted`` (asked in the database's thread, too) what the database does: another
+        node may have acted for them. Raises an error of the database."""
+
+        # Looked for before: what is done with what was read must be done in one step. What comes meanwhile is known as
+        # the database has it.
+        known = [name async for name in in_turns(self._groups) if wanted(name)]
+        held = [name async for name in in_turns(self._holders) if wanted(name)]
 
         def read(
             connection: Connection,
@@ -107,10 +112,10 @@ class Progress:
 
         def take(found: tuple[list[_Group], list[tuple[str, str, str]], list[Pending]]) -> None:
             groups, holders, pending = found
-            for name in [name for name in self._groups if wanted(name)]:
-                self._forget(name, list(self._groups[name]))
-            for name in [name for name in self._holders if wanted(name)]:
-                del self._holders[name]
+            for name in known:
+                self._forget(name, list(self._groups.get(name, ())))
+            for name in held:
+                self._holders.pop(name, None)
             self._ended([row for row in self._pending.all() if wanted((row[2], row[3]))])
             for name, positions in groups:
                 self._store(name, [(*place, committed) for place, committed in positions.items()])

@@ -65,7 +65,7 @@ class OwnedGroups(OwnedKeys):
         await self._runtime.load(lambda group_id: wanted(group_id) and self._owners.is_mine(self.slot(group_id)))
 
     async def give_up(self, slots: Collection[int], in_order: bool) -> None:
-        async for group_id in in_turns([*self._runtime.directory]):
+        async for group_id in in_turns(self._runtime.directory):
             if self.slot(group_id) in slots:
                 self._runtime.let_go(group_id)
         if in_order:
