@@ -95,6 +95,16 @@ def make(controller: ControllerClient, name: str, segments: int = SEGMENTS) -> N
     assert controller.createStream(streamInfo=stream(SCOPE, name), scalingPolicy=policy).status == 0
 
 
+def segment_at(controller: ControllerClient, name: str, address: str) -> tuple[str, int]:
+    """A new stream, and the id of a segment of it that is at this store: of a stream's few perhaps none is."""
+    for attempt in range(50):
+        make(controller, f"{name}-{attempt}")
+        for number, at in owners(controller, f"{name}-{attempt}").items():
+            if at == address:
+                return f"{name}-{attempt}", number
+    raise AssertionError(f"no segment of 50 streams is at {address}")
+
+
 def stores(nodes: list[NodeProcess]) -> set[str]:
     return {node.addresses["pravega-segmentstore"] for node in nodes}
 
@@ -295,11 +305,9 @@ def test_who_waits_for_a_segment_that_moves_is_led_on(
     nodes: list[NodeProcess], controllers: list[ControllerClient]
 ) -> None:
     one = controllers[0]
-    make(one, "moves")
-    before = owners(one, "moves")
     gone = nodes[2].addresses["pravega-segmentstore"]
-    number = next(number for number, address in before.items() if address == gone)
-    name = str(SegmentName(SCOPE, "moves", number, 0))
+    stream_name, number = segment_at(one, "moves", gone)
+    name = str(SegmentName(SCOPE, stream_name, number, 0))
     with RawClient(gone) as client:
         writer = uuid4().bytes
         client.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup)
@@ -309,7 +317,7 @@ def test_who_waits_for_a_segment_that_moves_is_led_on(
         commanded(nodes[0], "drain", "3")
         moved = client.receive(wire.WrongHost)
         print(f"led on after {time.monotonic() - began:.2f} s")
-        assert moved == wire.WrongHost(7, name, place(one, "moves", number))
+        assert moved == wire.WrongHost(7, name, place(one, stream_name, number))
         # The writer finds out with its next append, and goes on at the other node with the numbers that it had.
         refused = client.ask(wire.AppendBlockEnd(writer, 9, event(b"2"), 1, 2, 1), wire.WrongHost)
         assert refused.correct_host == moved.correct_host
@@ -331,10 +339,9 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
 ) -> None:
     one = controllers[0]
     until(lambda: is_shared(nodes))
-    make(one, "asleep")
     gone = nodes[2].addresses["pravega-segmentstore"]
-    number = next(number for number, address in owners(one, "asleep").items() if address == gone)
-    name = str(SegmentName(SCOPE, "asleep", number, 0))
+    stream_name, number = segment_at(one, "asleep", gone)
+    name = str(SegmentName(SCOPE, stream_name, number, 0))
     process, writer = nodes[2].process, uuid4().bytes
     assert process is not None
     with RawClient(gone, PATIENCE) as client:
@@ -342,8 +349,8 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
         client.ask(wire.AppendBlockEnd(writer, 9, event(b"1"), 1, 1, 1), wire.DataAppended)
         process.send_signal(signal.SIGSTOP)
         client.send(wire.AppendBlockEnd(writer, 9, event(b"2"), 1, 2, 1))
-        until(lambda: place(one, "asleep", number) != gone)
-        address = place(one, "asleep", number)
+        until(lambda: place(one, stream_name, number) != gone)
+        address = place(one, stream_name, number)
         with RawClient(address) as other:
             assert other.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup).last_event_number == 1
             other.ask(wire.AppendBlockEnd(writer, 9, event(b"3"), 1, 2, 1), wire.DataAppended)
