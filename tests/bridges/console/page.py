@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
@@ -65,8 +66,9 @@ class Page:
         return self.find(f"{label}/*[self::input|self::textarea|self::select]")
 
     def keys(self, *keys: str) -> None:
+        # To whatever has the keyboard: an element that is asked for may be another one by then.
         for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
+            ActionChains(self.driver).send_keys(key).perform()
 
 
 async def crowd(node: Node) -> None:

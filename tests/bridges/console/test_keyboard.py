@@ -58,7 +58,7 @@ class Keyboard:
         self.page = page
 
     def press(self, *keys: str) -> None:
-        ActionChains(self.page.driver).send_keys(*keys).perform()
+        self.page.keys(*keys)
 
     def here(self) -> dict[str, Any]:
         found: dict[str, Any] = self.page.driver.execute_script(HERE)
