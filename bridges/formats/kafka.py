@@ -490,7 +490,7 @@ class Outline(NamedTuple):
 def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) -> Iterator[Outline | None]:
     """Every record, like :func:`slices`, but what its value and headers are is neither looked at nor checked.
 
-    ``raw`` parts may lie in what is reused as this goes on: use one before the next.
+    A ``raw`` part keeps what it lies in alive: the batch, or a piece of what was decompressed. Raises BatchInvalid.
     """
     header, body = _open(batch, limit)
     base_offset, base_timestamp, last = header.base_offset, header.base_timestamp, header.last_offset_delta
