@@ -155,6 +155,14 @@ async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
         await turns.rest()
 
 
+async def collected(items: Iterable[T], wanted: Callable[[T], bool] | None = None) -> list[T]:
+    """Those of ``items`` that are ``wanted``."""
+    found: list[T] = []
+    async for some in portions(items):
+        found += some if wanted is None else filter(wanted, some)
+    return found
+
+
 async def let_go(*held: list[Any] | dict[Any, Any] | set[Any]) -> None:
     """Empty what nobody needs any more: to free very many objects takes its time, too."""
     turns = Turns()

@@ -27,7 +27,7 @@ from bridges.catalog.group_view import CONSUMERS, GroupName, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Connection, Database, upsert
 from bridges.errors import LogError
-from bridges.turns import Many, in_turns
+from bridges.turns import Many, collected, in_turns
 
 
 class GroupHeld(LogError):
@@ -97,8 +97,8 @@ class Progress:
 
         # Looked for before: what is done with what was read must be done in one step. What comes meanwhile is known as
         # the database has it.
-        known = [name async for name in in_turns(self._groups) if wanted(name)]
-        held = [name async for name in in_turns(self._holders) if wanted(name)]
+        known = await collected(self._groups, wanted)
+        held = await collected(self._holders, wanted)
 
         def read(
             connection: Connection,

@@ -507,7 +507,8 @@ def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) ->
                 data = body.data
                 position = 0
             begin = position
-            # Numbers of one or two bytes, nearly always, are read in place.
+            # Numbers of one or two bytes, nearly always, are read in place, as in heads(): that took 1.7 times as long
+            # with a function for both, and it looks at what is produced.
             byte = data[position]
             if byte < 0x80:
                 length = (byte >> 1) ^ -(byte & 1)

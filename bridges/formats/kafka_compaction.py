@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Generator
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from typing import NamedTuple, TypeVar
 
 from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT
@@ -23,12 +23,16 @@ from bridges.formats.kafka import (
     TRANSACTIONAL,
     BatchBuilder,
     Header,
+    Outline,
+    RawRecord,
     iterate,
     outlines,
     parse_header,
     slices,
 )
 from bridges.formats.records import Buffer, Record
+
+R = TypeVar("R", Outline, RawRecord)
 
 NO_HORIZON = -1
 _RECORDS_AT_ONCE = 100
@@ -108,19 +112,27 @@ def _builder(header: Header, base_timestamp: int) -> BatchBuilder:
     )
 
 
+def _kept(records: Iterator[R | None], kept: array[int]) -> Iterator[R | None]:
+    """Those with these offsets, and None now and then."""
+    at = 0
+    for number, one in enumerate(records):
+        if one is None or number % _RECORDS_AT_ONCE == 0:
+            yield None
+        if one is not None and one.offset == kept[at]:
+            yield one
+            at += 1
+            if at == len(kept):
+                return
+
+
 def _cut(batch: Buffer, header: Header, kept: array[int], horizon: int, limit: int) -> Generator[None, None, Buffer]:
     """The records that stay as they lie there: all they are counted from stays."""
     builder = _builder(header, header.base_timestamp)
-    at = 0
-    for number, one in enumerate(outlines(batch, limit, raw=True)):
-        if one is None or number % _RECORDS_AT_ONCE == 0:
+    for one in _kept(outlines(batch, limit, raw=True), kept):
+        if one is None:
             yield None
-        if one is None or one.offset != kept[at]:
-            continue
-        builder.add_raw(one)
-        at += 1
-        if at == len(kept):
-            break
+        else:
+            builder.add_raw(one)
     return (yield from builder.finish_in_slices(header.codec, header.attributes & ~CODEC_MASK))
 
 
@@ -129,16 +141,11 @@ def _rebuilt(
 ) -> Generator[None, None, Buffer]:
     """With another horizon, which takes the place of the time that all others are counted from."""
     builder = _builder(header, horizon)
-    at = 0
-    for number, raw in enumerate(slices(batch, limit, kept[0] - header.base_offset)):
-        if raw is None or number % _RECORDS_AT_ONCE == 0:
+    for raw in _kept(slices(batch, limit, kept[0] - header.base_offset), kept):
+        if raw is None:
             yield None
-        if raw is None or raw.offset != kept[at]:
-            continue
-        builder.add(Record(raw.key, raw.value, raw.headers, raw.timestamp, raw.offset))
-        at += 1
-        if at == len(kept):
-            break
+        else:
+            builder.add(Record(raw.key, raw.value, raw.headers, raw.timestamp, raw.offset))
     attributes = header.attributes & ~CODEC_MASK | DELETE_HORIZON
     return (yield from builder.finish_in_slices(header.codec, attributes))
 

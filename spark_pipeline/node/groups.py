@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.console.errors import RequestError
-from bridges.turns import in_order, portions
+from bridges.turns import collected, in_order
 
 if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore
@@ -32,10 +32,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
         """
         progress = core.node.progress
         after, told = request.query.get("after", ""), _count(request.query.get("told", ""))
-        known: list[str] = []
-        async for portion in portions(progress.groups()):
-            known += portion
-        names = [name async for name in in_order(known)]
+        names = [name async for name in in_order(await collected(progress.groups()))]
         first = bisect_right(names, after)
         if told and first and names[first - 1] == after:
             first -= 1

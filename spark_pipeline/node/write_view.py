@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
 from bridges.errors import NotOwner
-from bridges.turns import portions
+from bridges.turns import collected
 from spark_pipeline.node.write_messages import ABORT, AbortAttempt, Aborted, query_slot
 from spark_pipeline.node.write_tables import AttemptRow, AttemptState, read_attempts
 
@@ -55,12 +55,10 @@ class LiveAttempts:
         if self._node.owners is None:
             return []
         writes = self._writes()
-        found: list[TransactionView] = []
-        async for some in portions(await self._node.db.run(_stored)):
-            found += (
-                one for one in some if writes is None or writes.attempts.of_key((one.producer_id, one.epoch)) is None
-            )
-        return found
+        return await collected(
+            await self._node.db.run(_stored),
+            lambda one: writes is None or writes.attempts.of_key((one.producer_id, one.epoch)) is None,
+        )
 
     async def find(self, transactional_id: str) -> TransactionView | None:
         known = self.view(transactional_id)

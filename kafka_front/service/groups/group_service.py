@@ -18,7 +18,7 @@ from bridges.catalog.group_view import GroupSummary, Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError
 from bridges.sliced import SlicedWorks
-from bridges.turns import in_order, portions
+from bridges.turns import collected, in_order
 from kafka_front.service.access import Access
 
 from . import codes
@@ -140,9 +140,8 @@ class GroupService:
 
     async def group_ids(self) -> AsyncIterator[str]:
         """Names of all groups, in order."""
-        names: list[str] = []
-        async for some in portions(chain(self.directory, self.progress.groups())):
-            names += some if self.owned is None else filter(self.owned.owns, some)
+        wanted = None if self.owned is None else self.owned.owns
+        names = await collected(chain(self.directory, self.progress.groups()), wanted)
         last = None
         async for name in in_order(names):
             if name != last:
