@@ -174,8 +174,9 @@ class Translator:
             self._keep(key, task.result())
 
     def _keep(self, key: _Key, translated: Buffer) -> Buffer:
+        # A translation that ended in the turn before may already be there.
+        self._bytes += len(translated) - len(self._cache.get(key, b""))
         self._cache[key] = translated
-        self._bytes += len(translated)
         while self._bytes > self.max_bytes:
             _, dropped = self._cache.popitem(last=False)
             self._bytes -= len(dropped)

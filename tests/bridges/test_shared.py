@@ -111,3 +111,19 @@ async def test_a_work_that_is_given_up_ends_those_that_wait() -> None:
     await asyncio.wait(tasks)
     assert all(task.cancelled() for task in tasks)
     assert works.ended == [("one", None)]
+
+
+async def test_who_asks_in_the_turn_in_which_a_work_ends_suspends_until_a_new_one_has() -> None:
+    works = Works()
+    (first,) = await begun(works, 1)
+    (task,) = works.shared.tasks
+    works.may_end.set()
+    while not task.done():
+        await asyncio.sleep(0)  # the task ends in this turn, before this goes on: its callbacks have not run
+    assert works.ended == []
+    turned = asyncio.Event()
+    asyncio.get_running_loop().call_soon(turned.set)
+    assert await works.shared.wait("one", works.work) == 2
+    assert turned.is_set()
+    assert await first == 1
+    assert (works.ended, works.shared.tasks) == ([("one", None), ("one", None)], [])

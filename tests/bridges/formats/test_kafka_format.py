@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import struct
@@ -18,6 +19,7 @@ from bridges.formats.compression import Compression, compress, decompress
 from bridges.formats.kafka import check_batch, encode, iterate, parse_header, set_log_append_time, stamp
 from bridges.formats.records import Record, StoredBatch
 from bridges.sliced import at_once
+from bridges.formats.records import Buffer, Record, StoredBatch
 
 CODECS = list(Compression)
 
@@ -178,6 +180,20 @@ def test_the_translator_forgets_what_exceeds_its_budget() -> None:
     first = translator.payload(1, StoredBatch(0, 1, 0, b"a" * 100), FormatId.KAFKA)
     translator.payload(1, StoredBatch(1, 2, 0, b"b" * 100), FormatId.KAFKA)
     assert translator.payload(1, StoredBatch(0, 1, 0, b"a" * 100), FormatId.KAFKA) is not first
+
+
+async def test_a_batch_that_is_translated_twice_counts_once() -> None:
+    batch = StoredBatch(0, 1, 0, bytes(3 << 20))
+    again: list[asyncio.Task[Buffer]] = []
+
+    def held(change: int) -> None:
+        if change < 0 and not again:  # the first translation ends in this step
+            again.append(asyncio.create_task(translator.translate(1, batch, FormatId.KAFKA)))
+
+    translator = Translator(5 << 20, held=held)
+    await translator.translate(1, batch, FormatId.KAFKA)
+    second = await again[0]
+    assert translator.payload(1, batch, FormatId.KAFKA) is second
 
 
 def test_an_unknown_stored_format_is_refused() -> None:

@@ -325,6 +325,30 @@ async def test_those_who_ask_together_have_it_counted_once() -> None:
     assert world.backend.reads == reads + 1
 
 
+@pytest.mark.timeout(30)
+async def test_who_asks_for_more_in_the_turn_in_which_counting_ends_does_not_stop_the_loop() -> None:
+    world = World()
+    log = await world.boot()
+    asking: list[asyncio.Task[BytePlace]] = []
+
+    def write() -> None:
+        log.append(batch(2, size=10), world.done)
+        world.writer.acknowledge(1)
+
+    def counted(*_: object) -> None:
+        if not asking:
+            write()
+            asking.append(asyncio.create_task(log.byte_end()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        # The first count ends in the step in which it adds a batch: the second question comes before its callbacks.
+        add = ByteColumn.add
+        patch.setattr(ByteColumn, "add", lambda *given: (add(*given), counted())[0])
+        write()
+        assert await log.byte_end() == BytePlace(4, 72)
+    assert await asking[0] == BytePlace(4, 72)
+
+
 def test_an_index_without_the_column_is_what_it_was() -> None:
     plain, used = OffsetIndex(), OffsetIndex()
     for index in (plain, used):
