@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
 
 _MEMBER_TYPE_SINCE = 1
+_OWN_MEMBER_ID_SINCE = 1
+"""Clients make their member ids themselves from this version of the heartbeat on (KIP-1082): before, we do."""
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 _TOPIC = ConsumerGroupHeartbeatResponse.TopicPartitions
 _DESCRIBED_TOPIC = ConsumerGroupDescribeResponse.TopicPartitions
@@ -120,9 +123,12 @@ class ConsumerMembership:
 
 def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
     topics = request.subscribed_topic_names
+    member_id = request.member_id
+    if not member_id and request.member_epoch == 0 and ctx.version < _OWN_MEMBER_ID_SINCE:
+        member_id = str(uuid.uuid4())
     return HeartbeatRequest(
         request.group_id,
-        request.member_id,
+        member_id,
         request.member_epoch,
         request.instance_id,
         request.rack_id,

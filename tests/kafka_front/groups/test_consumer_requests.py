@@ -10,6 +10,7 @@ import pytest
 from kafka_front.service.groups import codes
 from kafka_front.wire import messages as m
 from tests.kafka_front.groups import wire_client as w
+from tests.kafka_front.groups.lab import assignment
 from tests.kafka_front.groups.test_group_requests import Place, place
 from tests.kafka_front.groups.wire_client import WireClient
 
@@ -21,10 +22,11 @@ pytestmark = pytest.mark.timeout(600)  # the first use of Kafka's broker fetches
 class Member:
     """One member on a connection of its own."""
 
-    def __init__(self, client: WireClient, group: str, **fields: Any) -> None:
+    def __init__(self, client: WireClient, group: str, version: int = 1, **fields: Any) -> None:
         self.client = client
         self.group = group
-        self.id = str(uuid.uuid4())
+        self.version = version
+        self.id = str(uuid.uuid4()) if version else ""
         self.epoch = 0
         self.fields = fields
         self.held: dict[bytes, list[int]] = {}
@@ -42,9 +44,10 @@ class Member:
             **self.fields,
             **fields,
         }
-        answer: m.ConsumerGroupHeartbeatResponse = await self.client.call(1, m.ConsumerGroupHeartbeatRequest(**given))
+        request = m.ConsumerGroupHeartbeatRequest(**given)
+        answer: m.ConsumerGroupHeartbeatResponse = await self.client.call(self.version, request)
         if not answer.error_code:
-            self.epoch = answer.member_epoch
+            self.id, self.epoch = answer.member_id, answer.member_epoch
             if answer.assignment is not None:
                 self.held = {one.topic_id: one.partitions for one in answer.assignment.topic_partitions}
         return answer
@@ -86,6 +89,20 @@ async def test_what_makes_no_sense(place: Place, fields: dict[str, Any], error: 
     assert (await member.beat(**fields)).error_code == error
 
 
+async def test_a_member_of_version_0_is_given_its_id(place: Place) -> None:
+    one = Member(await place.client(), place.group(), 0)
+    two = Member(await place.client(), one.group, 0)
+    for _ in range(10):
+        for member in (one, two):
+            answer = await member.beat()
+            assert answer.error_code == codes.NONE, answer.error_message
+    assert one.id != two.id
+    assert sorted(one.partitions + two.partitions) == [0, 1]
+    for epoch in (-1, 1):
+        assert (await one.beat(member_id="", member_epoch=epoch)).error_code == codes.INVALID_REQUEST
+    assert (await one.beat(member_epoch=-1)).member_epoch == -1
+
+
 async def test_members_are_fenced_by_epoch(place: Place) -> None:
     member = await alone(place)
     assert (await member.beat(member_epoch=member.epoch + 1)).error_code == codes.FENCED_MEMBER_EPOCH
@@ -120,6 +137,16 @@ async def test_a_static_member_is_released_first(place: Place) -> None:
     assert (await two.beat()).error_code == codes.NONE
     assert two.held == held
     assert (await one.beat()).error_code == codes.FENCED_INSTANCE_ID
+
+
+async def test_a_group_whose_assignor_gives_data_of_its_own_stays_classic(place: Place) -> None:
+    client, group = await place.client(), place.group()
+    given = await client.call(5, w.join(group))
+    joined = await client.call(5, w.join(group, given.member_id))
+    own = assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"
+    await client.call(3, w.sync(group, joined.member_id, joined.generation_id, {joined.member_id: own}))
+    assert (await Member(client, group).beat()).error_code == codes.GROUP_ID_NOT_FOUND
+    assert (await client.call(3, w.heartbeat(group, joined.member_id, 1))).error_code == codes.NONE
 
 
 async def test_positions_are_fenced(place: Place) -> None:
