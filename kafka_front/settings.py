@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from bridges.node.setting import Duration, Section, Size, setting
 
 
@@ -48,6 +50,11 @@ class KafkaGroupSettings(Section):
     )
     consumer_max_session_timeout_ms: Duration = setting(
         60_000, ge=1, description="Longest session timeout that a consumer group may be configured with."
+    )
+    consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = setting(
+        "bidirectional",
+        description="Whether a classic group becomes one of the new protocol when a member of that joins (upgrade), and"
+        " a classic one again when the last of them has left (downgrade).",
     )
     max_consumer_partitions: int = setting(
         1_000_000,

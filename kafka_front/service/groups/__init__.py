@@ -37,6 +37,7 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
         max_bytes=kafka.group.max_bytes,
         consumer_heartbeat_interval_ms=kafka.group.consumer_heartbeat_interval_ms,
         consumer_session_timeout_ms=kafka.group.consumer_session_timeout_ms,
+        consumer_migration_policy=kafka.group.consumer_migration_policy,
         max_consumer_partitions=kafka.group.max_consumer_partitions,
         offsets_retention_ms=kafka.group.offsets_retention_ms,
         offset_metadata_max_bytes=kafka.offset_metadata_max_bytes,

@@ -127,13 +127,14 @@ class ConsumerCoordinator:
 
     def heartbeat(self, now_ms: int, request: HeartbeatRequest, reply: HeartbeatCallback) -> None:
         """ConsumerGroupHeartbeat. ``reply`` is called exactly once, when what it tells is durable."""
+        was_there = request.group_id in self.groups
         try:
             self._heartbeat(now_ms, request, reply)
         except Refused as refused:
             self._answers.post(reply, HeartbeatReply(refused.error, str(refused)))
             group = self.groups.get(request.group_id)
-            if group is not None and group.members:
-                self.goes_back(now_ms, group)  # if it was made what it is for this member
+            if not was_there and group is not None and group.members:
+                self._downgrade(now_ms, group)  # it was made what it is for this member
         self._answers.deliver()
 
     def check_commit(
@@ -302,6 +303,8 @@ class ConsumerCoordinator:
             raise Refused(codes.UNRELEASED_INSTANCE_ID, f"static member {request.instance_id!r} has not left")
         else:
             try:
+                if self._settings.consumer_migration_policy not in ("bidirectional", "upgrade"):
+                    raise ValueError("kafka.group.consumer_migration_policy does not let it")
                 group = upgraded(classic, self._topics)
             except ValueError as error:
                 message = f"classic group {request.group_id!r} cannot become a consumer group: {error}"
@@ -445,8 +448,7 @@ class ConsumerCoordinator:
         """Take members out; ``then`` is called with an error code when that is durable."""
         for member in members:
             self._remove(now_ms, group, member)
-        if group.members and group.classic_count == len(group.members):
-            self._downgrade(now_ms, group, then)
+        if self.goes_back(now_ms, group, then):
             return
         if members:
             self._bump(group)
@@ -457,7 +459,7 @@ class ConsumerCoordinator:
                 group.target_epoch = group.epoch
         self._save(group, then)
 
-    def _downgrade(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None]) -> None:
+    def _downgrade(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
         """Nobody of the group speaks the new protocol any more: it goes on as a classic one."""
         for member in group.members.values():
             self._drop_timers(group, member)
@@ -548,11 +550,13 @@ class ConsumerCoordinator:
         self._timers.remove((_Timer.REJOIN, group.group_id, member.member_id))
         self.renew_session(now_ms, group, member)
 
-    def goes_back(self, now_ms: int, group: ConsumerGroup) -> bool:
-        """Make a group a classic one if nobody speaks the new protocol in it any more."""
-        if group.classic_count < len(group.members):
+    def goes_back(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> bool:
+        """Make a group a classic one if nobody speaks the new protocol in it any more, and it may."""
+        if self._settings.consumer_migration_policy not in ("bidirectional", "downgrade"):
             return False
-        self._downgrade(now_ms, group, lambda error: None)
+        if not group.members or group.classic_count < len(group.members):
+            return False
+        self._downgrade(now_ms, group, then)
         return True
 
     def make_way(self, group_id: str) -> None:

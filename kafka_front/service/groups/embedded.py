@@ -37,10 +37,18 @@ def assigned_partitions(assignment: bytes) -> dict[str, list[int]]:
     """Partitions by topic of a member's assignment; empty bytes stand for no partitions. Raises EmbeddedFormatError."""
     if not assignment:
         return {}
-    return _places(assignment, _after_version(assignment))
+    return _places(assignment, _after_version(assignment))[0]
 
 
-def _places(data: bytes, position: int) -> dict[str, list[int]]:
+def has_user_data(assignment: bytes) -> bool:
+    """Return whether an assignment carries bytes of its assignor's own. Raises EmbeddedFormatError."""
+    if not assignment:
+        return False
+    _, position = _places(assignment, _after_version(assignment))
+    return position + 4 <= len(assignment) and _INT32.unpack_from(assignment, position)[0] > 0
+
+
+def _places(data: bytes, position: int) -> tuple[dict[str, list[int]], int]:
     count, position = _length(data, position, 6)
     partitions: dict[str, list[int]] = {}
     for _ in range(count):
@@ -49,7 +57,7 @@ def _places(data: bytes, position: int) -> dict[str, list[int]]:
         end = position + 4 * indexes
         partitions.setdefault(topic, []).extend(n for (n,) in _INT32.iter_unpack(data[position:end]))
         position = end
-    return partitions
+    return partitions, position
 
 
 def subscription_version(metadata: bytes) -> int:
@@ -69,7 +77,7 @@ def owned_partitions(metadata: bytes) -> dict[str, list[int]]:
     position += 4 + max(size, 0)
     if subscription_version(metadata) < 1 or position >= len(metadata):
         return {}
-    return _places(metadata, position)
+    return _places(metadata, position)[0]
 
 
 def encode_assignment(version: int, partitions: Mapping[str, Sequence[int]]) -> bytes:

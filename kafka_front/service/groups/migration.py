@@ -1,4 +1,4 @@
-"""A group changes its kind while its members run (KIP-848, ``group.consumer.migration.policy=bidirectional``).
+"""A group changes its kind while its members run (KIP-848, ``kafka.group.consumer_migration_policy``).
 
 A classic group of consumers becomes one of the new kind when the first member of the new protocol comes, and is a
 classic one again when the last of them has gone. Nobody loses anything by either: members keep their ids, their
@@ -14,6 +14,7 @@ from .embedded import (
     EmbeddedFormatError,
     assigned_partitions,
     encode_assignment,
+    has_user_data,
     owned_partitions,
     subscribed_topics,
     subscription_version,
@@ -34,8 +35,12 @@ def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
         try:
             reads = subscribed_topics(member.protocols[name])
             assigned = _by_id(assigned_partitions(member.assignment), topics, upgrade)
+            is_custom = has_user_data(member.assignment)
         except EmbeddedFormatError as error:
             raise ValueError(f"what a member says of itself cannot be read: {error}") from error
+        if is_custom:
+            # As of Kafka Streams: the members would be given partitions without the data that they read them by.
+            raise ValueError("its assignor gives members data of its own, which would be lost")
         upgrade.add(
             ConsumerMember(
                 member.member_id,

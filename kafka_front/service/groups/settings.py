@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 
 Configured = Callable[[str, str], int | None]
 """The number that a group has of its own, by its name and the key's; None: the settings' counts (KIP-848)."""
+
+MigrationPolicy = Literal["bidirectional", "upgrade", "downgrade", "disabled"]
+"""Which way groups may change their kind: an upgrade makes a classic group one of KIP-848."""
 
 _MINUTE_MS = 60_000
 
@@ -32,6 +36,7 @@ class GroupSettings(Struct, frozen=True):
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    consumer_migration_policy: MigrationPolicy = "bidirectional"  # group.consumer.migration.policy
     # Kafka has no bound; a group costs some hundred bytes for each partition of the topics it reads.
     max_consumer_partitions: int = 1_000_000
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes

@@ -17,7 +17,7 @@ from kafka_front.service.groups.consumer_snapshot import decode_group
 from kafka_front.service.groups.embedded import assigned_partitions
 from kafka_front.service.groups.group import JoinReply, SyncReply
 from kafka_front.service.groups.requests import JoinRequest, SyncRequest
-from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.service.groups.settings import GroupSettings, MigrationPolicy
 from kafka_front.service.groups.snapshot import SnapshotError
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, SETTINGS, ConsumerLab, Reader
 from tests.kafka_front.groups.lab import Pending, assignment, subscription
@@ -471,6 +471,43 @@ def test_a_group_that_is_none_of_consumers_is_not_upgraded(lab: ConsumerLab) -> 
     mixed.sync(worker, {})
     assert lab.join("new", "t").error == codes.GROUP_ID_NOT_FOUND
     assert mixed.heartbeat(worker) == codes.NONE
+
+
+def test_a_group_whose_assignor_gives_data_of_its_own_is_not_upgraded(lab: ConsumerLab) -> None:
+    mixed = Mixed(lab, owned=False)
+    old = mixed.join()
+    streams = assignment({"t": [0, 1]})[:-4] + b"\0\0\0\1d"
+    assert mixed.sync(old, {old.member_id: streams}) == [0, 1]
+    refused = lab.join("new", "t")
+    assert (refused.error, "data of its own" in str(refused.message)) == (codes.GROUP_ID_NOT_FOUND, True)
+    assert mixed.heartbeat(old) == codes.NONE
+    assert lab.directory.classic[GROUP].members[old.member_id].assignment == streams
+
+
+@pytest.mark.parametrize("policy", ["bidirectional", "upgrade", "downgrade", "disabled"])
+def test_groups_change_their_kind_as_the_policy_lets_them(lab: ConsumerLab, policy: MigrationPolicy) -> None:
+    mixed = Mixed(lab, owned=False)
+    old = mixed.join()
+    mixed.sync(old, {old.member_id: assignment({"t": [0]})})
+    lab.settings = GroupSettings(consumer_migration_policy=policy)
+    lab.start()
+    joined = lab.join("new", "t")
+    if policy in ("downgrade", "disabled"):
+        assert (joined.error, mixed.heartbeat(old)) == (codes.GROUP_ID_NOT_FOUND, codes.NONE)
+        return
+    assert joined.error == codes.NONE
+    assert lab.send(HeartbeatRequest(GROUP, "new", -1)).answer.error == codes.NONE
+    assert (GROUP in lab.directory.classic) is (policy == "bidirectional")
+    assert lab.send(HeartbeatRequest(GROUP, "new", 7)).answer.error in (
+        codes.GROUP_ID_NOT_FOUND,
+        codes.UNKNOWN_MEMBER_ID,
+    )
+    assert (GROUP in lab.directory.classic) is (policy == "bidirectional")  # also when somebody is refused
+    again = mixed.join(old.member_id)
+    assert again.error == codes.NONE
+    if policy == "upgrade":
+        assert mixed.sync(again) == [0, 1, 2, 3]
+        assert mixed.heartbeat(again) == codes.NONE
 
 
 def test_a_refused_member_leaves_the_group_what_it_was(lab: ConsumerLab) -> None:
