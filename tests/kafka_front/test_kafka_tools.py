@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 CONFIGS = "kafka.admin.ConfigCommand"
 METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 Run = Callable[..., list[str]]
@@ -136,3 +137,11 @@ def test_where_partitions_are_is_verified_and_what_moves_is_cancelled(run: Run, 
         "Clearing topic-level throttles on topic moved",
     ]
     assert run(REASSIGN, "--cancel", "--reassignment-json-file", str(plan))[0].startswith("None of the specified")
+
+
+def test_a_transactional_producer_writes_to_many_partitions_at_full_speed(run: Run) -> None:
+    """Its transactions are short, so that partitions join them while batches for others are under way."""
+    run(TOPICS, "--create", "--topic", "performance", "--partitions", "12")
+    load = ("--num-records", "100000", "--throughput", "-1", "--record-size", "100")
+    ends = ("--transactional-id", "performance", "--transaction-duration-ms", "50")
+    assert run(PERFORMANCE, "--topic", "performance", *load, *ends)[-1].startswith("100000 records sent")

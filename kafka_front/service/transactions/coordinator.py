@@ -240,12 +240,21 @@ class Coordinator:
             self._add(now, found, [Add(places, groups, reply)])
 
     def _add(self, now: Now, transaction: Transaction, adds: list[Add]) -> None:
+        """Save what ``adds`` lack, and answer at once those that lack nothing: a batch that waited for a save of other
+        partitions would be overtaken by its producer's next one, which :meth:`check` lets pass."""
         begins = transaction.state is not TxnState.ONGOING
+        lacking: list[Add] = []
+        complete: list[Add] = []
+        for one in adds:
+            has_all = all(map(transaction.writes_to, one.places)) and transaction.groups.issuperset(one.groups)
+            (complete if has_all and not begins else lacking).append(one)
+        if lacking:
+            self._save_parts(now, transaction, lacking, begins)
+        _tell(complete, NONE)
+
+    def _save_parts(self, now: Now, transaction: Transaction, adds: list[Add], begins: bool) -> None:
         places = {place for one in adds for place in one.places if not transaction.writes_to(place)}
         groups = {group for one in adds for group in one.groups} - transaction.groups
-        if not (begins or places or groups):
-            _tell(adds, NONE)
-            return
         row = transaction.row
         if begins:
             row = row._replace(state=TxnState.ONGOING, started_ms=now.unix_ms)

@@ -296,6 +296,30 @@ def test_bounds(lab: Lab) -> None:
     assert lab.add(producer, B) == NOT_AVAILABLE
 
 
+def test_a_batch_does_not_wait_for_the_save_of_another_partition(lab: Lab) -> None:
+    """Its producer's next batch for the same partition would not, and overtake it."""
+    producer = lab.init()
+    appended: list[str] = []
+
+    def add(name: str, place: tuple[str, int]) -> None:
+        def reply(code: int) -> None:
+            assert code == NONE
+            appended.append(name)
+
+        lab.coordinator.add(lab.now, "t", *producer[1:], [place], [], reply)
+
+    add("a1", A)
+    add("b1", B)
+    add("a2", A)
+    assert not appended
+    lab.settle()
+    assert appended == ["a1", "a2"], "a3 passes from now on"
+    assert lab.coordinator.check("t", *producer[1:], A) == NONE
+    assert lab.coordinator.check("t", *producer[1:], B) == WRONG_STATE
+    lab.settle()
+    assert appended == ["a1", "a2", "b1"]
+
+
 def test_groups_need_room_like_partitions_until_the_end(lab: Lab) -> None:
     for restarts in (False, True):
         producer = lab.init()
