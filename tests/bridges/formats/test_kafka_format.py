@@ -17,9 +17,8 @@ from bridges.errors import BatchCorrupt, BatchInvalid, CompressionUnsupported, D
 from bridges.formats import FormatId, Translator, decode, format_of
 from bridges.formats.compression import Compression, compress, decompress
 from bridges.formats.kafka import check_batch, encode, iterate, parse_header, set_log_append_time, stamp
-from bridges.formats.records import Record, StoredBatch
-from bridges.sliced import at_once
 from bridges.formats.records import Buffer, Record, StoredBatch
+from bridges.sliced import at_once
 
 CODECS = list(Compression)
 
