@@ -57,26 +57,45 @@ class _Crowd(Generic[T]):
 
 
 class SharedWorks(Generic[K, T]):
-    """Tasks by key, one running per key. ``ended`` is called with each task that has ended, and takes its error."""
+    """Tasks by key, one running per key. ``ended`` is called with each task that has ended, and takes its error; it is
+    needed unless they never fail."""
 
     __slots__ = ("_crowds", "_ended")
 
-    def __init__(self, ended: Callable[[K, asyncio.Task[T]], None]) -> None:
+    def __init__(self, ended: Callable[[K, asyncio.Task[T]], None] = lambda key, task: None) -> None:
         self._crowds: dict[K, _Crowd[T]] = {}
         self._ended = ended
 
-    async def wait(self, key: K, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Suspend until the running task of ``key`` ends, starting it if there is none; return or raise its result.
+    def start(self, key: K, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """Start the task of ``key`` unless one is running.
 
-        A cancelled caller does not end the task. A task is done one turn of the loop before its callbacks run. In that
-        turn a new task replaces it: to return the old result without suspending would spin a caller that asks again.
+        A task is done one turn of the loop before its callbacks run. In that turn a new task replaces it: to return
+        the old result without suspending would spin a caller that asks again.
         """
         crowd = self._crowds.get(key)
         if crowd is None or crowd.task.done():
             task = asyncio.create_task(begin())
             task.add_done_callback(partial(self._has_ended, key))
-            crowd = self._crowds[key] = _Crowd(task)
-        return await crowd.wait()
+            self._crowds[key] = _Crowd(task)
+
+    async def wait(self, key: K, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Suspend until the running task of ``key`` ends, starting it if there is none; return or raise its result.
+
+        A cancelled caller does not end the task.
+        """
+        self.start(key, begin)
+        return await self._crowds[key].wait()
+
+    async def settled(self, key: K) -> None:
+        """Suspend until the running task of ``key`` has ended, if there is one."""
+        crowd = self._crowds.get(key)
+        if crowd is not None:
+            await asyncio.wait({crowd.task})
+
+    async def drain(self) -> None:
+        """Suspend until no task is running."""
+        while tasks := self.tasks:
+            await asyncio.wait(tasks)
 
     def is_wanted(self, key: K) -> bool:
         """Return whether the task of ``key`` has waiters. A task that keeps its progress may end when it has none."""

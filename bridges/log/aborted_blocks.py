@@ -25,6 +25,7 @@ from bridges.catalog.sql import Connection, Database
 from bridges.errors import DataCorrupt, LogError, LogUnavailable
 from bridges.log.stream_rows import StreamRows
 from bridges.log.transactions import MOST_TOLD, NEVER, Aborted, Block, Transactions, packed, unpacked
+from bridges.shared import SharedWorks
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
@@ -74,7 +75,7 @@ class Window(NamedTuple):
 class AbortedBlocks(StreamRows):
     """The blocks of one node's partitions. Without a database there are none: memory keeps all ranges."""
 
-    __slots__ = ("_barrier", "_cached", "_db", "_gate", "_loading", "_locks", "_most", "_order", "_tasks", "_windows")
+    __slots__ = ("_barrier", "_cached", "_db", "_gate", "_keeping", "_loading", "_locks", "_most", "_order", "_windows")
 
     table = "aborted_blocks"
     columns = ("last_offset", "number", "behind", "epoch", "least_first", "ranges")
@@ -89,9 +90,9 @@ class AbortedBlocks(StreamRows):
         # By stream: the windows at hand in order, and where they start. And all of them, the longest unused first.
         self._windows: dict[int, list[Window]] = {}
         self._order: OrderedDict[tuple[int, int], int] = OrderedDict()
-        self._loading: dict[tuple[PartitionLog, int], asyncio.Task[LogError | None]] = {}
+        self._loading: SharedWorks[tuple[PartitionLog, int], LogError | None] = SharedWorks()
         self._gate = asyncio.Semaphore(_LOADS)
-        self._tasks: dict[PartitionLog, asyncio.Task[None]] = {}
+        self._keeping: SharedWorks[PartitionLog, None] = SharedWorks()
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -102,14 +103,13 @@ class AbortedBlocks(StreamRows):
 
     def want(self, log: PartitionLog) -> None:
         """Have what is too much for memory written soon, and what was trimmed deleted."""
-        if self._db is not None and log not in self._tasks:
-            task = self._tasks[log] = asyncio.ensure_future(self._keep(log))
-            task.add_done_callback(lambda _: self._tasks.pop(log, None))
+        if self._db is not None:
+            self._keeping.start(log, partial(self._keep, log))
 
     async def drain(self) -> None:
         """Return once nothing is being written or loaded."""
-        while tasks := [*self._tasks.values(), *self._loading.values()]:
-            await asyncio.wait(tasks)
+        await self._keeping.drain()
+        await self._loading.drain()
 
     async def _keep(self, log: PartitionLog) -> None:
         transactions = log.state.transactions
@@ -189,21 +189,15 @@ class AbortedBlocks(StreamRows):
         self._order.move_to_end((stream_id, windows[at].start))
         return windows[at]
 
-    def load(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
-        """Have a window with ``offset`` loaded; the log moves when it is at hand, or may be asked for again. The
-        task's result is what went wrong."""
-        task = self._loading.get((log, offset))
-        if task is None:
-            task = self._loading[log, offset] = asyncio.ensure_future(self._load(log, offset))
-        return task
+    def want_window(self, log: PartitionLog, offset: int) -> None:
+        """Have a window with ``offset`` loaded soon. The log moves when it is at hand, or may be asked for again."""
+        self._loading.start((log, offset), partial(self._load, log, offset))
+
+    async def load(self, log: PartitionLog, offset: int) -> LogError | None:
+        """Load a window with ``offset``; return what went wrong."""
+        return await self._loading.wait((log, offset), partial(self._load, log, offset))
 
     async def _load(self, log: PartitionLog, offset: int) -> LogError | None:
-        try:
-            return await self._loaded(log, offset)
-        finally:
-            self._loading.pop((log, offset), None)
-
-    async def _loaded(self, log: PartitionLog, offset: int) -> LogError | None:
         transactions = log.state.transactions
         persisted = transactions.persisted
         try:

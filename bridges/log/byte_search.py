@@ -262,6 +262,12 @@ class ByteSearch:
         column = index.column
         while column.saved_offset < 0 and log.state.index is index:
             # Where counting begins has to be known even if nothing of it is left in the log.
+            if (unread := log.state.unread) >= 0:
+                raise DataCorrupt(
+                    f"{log.topic}-{log.partition} has no positions in bytes while the front that wrote the batch at "
+                    f"offset {unread} is not installed"
+                )
+            await log.ready()  # a log that was closed meanwhile saves nothing
             error = await self._snapshot(log)
             if error is not None:
                 raise LogUnavailable(f"{log.topic}-{log.partition}: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -195,8 +195,11 @@ class Owner(Protocol):
     def let_go(self, writer: Writer) -> None:
         """Close a writer the log has no more use for."""
 
-    def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
-        """Have ``log.save_snapshot`` called soon; gives what went wrong, if anything did."""
+    def want_snapshot(self, log: PartitionLog) -> None:
+        """Have ``log.save_snapshot`` called soon."""
+
+    async def snapshot(self, log: PartitionLog) -> LogError | None:
+        """Have ``log.save_snapshot`` called; return what went wrong."""
 
     def schedule(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called in the next turn of the event loop."""

@@ -464,8 +464,11 @@ class Logs:
         except Exception as error:  # noqa: BLE001 - logged and counted; whoever opens the stream next fences it
             self.barrier.caught("closing a writer", error)
 
-    def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
-        return self._snapshotter.want(log)
+    def want_snapshot(self, log: PartitionLog) -> None:
+        self._snapshotter.want(log)
+
+    async def snapshot(self, log: PartitionLog) -> LogError | None:
+        return await self._snapshotter.take(log)
 
     async def trim(self, stream_id: int, offset: int) -> None:
         await self._trims.trim(stream_id, offset)
@@ -829,7 +832,7 @@ class Logs:
     async def fresh_snapshot(self, log: PartitionLog) -> LogError | None:
         """Take a snapshot of what is known of a log now, not before; gives what went wrong."""
         await self._snapshotter.settled(log)
-        return await self._snapshotter.want(log)
+        return await self._snapshotter.take(log)
 
     async def enforce_retention(
         self,

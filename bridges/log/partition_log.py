@@ -456,7 +456,7 @@ class PartitionLog:
             return transactions.reach(offset, limit)
         window = self._owner.aborted.window(self.stream_id, offset)
         if window is None:
-            self._owner.aborted.load(self, offset)  # the log moves then
+            self._owner.aborted.want_window(self, offset)  # the log moves then
             return offset
         return min(limit, window.end)
 

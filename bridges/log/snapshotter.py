@@ -6,11 +6,13 @@ A snapshot describes the state at one offset exactly, though the log goes on whi
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from bridges.errors import LogError
+from bridges.shared import SharedWorks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,29 +46,23 @@ class Snapshotter:
         self._barrier = barrier
         self._gate = asyncio.Semaphore(_PARALLEL)
         self._large = asyncio.Semaphore(_LARGE_PARALLEL)
-        self._tasks: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
+        self._taking: SharedWorks[PartitionLog, LogError | None] = SharedWorks()
 
-    def want(self, log: PartitionLog) -> asyncio.Task[LogError | None]:
-        """Have a snapshot of ``log`` taken and saved soon; gives one that is under way already, if any.
+    def want(self, log: PartitionLog) -> None:
+        """Have a snapshot of ``log`` taken and saved soon, unless one is under way."""
+        self._taking.start(log, partial(self._take, log))
 
-        The task's result is what went wrong, if anything did.
-        """
-        task = self._tasks.get(log)
-        if task is None:
-            task = self._tasks[log] = asyncio.ensure_future(self._take(log))
-            task.add_done_callback(lambda _: self._tasks.pop(log, None))
-        return task
+    async def take(self, log: PartitionLog) -> LogError | None:
+        """Take and save a snapshot of ``log``, or wait for the one under way; return what went wrong."""
+        return await self._taking.wait(log, partial(self._take, log))
 
     async def settled(self, log: PartitionLog) -> None:
         """Return once no snapshot of ``log`` is under way: what comes of it is in the store, or never will be."""
-        task = self._tasks.get(log)
-        if task is not None:
-            await asyncio.wait([task])
+        await self._taking.settled(log)
 
     async def drain(self) -> None:
         """Return once nothing is under way any more."""
-        while self._tasks:
-            await asyncio.wait(self._tasks.values())
+        await self._taking.drain()
 
     async def _take(self, log: PartitionLog) -> LogError | None:
         try:

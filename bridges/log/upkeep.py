@@ -150,7 +150,7 @@ class Upkeep:
     def ask_for_snapshot(self) -> None:
         """Have a snapshot taken soon; no other is asked for until this one is saved, or has failed."""
         self.snapshot_at = _NEVER
-        self._owner.snapshot(self._log)
+        self._owner.want_snapshot(self._log)
 
     async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
         """Have ``save`` read out and store the durable state, so that the next opening reads less.

@@ -293,7 +293,10 @@ class Watermarks:
                 raise ValueError(f"{end - start} bytes are too many")
             data = b""
             while start + len(data) < end:
-                data += b"".join(await segment.read(start + len(data), end - start - len(data)))
+                pieces = await segment.read(start + len(data), end - start - len(data))
+                if not pieces:
+                    raise LogError(f"{segment.name} has nothing at {start + len(data)}, below its end {end}")
+                data += b"".join(pieces)
             begins = await asyncio.to_thread(places, data)
             if begins:
                 marks.last = await asyncio.to_thread(decode, data[begins[-1] :])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
-from bridges.errors import LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
+from bridges.errors import DataCorrupt, LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.producer import ProducerStamp
@@ -24,6 +24,7 @@ from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.log.skipping import skip
 from sbp_back.errors import DecodeError
+from sbp_back.wire.entry import pack_entry
 from tests import databases
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
@@ -409,3 +410,13 @@ async def test_nothing_is_counted_for_nobody_and_who_asks_next_goes_on_from_ther
     await settle()
     assert at <= ended == await counted(at) < 400, "nobody waits for the rest"
     assert await log.byte_end() == BytePlace(400, 200 * 36)
+
+
+@pytest.mark.timeout(30)
+async def test_positions_of_a_partition_whose_front_is_gone_are_refused() -> None:
+    world = World()
+    world.backend.entries = [pack_entry(1, 0, 9, 0, 1, 5_000, b"of a format that nobody knows")]
+    world.backend.end = 1
+    log = await world.boot()
+    with pytest.raises(DataCorrupt, match="offset 0 is not installed"):
+        await log.byte_end()

@@ -62,7 +62,8 @@ async def test_a_snapshot_of_many_producers_takes_many_turns_and_is_exact_althou
             yield piece
 
     monkeypatch.setattr(LedgerCapture, "pieces", watched)
-    taking = asyncio.ensure_future(world.logs.snapshot(log))
+    world.logs.want_snapshot(log)
+    taking = asyncio.create_task(world.logs.snapshot(log))
     sequence = 3
     while not taking.done():
         await asyncio.sleep(0)
@@ -264,7 +265,7 @@ async def test_closing_saves_what_was_appended_after_a_snapshot_that_is_still_un
         await save(stream_id, offset, pieces)
 
     world.snapshots.save = slow  # type: ignore[method-assign]
-    world.logs.snapshot(log)
+    world.logs.want_snapshot(log)
     await settle()
     await write(world, log, 1)
     closing = asyncio.ensure_future(world.logs.close())
@@ -395,3 +396,45 @@ async def test_a_flush_may_be_the_first_thing_a_database_is_asked_for(tmp_path: 
         await db.open()
         await Snapshots(db).forget(1)
         await db.close()
+
+
+@pytest.mark.timeout(30)
+async def test_who_needs_a_newer_snapshot_in_the_turn_in_which_one_ends_does_not_stop_the_loop() -> None:
+    world = World()
+    log = await world.boot()
+    await write(world, log, 0)
+    save = world.snapshots.save
+    asking: list[asyncio.Task[None]] = []
+
+    async def saved(stream_id: int, offset: int, pieces: Sequence[bytes]) -> None:
+        await save(stream_id, offset, pieces)
+        if not asking:  # the snapshot ends in this step: its callbacks come after who asks now
+            log.append(batch(sequence=1), world.done)
+            world.writer.acknowledge(1)
+            asking.append(asyncio.create_task(log.saved_behind(2)))
+
+    world.snapshots.save = saved  # type: ignore[method-assign]
+    assert await world.logs.snapshot(log) is None
+    await asking[0]
+    assert world.snapshots.saved[1][0] == 2
+
+
+async def test_who_goes_away_does_not_end_a_snapshot_for_others() -> None:
+    world = World()
+    log = await world.boot()
+    await write(world, log, 0)
+    save = world.snapshots.save
+    go = asyncio.Event()
+
+    async def slow(stream_id: int, offset: int, pieces: Sequence[bytes]) -> None:
+        await go.wait()
+        await save(stream_id, offset, pieces)
+
+    world.snapshots.save = slow  # type: ignore[method-assign]
+    taking = [asyncio.create_task(world.logs.snapshot(log)) for _ in range(2)]
+    await settle()
+    taking[0].cancel()
+    await settle()
+    go.set()
+    assert await taking[1] is None
+    assert world.snapshots.saved[1][0] == 1
