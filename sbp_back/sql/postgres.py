@@ -4,10 +4,12 @@ A group is sent without waiting for the answers of what nobody looks at, and wit
 closures fails that has changed something, everything is undone and they run again, each in a savepoint. What meets
 another transaction runs again, too.
 
-A commit whose connection breaks is *unknown*, and is asked for, never guessed: every transaction that changes
-anything inserts a row of its own (``sql_commits``), and to ask is to insert the same row. Whoever comes second finds it
-taken: if that is us, the transaction was committed; if it is the transaction, which may still be under way somewhere,
-it can never be committed any more. Until it is known nothing else is executed, and what waits is refused.
+A COMMIT that is answered by an error is *unknown*, and is asked for, never guessed: the server may have committed
+before it said FATAL, and a pooler may answer for a server that it has lost. Every transaction that changes anything
+inserts a row of its own (``sql_commits``), and a question inserts the same row with ``infinity`` for a time. Whoever
+comes second finds the row taken. A row with a time is the transaction's: it was committed. A row without one is a
+question's, maybe of an earlier question whose answer was lost: the transaction, which may still be under way somewhere,
+can never be committed any more. Until that is known nothing else is executed, and what waits is refused.
 
 A process that stops in the middle of a transaction, or whose machine does, keeps its locks, and its connection lives
 on. The server ends a transaction in which nothing is asked for; but not while it waits for the rest of what it was sent
@@ -73,6 +75,12 @@ AND state <> 'idle' AND wait_event = 'ClientRead' AND state_change < clock_times
 """
 _FORGET_EVERY = 1000
 """Commits after which the rows of those before are deleted."""
+_ASK = """
+INSERT INTO sql_commits (session, number, made) VALUES (%s, %s, 'infinity')
+ON CONFLICT (session, number) DO UPDATE SET made = sql_commits.made RETURNING isfinite(made)
+"""
+"""Whether a commit has happened. An update, not nothing: the answer is then committed behind the transaction that it
+tells of, and a synchronous standby has both."""
 
 
 class _Int(Int8BinaryDumper):
@@ -350,7 +358,8 @@ class PostgresEngine:
             if migration is not make_table:
                 migration(transaction)
         db.execute("UPDATE sql_schema SET version = %s", (max(version, len(self._migrations)),))
-        db.execute("DELETE FROM sql_commits WHERE made < now() - interval '1 day'")
+        # Of processes that have ended. One that lives may ask for its last commit once a long outage is over.
+        db.execute("DELETE FROM sql_commits WHERE made < now() - interval '30 days'")
         db.execute("COMMIT")
 
     def idle(self) -> None:
@@ -425,11 +434,12 @@ class PostgresEngine:
                 db.close()
             except _Unknown as unknown:
                 committed = self._ask(unknown, refuse)
-                if committed is None:
-                    _fail(group, SqlFailed("nobody knows whether it was committed: the database was lost meanwhile"))
-                    return
                 if committed:
                     self.commits += 1
+                    return
+                _fail(group, SqlFailed(f"its COMMIT was answered by an error {_TRIES} times: {unknown.__cause__}"))
+                if committed is None:
+                    _fail(group, SqlFailed("whether it was committed is unknown: the node stopped before it could ask"))
                     return
             except psycopg.Error as error:
                 self._undo(db)
@@ -477,7 +487,7 @@ class PostgresEngine:
 
     def _attempt(self, db: _Connection, group: list[Job]) -> None:
         try:
-            self._together(db, group)
+            self._commit(db, self._together(db, group))
             return
         except _Apart:
             pass
@@ -485,9 +495,14 @@ class PostgresEngine:
             if db.closed or isinstance(error, _AGAIN):
                 raise
         self._undo(db)
-        self._apart(db, group)
+        self._commit(db, self._apart(db, group))
 
-    def _together(self, db: _Connection, group: list[Job]) -> None:
+    def _together(self, db: _Connection, group: list[Job]) -> _Unknown | None:
+        """Run ``group`` as one; return the transaction's mark, None where nothing has changed.
+
+        The pipeline ends before COMMIT is sent: what went wrong until here is undone, and behind COMMIT nothing is
+        asked for whose loss could be taken for the commit's.
+        """
         with db.pipeline() as pipeline:
             transaction = _Transaction(db, pipeline)
             db.execute(self._begin)
@@ -504,9 +519,9 @@ class PostgresEngine:
                     traceback.clear_frames(error.__traceback__)
                     job.error = error
                 changed |= transaction.changed
-            self._commit(db, changed, pipeline)
+            return self._mark(db) if changed else None
 
-    def _apart(self, db: _Connection, group: list[Job]) -> None:
+    def _apart(self, db: _Connection, group: list[Job]) -> _Unknown:
         transaction = _Transaction(db)
         db.execute(self._begin)
         for job in group:
@@ -524,51 +539,51 @@ class PostgresEngine:
                 job.error = SqlFull(str(error)) if full else error
                 db.execute("ROLLBACK TO job")
             db.execute("RELEASE job")
-        self._commit(db, True, None)
+        return self._mark(db)
 
-    def _commit(self, db: _Connection, changed: bool, pipeline: psycopg.Pipeline | None) -> None:
-        self._number += changed
-        asked = _Unknown(self._session, self._number)
-        if changed:
-            row = (self._session, self._number)
-            db.execute("INSERT INTO sql_commits (session, number) VALUES (%s, %s)", row)
-        if pipeline is not None:
-            pipeline.sync()  # what went wrong until here is told here: the connection may break, and all is undone
+    def _mark(self, db: _Connection) -> _Unknown:
+        """Insert the row by which the transaction can be asked for."""
+        self._number += 1
+        mark = _Unknown(self._session, self._number)
+        db.execute("INSERT INTO sql_commits (session, number) VALUES (%s, %s)", (mark.session, mark.number))
+        return mark
+
+    def _commit(self, db: _Connection, mark: _Unknown | None) -> None:
+        """Commit; raises ``mark`` where nobody knows whether that has happened."""
         try:
-            ended = db.execute("COMMIT")
-            if pipeline is not None:
-                pipeline.sync()
-        except psycopg.OperationalError as error:
-            if changed and db.closed:
-                raise asked from error
-            raise
-        if ended.statusmessage != "COMMIT":
-            raise psycopg.OperationalError(f"the transaction was undone: {ended.statusmessage}")
+            ended = db.execute("COMMIT").statusmessage
+        except (errors.SerializationFailure, errors.DeadlockDetected):
+            raise  # which say that all was undone
+        except psycopg.Error as error:
+            if mark is None:
+                raise
+            db.close()
+            raise mark from error
+        if ended != "COMMIT":
+            raise psycopg.OperationalError(f"the transaction was undone: {ended}")
         self.commits += 1
 
     def _ask(self, lost: _Unknown, refuse: Refuse) -> bool | None:
-        """Whether a commit has happened; None if the process stops before that is known."""
-        logger.warning("%s: the connection was lost in a commit; asking whether it happened", self.name)
+        """Return whether a commit has happened; None if the process stops before that is known."""
+        logger.warning("%s: a COMMIT was answered by an error (%s); asking", self.name, str(lost.__cause__).strip())
         while not self._stopping.is_set():
             db = self._reached()
             if db is not None:
                 try:
-                    query = "INSERT INTO sql_commits (session, number) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-                    found = db.execute(query, (lost.session, lost.number))
+                    ((committed,),) = db.execute(_ASK, (lost.session, lost.number)).fetchall()
                 except psycopg.Error as error:
                     self._undo(db)
                     self._why = str(error).strip()
                 else:
-                    committed = found.rowcount == 0
                     logger.warning("%s: that commit has %shappened", self.name, "" if committed else "not ")
-                    return committed
+                    return bool(committed)
             refuse(SqlFailed(self._why))
             self._stopping.wait(_AGAIN_S)
         return None
 
 
 class _Unknown(Exception):
-    """The connection was lost while a transaction was being committed: the row that tells of it."""
+    """Nobody knows whether a transaction was committed: the row that tells of it."""
 
     def __init__(self, session: str, number: int) -> None:
         super().__init__(session, number)

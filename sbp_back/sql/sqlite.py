@@ -218,15 +218,15 @@ class SqliteEngine:
             if self._sums is not None:
                 self._sums.store()
             self.connection.execute("COMMIT")
-            self.commits += 1
-            if self._told and self._notices is not None:
-                self._told = False
-                self._notices.tell()
         except Exception as error:  # noqa: BLE001 - handed to everybody of the group
             self._undo()
             failure = _of_disk(error) or SqlFailed(str(error))
             failure.__cause__ = error
             return failure
+        self.commits += 1
+        if self._told and self._notices is not None:
+            self._told = False
+            self._notices.tell()
         try:
             if self._synchronous != "FULL" and any(job.flush for job in group):
                 self._flush()

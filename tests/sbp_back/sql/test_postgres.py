@@ -46,12 +46,21 @@ async def opened(
     return db
 
 
+FATAL = b"SFATAL\0VFATAL\0C08P01\0Mserver conn crashed?\0\0"
+POOLER = b"E" + (len(FATAL) + 4).to_bytes(4) + FATAL + b"Z\0\0\0\5I"
+"""What a pooler says for a server that it has lost, and goes on."""
+
+
 class Wire:
-    """A way to the server that breaks as a COMMIT comes by: before the server has it, or before its answer is back."""
+    """A way to the server that breaks as a certain text comes by, and how; ``broken`` counts that.
+
+    ``breaks`` are pairs, worked off in order: the text, and "before" the server has it, "after" the server has it and
+    has answered, or "fatal": after, but FATAL is the answer and the connection stays open.
+    """
 
     def __init__(self, server: Postgres, directory: Path) -> None:
         self.url = f"postgresql://anabranch@/postgres?host={directory}"
-        self.breaks = ""
+        self.breaks: list[tuple[bytes, str]] = []
         self.broken = 0
         self._there = str(server.directory / NAME)
         self._here = str(directory / NAME)
@@ -66,16 +75,20 @@ class Wire:
         back = asyncio.create_task(self._pump(far_reader, writer))
         try:
             while data := await reader.read(65536):
-                how = self.breaks if b"COMMIT" in data else ""
+                how = self.breaks.pop(0)[1] if self.breaks and self.breaks[0][0] in data else ""
                 if how:
-                    self.breaks = ""
                     self.broken += 1
                     back.cancel()
+                    await asyncio.wait([back])
                 if how == "before":
                     break
                 far_writer.write(data)
-                if how == "after":
+                if how:
                     await far_reader.read(65536)  # it has answered
+                if how == "fatal":
+                    writer.write(POOLER)
+                    await reader.read(65536)  # until the client has given it up, or goes on
+                if how:
                     break
         finally:
             back.cancel()
@@ -88,17 +101,46 @@ class Wire:
         writer.close()
 
 
-@pytest.mark.parametrize("how", ["before", "after"])
+QUESTION = b"infinity"
+BREAKS = {
+    "before": [(b"COMMIT", "before")],
+    "after": [(b"COMMIT", "after")],
+    "fatal": [(b"COMMIT", "fatal")],
+    "before, and the question's answer is lost": [(b"COMMIT", "before"), (QUESTION, "after")],
+    "before, and the question is answered by FATAL": [(b"COMMIT", "before"), (QUESTION, "fatal")],
+    "after, and questions are lost in all ways": [
+        (b"COMMIT", "after"),
+        (QUESTION, "before"),
+        (QUESTION, "fatal"),
+        (QUESTION, "after"),
+    ],
+}
+
+
+@pytest.mark.parametrize("how", BREAKS)
 async def test_a_commit_whose_connection_breaks_takes_effect_once(postgres: Postgres, tmp_path: Path, how: str) -> None:
     async with Wire(postgres, tmp_path).open() as wire:
-        db = await opened(wire.url, f"broken_{how}")
+        db = await opened(wire.url, f"broken_{list(BREAKS).index(how)}")
         await db.run(insert(1))
         for round_ in range(3):
-            wire.breaks = how
+            wire.breaks = list(BREAKS[how])
             together = [db.submit(insert(10 * round_ + key)) for key in range(2, 6)]
             assert await asyncio.wait_for(asyncio.gather(*together), 30) == [1, 1, 1, 1]
-        assert wire.broken == 3
+            assert not wire.breaks
+        assert wire.broken == 3 * len(BREAKS[how])
         assert await db.run(keys) == [1, *(10 * round_ + key for round_ in range(3) for key in range(2, 6))]
+        await db.close()
+
+
+async def test_a_commit_that_is_lost_each_time_is_not_told_as_done(postgres: Postgres, tmp_path: Path) -> None:
+    async with Wire(postgres, tmp_path).open() as wire:
+        db = await opened(wire.url, "always_lost")
+        await db.run(insert(1))
+        wire.breaks = [(b"COMMIT", "before")] * 10
+        with pytest.raises(DatabaseError, match="COMMIT was answered by an error"):
+            await asyncio.wait_for(db.run(insert(2)), 30)
+        assert not wire.breaks
+        assert await db.run(keys) == [1]
         await db.close()
 
 
@@ -201,7 +243,10 @@ async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
         sleeper.pgconn.send_flush_request()
         sleeper.pgconn.flush()
         query = "SELECT state FROM pg_stat_activity WHERE pid = ?"
-        (state,) = await db.run(lambda c: c.execute(query, (sleeper.info.backend_pid,)).fetchone())
+        state = "idle"
+        async with asyncio.timeout(20):  # until the server has read what it was sent, and waits for the rest
+            while state == "idle":
+                (state,) = await db.run(lambda c: c.execute(query, (sleeper.info.backend_pid,)).fetchone())
         assert state == "active", "what the server does not end by itself"
         update = "UPDATE t SET v = '2' WHERE k = 1 AND v = '0'"
         try:
