@@ -2,7 +2,9 @@
 
 Making is crash-safe: an intent is written, then the streams are made, then what needs them and the end of the intent
 are one commit. A crash in between leaves streams that belong to nobody; the intent tells the next start where to look
-for them. What is to be deleted is written down by the commit that makes it so, and deleted as often as it takes.
+for them. Whoever deletes the intent's row decides: the commit that needs the streams, or one that gives them up, since
+an error of the former does not prove that it has not happened. What is to be deleted is written down by the commit that
+makes it so, and deleted as often as it takes.
 """
 
 from __future__ import annotations
@@ -118,7 +120,10 @@ class TopicStreams:
         flush: bool = False,
     ) -> None:
         """Make a stream for each of ``wanted`` and call ``commit`` with them, so that a crash leaves either both or an
-        intent. ``flush``: also when power is lost. ``then`` is called with them on the loop when that is durable."""
+        intent. ``flush``: also when power is lost. ``then`` is called with them on the loop when that is durable.
+
+        Raises LogUnavailable (backend, or another start of this node has ended the intent), what ``commit`` raises, or
+        an error of the database: nothing was committed then."""
         count = len(wanted)
         first_stream = self._top_stream + 1
 
@@ -126,8 +131,8 @@ class TopicStreams:
             query = "INSERT INTO stream_intents (first_stream_id, count, node) VALUES (?, ?, ?) RETURNING id"
             return int(connection.execute(query, (first_stream, count, self._node)).fetchone()[0])
 
-        def end_intent(connection: Connection) -> None:
-            connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,))
+        def end_intent(connection: Connection) -> bool:
+            return connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,)).rowcount == 1
 
         intent = await self._db.run(write_intent, flush=True)  # the streams stay, whatever is lost here
         made = await asyncio.gather(*(self._make() for _ in range(count)), return_exceptions=True)
@@ -147,21 +152,29 @@ class TopicStreams:
                 raise failures[0]
 
             def finish(connection: Connection) -> None:
+                if not end_intent(connection):
+                    raise LogUnavailable("another start of this node has given up the streams of an unfinished change")
                 commit(connection, infos)
-                end_intent(connection)
 
             await self._db.run(finish, flush=flush, then=finished)
         except BaseException as error:
             if committed:
                 raise
 
-            def give_up(connection: Connection) -> None:
-                connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
-                end_intent(connection)
+            def give_up(connection: Connection) -> bool:
+                """Doom the streams, or return whether they were committed: a caller that was cancelled, or an error,
+                does not undo what is on its way to the database."""
+                if end_intent(connection):
+                    connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
+                    return False
+                return any(_is_known(connection, stream) for stream in streams)
 
             with suppress(LogError):  # the intent stays then, and the next start looks for the streams
-                await self._db.run(give_up)
-                self.doomed(streams)
+                if not await self._db.run(give_up):
+                    self.doomed(streams)
+                elif isinstance(error, LogError):
+                    finished(None)
+                    return
             if isinstance(error, SbpError):
                 raise LogUnavailable(f"the backend cannot create streams: {error}") from error
             raise
@@ -183,8 +196,7 @@ class TopicStreams:
             (first,) = connection.execute(others, (self._node,)).fetchone()
             if orphans and first is not None and first <= max(orphans):
                 return []  # they may be what another node is making just now: the next start looks again
-            known = "SELECT 1 FROM partitions WHERE stream_id = ?"
-            found = [one for one in orphans if connection.execute(known, (one,)).fetchone() is None]
+            found = [one for one in orphans if not _is_known(connection, one)]
             connection.executemany(upsert("doomed_streams", "stream_id"), [(one,) for one in found])
             connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
             return found
@@ -276,3 +288,8 @@ class TopicStreams:
             self._barrier.caught("stream deletion", error, stream_id=stream_id)
             return _Fate.LATER
         return _Fate.GONE
+
+
+def _is_known(connection: Connection, stream: int) -> bool:
+    """Return whether a partition has the stream."""
+    return connection.execute("SELECT 1 FROM partitions WHERE stream_id = ?", (stream,)).fetchone() is not None

@@ -23,6 +23,7 @@ from bridges.catalog.topic_config import SPLIT
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.errors import LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.sql.engine import Job, Refuse, SqlFailed
 from sbp_back.wire.model import RangeInfo, StreamInfo
 from tests.databases import database
 
@@ -290,6 +291,48 @@ async def test_a_creation_that_fails_halfway_leaves_nothing(home: Home) -> None:
     await home.catalog.create_topic("t", 5)
     assert home.streams() == home.backend.alive()
     assert await home.db.run(lambda c: c.execute("SELECT count(*) FROM stream_intents").fetchone()) == (0,)
+
+
+async def test_a_creation_that_is_committed_behind_an_error_keeps_its_streams(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = home.db.engine.execute
+    groups = 0
+
+    def told_as_failed(group: list[Job], refuse: Refuse) -> None:
+        nonlocal groups
+        execute(group, refuse)
+        groups += 1
+        if groups == 2:  # behind the intent
+            for job in group:
+                job.error = SqlFailed("the connection was lost")
+
+    monkeypatch.setattr(home.db.engine, "execute", told_as_failed)
+    await home.catalog.create_topic("t", 3)
+    assert groups == 3, "it was proved"
+    assert [change.topic.name for change in home.changes] == ["t"]
+    catalog = await home.restart()
+    assert len(catalog.topic("t").partitions) == 3
+    await home.no_doomed()
+    assert home.streams() == home.backend.alive()
+
+
+async def test_a_creation_whose_intent_was_given_up_by_another_start_is_refused(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was paused, and whose next life looked for what it had left unfinished."""
+    create = home.backend.create_stream
+
+    async def ended_meanwhile(*args: int, **kwargs: int) -> StreamInfo:
+        await home.db.run(lambda c: c.execute("DELETE FROM stream_intents"))
+        return await create(*args, **kwargs)
+
+    monkeypatch.setattr(home.backend, "create_stream", ended_meanwhile)
+    with pytest.raises(LogUnavailable, match="another start"):
+        await home.catalog.create_topic("t", 1)
+    assert "t" not in home.catalog.topics
+    assert await home.db.run(lambda c: c.execute("SELECT count(*) FROM partitions").fetchone()) == (0,)
+    assert await home.db.run(lambda c: c.execute("SELECT count(*) FROM doomed_streams").fetchone()) == (0,), "not ours"
 
 
 async def test_a_cancelled_caller_does_not_stop_a_creation(home: Home) -> None:
