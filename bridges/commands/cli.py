@@ -1,7 +1,8 @@
 """The command ``anabranch``.
 
 Exit codes: 0 done; 1 the node refused or the operation failed; 2 wrong usage or settings; 3 no node answers at the
-address; 4 the data directory cannot be used, or an address is taken; 5 the node had to stop because of a failure.
+address; 4 the data directory cannot be used, or an address is taken; 5 the node had to stop because of a failure;
+6 its event loop stood still.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 EXIT_CANNOT_START = 4
 EXIT_NODE_FAILED = 5
+EXIT_STALLED = 6
 
 _COMMANDS = {
     "serve": "Run a node.",

@@ -6,11 +6,13 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
+from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_STALLED, EXIT_USAGE
 from bridges.commands.common import fail
 from bridges.node import interpreter
 from bridges.node.memory import collect_seldom, keep_buffers
@@ -93,8 +95,9 @@ def serve(
     make: Callable[[Settings, Callable[[str], None]], Service],
     ready: Path | None,
     worker: int | None = None,
+    turns: Callable[[], object] = lambda: None,
 ) -> None:
-    """See :func:`run`."""
+    """See :func:`run`. ``turns`` is called on a thread, again and again while the event loop turns."""
     from bridges.node.log_limit import tell_left_out
     from bridges.node.sections import SettingsError
     from sbp_back.cycle import CycleLoop
@@ -103,7 +106,8 @@ def serve(
     settings = tell(settings, worker)
     try:
         with asyncio.Runner(loop_factory=CycleLoop) as runner:
-            failure = runner.run(_telling_of_gaps(_until_stopped(lambda give_up: make(settings, give_up), ready)))
+            watching = partial(_watched, settings.node.stall_ms / 1000, turns)
+            failure = runner.run(_telling_of_gaps(_until_stopped(partial(make, settings), ready, watching)))
     except (StoreError, OSError) as error:
         fail(str(error), EXIT_CANNOT_START)
     except SettingsError as error:
@@ -136,7 +140,34 @@ async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
         telling.cancel()
 
 
-async def _until_stopped(make: Callable[[Callable[[str], None]], Service], ready: Path | None) -> str | None:
+@asynccontextmanager
+async def _watched(seconds: float, turns: Callable[[], object]) -> AsyncGenerator[None, None]:
+    """Have the process end if its event loop stands still for ``seconds`` meanwhile; 0: it may."""
+    from bridges.node.watchdog import Watchdog
+
+    async def turn() -> None:
+        while True:
+            watchdog.turn()
+            await asyncio.sleep(watchdog.pause)
+
+    if not seconds:
+        yield
+        return
+    watchdog = Watchdog(seconds, EXIT_STALLED, seen=turns)
+    turning = asyncio.create_task(turn(), name="watchdog")
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.stop()
+        turning.cancel()
+
+
+async def _until_stopped(
+    make: Callable[[Callable[[str], None]], Service],
+    ready: Path | None,
+    watched: Callable[[], AbstractAsyncContextManager[None]],
+) -> str | None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     urgent = asyncio.Event()
@@ -162,7 +193,9 @@ async def _until_stopped(make: Callable[[Callable[[str], None]], Service], ready
         return failed[0] if failed else None
     starting.result()
     collect_seldom()
-    await stopping
+    # Starting and stopping may well be at the disk for long; whoever waits for them has patience of their own.
+    async with watched():
+        await stopping
     draining = asyncio.ensure_future(service.stop())
     hurrying = asyncio.ensure_future(urgent.wait())
     await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,6 @@ loading anything, and they end when the parent does, however that comes.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import gc
 import json
@@ -43,10 +42,11 @@ _PINNED_FAILURES = 3
 have taken a port that was any free one."""
 _ENDING_S = 10.0
 """What a worker may take to end, beyond the time that it waits for requests in flight."""
-_BEAT_S = 1.0
-_SILENT_S = 10.0
-"""A worker that serves and whose event loop has told nothing for so long is killed: nobody else can serve what it has
-before its store is free. Stopped processes, and clients' requests that never end, are what that is about."""
+_LATE_S = 1.0
+"""A parent that comes so much later than it wanted to was kept from hearing its workers."""
+_SILENT_TIMES = 2
+"""A worker that serves and has told nothing for so many times ``node.stall_ms`` is killed: nobody else can serve what
+it has before its store is free. Its own watchdog comes first, unless the whole process is stopped."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -100,6 +100,7 @@ class Workers:
         self._stopping = False
         self._kill_at = float("inf")
         self._code = 0
+        self._silent_s = _SILENT_TIMES * settings.node.stall_ms / 1000 or float("inf")
         self._signals: socket.socket
 
     def run(self) -> None:
@@ -183,7 +184,7 @@ class Workers:
         times = [self._kill_at]
         if not self._stopping:
             times += [child.at for child in self._children if not child.pid]
-            times += [child.heard + _SILENT_S for child in self._children if child.serves]
+            times += [child.heard + self._silent_s for child in self._children if child.serves]
         first = min(times)
         before = time.monotonic()
         pause = None if first == float("inf") else max(0.0, first - time.monotonic())
@@ -195,14 +196,14 @@ class Workers:
                 elif number == signal.SIGHUP:
                     self._hang_up()
         self._reap()
-        if time.monotonic() - before > (pause or 0.0) + _BEAT_S:
+        if time.monotonic() - before > (pause or 0.0) + _LATE_S:
             # What has kept this process from looking is no fault of theirs.
             for child in self._children:
                 child.heard = time.monotonic()
         for child in self._children:
             if child.pipe in readable:
                 self._hear(child)
-            elif child.serves and not self._stopping and time.monotonic() - child.heard >= _SILENT_S:
+            elif child.serves and not self._stopping and time.monotonic() - child.heard >= self._silent_s:
                 self._log.error("a worker does not get on, and is killed", worker=child.number, pid=child.pid)
                 child.heard = time.monotonic()
                 os.kill(child.pid, signal.SIGKILL)
@@ -291,7 +292,11 @@ def _serve(settings: Settings, worker: Worker, parent: int, writing: int) -> NoR
 
             return _Service(Node(settings, on_failed=give_up, worker=worker), writing)
 
-        process.serve(settings, make, None, worker.number)
+        def turns() -> None:
+            with suppress(BlockingIOError):
+                os.write(writing, b"\n")
+
+        process.serve(settings, make, None, worker.number, turns)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else EXIT_NODE_FAILED
@@ -309,7 +314,6 @@ class _Service:
     def __init__(self, node: Node, writing: int) -> None:
         self._node = node
         self._writing = writing
-        self._beating: asyncio.Task[None] | None = None
 
     @property
     def failure(self) -> str | None:
@@ -321,17 +325,8 @@ class _Service:
         told = {name: str(address) for name, address in self._node.addresses.items()}
         os.set_blocking(self._writing, False)
         os.write(self._writing, json.dumps(told).encode())
-        self._beating = asyncio.create_task(self._beat(), name="signs of life")
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(_BEAT_S)
-            with suppress(BlockingIOError):
-                os.write(self._writing, b"\n")
 
     async def stop(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
         await self._node.stop()
 
     def hurry(self) -> None:

@@ -78,6 +78,7 @@ from bridges.node.spent import SpentPartitions
 from bridges.node.stalls import LoopStalls
 from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
+from bridges.node.watchdog import SlowThreads
 from bridges.node.worker import LEASE_S, Worker
 from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
@@ -419,6 +420,8 @@ class Node(Stopping):
         self.every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
+        if settings.node.stall_ms:
+            self.every(settings.node.stall_ms // 10, self._slow_threads().look, "slow threads")
         if CONSOLE in listen:
             self.every(FINE_S * 1000, self.recorder.look, "history")
 
@@ -743,6 +746,13 @@ class Node(Stopping):
             self.fail(reason)
 
     # --- chores -----------------------------------------------------------------------------------------------------
+
+    def _slow_threads(self) -> SlowThreads:
+        waits = {"the node's database": lambda: self.db.busy_seconds}
+        if self.embedded is not None:
+            store = self.embedded.store
+            waits["the log's disk or object storage"] = lambda: store.stuck_seconds
+        return SlowThreads(self.settings.node.stall_ms / 1000, waits)
 
     def every(self, interval_ms: int, chore: Callable[[int], Awaitable[object]], what: str) -> None:
         """Call ``chore`` with the wall clock (ms) every ``interval_ms`` until the node stops.

@@ -125,6 +125,9 @@ def _about(node: Scraped) -> Iterator[Metric]:
     yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
     yield value("anabranch_database_waiting", "Changes and queries that wait for the database.", node.db.waiting)
     yield total("anabranch_database_seconds", "Time spent in the database's transactions.", node.db.seconds)
+    yield value(
+        "anabranch_database_busy_seconds", "How long the transaction under way has taken so far.", node.db.busy_seconds
+    )
     yield total(
         "anabranch_database_refused", "Changes and queries refused because of the database itself.", node.db.refused
     )
@@ -373,6 +376,7 @@ _STORE_TOTALS = {
 }
 _STORE_VALUES = {
     "pending_bytes": "Bytes of batches that wait to become durable.",
+    "stuck_seconds": "How long none of what waits to become durable has; 0 while nothing waits.",
     "segments": "Files of the log.",
     "log_bytes": "Bytes of those files up to the end of their data.",
     "live_bytes": "Bytes of batches that can still be read.",

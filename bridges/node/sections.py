@@ -60,6 +60,11 @@ class NodeSettings(Section):
         10_000,
         description="How long a stopping node waits for requests in flight before it closes connections.",
     )
+    stall_ms: Duration = setting(
+        10_000,
+        description="How long the event loop may stand still before the process writes the stacks of its threads to "
+        "the log and ends with exit code 6, to be started again. 0: for ever.",
+    )
     http_names: str = setting(
         "",
         read=_names,

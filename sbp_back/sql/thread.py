@@ -53,6 +53,8 @@ class SqlThread:
         """Closures that the database itself could not commit: it is away, full, or always met others."""
         self.seconds = 0.0
         """Time spent executing."""
+        self._began = 0.0
+        """When the transaction under way began; 0 while there is none."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[Job] = deque()
         # The thread takes from the queue, the loop adds to it; the lock is only for waiting, and to wake who waits.
@@ -73,6 +75,12 @@ class SqlThread:
     def waiting(self) -> int:
         """Closures that nobody executes yet."""
         return len(self._queue)
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the transaction under way has taken so far; 0 while there is none."""
+        began = self._began
+        return time.perf_counter() - began if began else 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to execute; the engine is open."""
@@ -138,7 +146,7 @@ class SqlThread:
         return [queue.popleft() for _ in range(min(MAX_GROUP, len(queue)))]
 
     def _execute(self, group: list[Job]) -> SqlDamaged | None:
-        began = time.perf_counter()
+        began = self._began = time.perf_counter()
         try:
             self.engine.execute(group, self._refuse)
             return None
@@ -151,6 +159,7 @@ class SqlThread:
                 job.error = lost
             return lost
         finally:
+            self._began = 0.0
             self.seconds += time.perf_counter() - began
 
     def _settle(self, group: list[Job]) -> None:

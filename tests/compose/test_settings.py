@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bridges.commands.cli import EXIT_CANNOT_START, EXIT_USAGE
 from bridges.node.config import load
 from tests.compose.engine import COMPOSE
 
@@ -19,3 +20,10 @@ def test_commented_settings_are_taken(path: Path) -> None:
     settings = load({}, environ=suggested).settings
     asked_for = path.parent.name in ("single", "cluster")
     assert settings.sbp.tickets == settings.auth.required == asked_for
+
+
+def test_systemd_starts_a_node_again_unless_somebody_has_to_look_first() -> None:
+    unit = (COMPOSE / "systemd" / "anabranch.service").read_text()
+    (prevented,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    assert "Restart=on-failure\n" in unit
+    assert set(map(int, prevented.split())) == {EXIT_USAGE, EXIT_CANNOT_START}

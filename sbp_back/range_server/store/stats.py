@@ -25,6 +25,8 @@ class StoreStats(Struct):
     """Append calls answered with an error."""
     pending_bytes: int = 0
     """Entries that wait to become durable."""
+    stuck_seconds: float = 0.0
+    """Time since any of what waits became durable."""
     groups: int = 0
     group_bytes: int = 0
     """Bytes written to the log, headers and padding included."""

@@ -69,6 +69,8 @@ class Store:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: Inbox[Group | Callable[[], None]] = Inbox(self._receive)
         self._in_flight = 0
+        self._moved_at = 0.0
+        """When the oldest item in flight was queued, or anything came back after that."""
         """Items that the writer has and that have not come back."""
         self._small: list[Append] = []
         """What was submitted in this turn of the loop, while it is so little that the loop will write it itself."""
@@ -287,7 +289,13 @@ class Store:
         stats.live_bytes = sum(segment.live for segment in log.segments)
         stats.disk_full = self._writer.refuse_appends is not None
         stats.zeroed_bytes = self._zeroed_bytes()
+        stats.stuck_seconds = self.stuck_seconds
         return stats
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long nothing has become durable of what waits for that."""
+        return time.perf_counter() - self._moved_at if self._in_flight else 0.0
 
     def _zeroed_bytes(self) -> int:
         return self._preparer.zeroed_bytes
@@ -429,6 +437,8 @@ class Store:
                 self._small_entries += len(item.entries)
                 return
             self._queue_small()
+        if not self._in_flight:
+            self._moved_at = time.perf_counter()
         self._in_flight += 1
         self._gathered.append(item)
         if not gathered:
@@ -461,6 +471,8 @@ class Store:
 
     def _queue_small(self) -> None:
         items = self._take_small()
+        if not self._in_flight:
+            self._moved_at = time.perf_counter()
         self._in_flight += len(items)
         for item in items:
             self._writer.queue.put(item)
@@ -492,7 +504,8 @@ class Store:
 
     def _complete(self, group: Group) -> None:
         """Bring the state up to what is durable now, then tell everybody, in the order in which it was written."""
-        began = time.perf_counter() if self._durable else 0.0
+        self._moved_at = time.perf_counter()
+        began = self._moved_at if self._durable else 0.0
         freed = False
         try:
             if not self._behind:
