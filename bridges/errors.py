@@ -141,6 +141,15 @@ class BatchInvalid(LogError):
     """A batch of records does not form what its format claims (lengths, counts, attributes)."""
 
 
+class RecordInvalid(BatchInvalid):
+    """The record at ``offset`` cannot be read. ``before``: those before it in its batch, in the format asked for."""
+
+    def __init__(self, message: str, offset: int, before: bytes | bytearray | memoryview) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.before = before
+
+
 class BatchTooLarge(LogError):
     """The batch is larger than the backend can store in one piece."""
 

@@ -22,13 +22,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from pravega_client import StreamManager
 
+from kafka_front.wire import messages as kafka
 from pravega_front.names import TRANSACTION
 from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import TxnState, TxnStatus
 from tests.conftest import TEST_SETTINGS
+from tests.kafka_front.test_session import Client as KafkaClient
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, stream
 from tests.pravega_front.raw_client import RawClient as Segments
+from tests.test_what_clients_send import BROKEN, Sent, batch_of, laid
 from tests.ydb_topic_front.raw import RawClient as RawYdb
 from tests.ydb_topic_front.reading import Session, write
 from ydb_topic_front.wire.statuses import Status
@@ -408,3 +411,53 @@ def test_a_hanging_kafka_transaction_holds_up_readers_of_every_protocol_until_it
     assert fenced.value.args[0].code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
     with urllib.request.urlopen(f"{node.console}/metrics", timeout=PATIENCE) as metrics:
         assert 'anabranch_transactions_timed_out_total{front="kafka"} 1.0' in metrics.read().decode()
+
+
+async def produce(node: NodeProcess, topic: str, *batches: bytes) -> None:
+    """Store batches as a Kafka client sends them, whatever its library makes of records."""
+    host, _, port = node.kafka.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    client = KafkaClient(reader, writer)
+    for batch in batches:
+        data = kafka.ProduceRequest.PartitionProduceData(index=0, records=batch)
+        named = kafka.ProduceRequest.TopicProduceData(name=topic, partition_data=[data])
+        answer = await client.call(9, kafka.ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[named]))
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    writer.close()
+
+
+def test_a_record_that_nobody_can_read_stops_readers_at_its_offset_and_not_before(
+    node: NodeProcess, raw: RawYdb, segments: Segments
+) -> None:
+    name = "broken"
+    raw.result("CreateTopic", path=name)
+    sent = [Sent(b"zero"), Sent(b"one"), Sent(b"two", headers=((b"caf\xe9", b"x"),)), Sent(b"four")]
+    broken = [laid(sent[1], 0), laid(sent[2], 1), BROKEN, laid(sent[3], 3)]
+    batches = (batch_of([laid(sent[0], 0)]), batch_of(broken), batch_of([laid(Sent(b"five"), 0)]))
+    asyncio.run(produce(node, name, *(bytes(one.payload) for one in batches)))
+
+    session = Session(raw, consumer="", topics_read_settings=[{"path": name, "partition_ids": [0]}])
+    session.started()
+    read = session.read(3)
+    assert [(one.offset, one.data) for one in read] == [(0, b"zero"), (1, b"one"), (2, b"two")]
+    assert items(read[2]) == [("caf\N{REPLACEMENT CHARACTER}", b"x"), ("anabranch.lossy", b"0")]
+    status, reason = session.refusal()
+    assert status == Status.GENERIC_ERROR
+    assert "at offset 3" in reason
+
+    good = b"".join(map(event, (b"zero", b"one", b"two")))
+    end = end_of(segments, segment(name))
+    assert end == len(good) + 8 + len(event(b"five")), "what is wrong has a place"
+    found = b""
+    while len(found) < len(good):
+        found += segments.ask(wire.ReadSegment(segment(name), len(found), 1 << 20, "", 1), wire.SegmentRead).data
+    assert found == good
+    segments.send(wire.ReadSegment(segment(name), len(good), 1 << 20, "", 1))
+    assert segments.ends()
+
+    command = [sys.executable, "-m", "bridges", "topic", "skip", name, "3", "--yes", "--node", node.console]
+    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    assert [(one.offset, one.data) for one, _ in messages(raw, name, 1, start=3)] == [(5, b"five")]
+    with Segments(node.addresses["pravega-segmentstore"]) as again:
+        told = again.ask(wire.ReadSegment(segment(name), len(good), 1 << 20, "", 1), wire.SegmentIsTruncated)
+        assert bytes_from(again, segment(name), told.start_offset) == event(b"five")

@@ -85,10 +85,10 @@ def _large(size: int) -> int:
 
 
 def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int) -> Sliced[None]:
-    """Yields what is to be written, often nothing. A batch that cannot be read is one line that says why; its other
-    records are left out."""
+    """Yield what is to be written, often nothing. Where a batch cannot be read on, a line says why, with the
+    offset of the record that is wrong; the rest of the batch is left out."""
     lines: list[bytes] = []
-    size = seen = 0
+    size = seen = reached = 0
     for batch in batches:
         try:
             records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
@@ -99,8 +99,10 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
                 decompressed = decompressed + STEP if record is None else 0
                 wanted.grows = record is None
                 wanted.held = _large(min(decompressed, inflated_bytes) if record is None else record.size)
-                if record is not None and record.offset < wanted.end:
-                    wanted.at = record.offset + 1
+                if record is not None:
+                    reached = record.offset + 1
+                    if record.offset < wanted.end:
+                        wanted.at = reached
                 if (
                     record is not None
                     and record.offset < wanted.end
@@ -119,7 +121,7 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
                 if wanted.search is not None and wanted.is_over:
                     break
         except BatchInvalid as error:
-            offset = max(wanted.start, batch.base_offset)
+            offset = max(wanted.start, batch.base_offset, reached)
             body = {"partition": wanted.partition, "offset": offset, "end": batch.end_offset, "error": str(error)}
             lines.append(json.dumps(body).encode() + b"\n")
         if wanted.is_over:

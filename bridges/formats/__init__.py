@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from bridges.errors import BatchInvalid
+from bridges.errors import BatchInvalid, RecordInvalid
 from bridges.formats.base import (
     APPEND_TIME,
     COMPACTED,
@@ -122,7 +123,8 @@ class Translator:
     def payload(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer | None:
         """``batch`` in the ``target`` format: its own bytes when it is stored so.
 
-        None if that takes longer than a turn of the event loop may: then :meth:`translate` it. Raises BatchInvalid.
+        None if that takes longer than a turn of the event loop may: then :meth:`translate` it. Raises
+        BatchInvalid: RecordInvalid if records before the one that is wrong can be read.
         """
         source = format_of(batch.flags)
         if source.id == target:
@@ -145,7 +147,7 @@ class Translator:
         return None
 
     async def translate(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer:
-        """Like :meth:`payload`, in slices and off the event loop. Raises BatchInvalid."""
+        """Like :meth:`payload`, in slices and off the event loop, with its errors."""
         at_once = self.payload(stream_id, batch, target)
         if at_once is not None:
             return at_once
@@ -187,21 +189,29 @@ def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat,
     builder = target.builder(batch.base_offset, batch.end_offset)
     if isinstance(source, PlainSource) and isinstance(builder, PlainBuilder) and not batch.flags & APPEND_TIME:
         start = batch.base_offset
-        for some in source.plain(batch, limit):
-            if some is not None:
-                builder.add_plain(some)
-                start = some.end
-            if start < batch.end_offset:
-                yield None
+        with suppress(BatchInvalid):  # which the long way finds again, behind the records before it
+            for some in source.plain(batch, limit):
+                if some is not None:
+                    builder.add_plain(some)
+                    start = some.end
+                if start < batch.end_offset:
+                    yield None
         if start == batch.end_offset:
             return (yield from builder.finish_in_slices())
         builder = target.builder(batch.base_offset, batch.end_offset)
-    for record in records_of(source, batch, limit):
-        if record is None:
-            yield None
-            continue
-        builder.add(record)
-        if len(builder) > _AT_ONCE and not len(builder) % _AT_ONCE:
-            yield None
+    reached = batch.base_offset
+    try:
+        for record in records_of(source, batch, limit):
+            if record is None:
+                yield None
+                continue
+            builder.add(record)
+            reached = record.offset + 1
+            if len(builder) > _AT_ONCE and not len(builder) % _AT_ONCE:
+                yield None
+    except BatchInvalid as error:
+        if not len(builder):
+            raise
+        raise RecordInvalid(str(error), reached, (yield from builder.finish_in_slices())) from error
     record = None  # of which nothing is needed any more, and which may be large
     return (yield from builder.finish_in_slices())

@@ -19,7 +19,7 @@ from bridges.formats.pieces import LARGE, STEP, Layout, copied, written
 from bridges.formats.plain import AT_ONCE, CHUNK, Plain, numbers
 from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp, fence
 from bridges.formats.protobuf import put_varint
-from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
+from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch, told_headers
 from bridges.sliced import at_once
 
 HEADER_SIZE = 61
@@ -249,7 +249,7 @@ def check_count(header: Header, body_bytes: int, limit: int = DEFAULT_LIMIT) -> 
 
 
 _MOST_HEADERS = 10_000
-"""Headers of one record that are looked at: each costs a hundred times the two bytes it may take."""
+"""Headers of one record that readers of other protocols get: each costs a hundred times the two bytes it may take."""
 _HEAD_MOST = 40
 """Bytes of a record up to and with the length of its key, if each number is as long as it may be."""
 _PASSED_AT_ONCE = 500
@@ -574,19 +574,28 @@ def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) ->
 
 
 def _headers(data: Buffer, position: int, end: int, make: Callable[[Buffer], Any]) -> tuple[list[tuple[str, Any]], int]:
+    """Return the headers of a record that ends at ``end``. What cannot be told of them is marked by LOSSY_HEADER."""
     count, position = _varint(data, position)
-    if count < 0 or count > end - position or count > _MOST_HEADERS:
+    if count < 0 or count > end - position:
         raise BatchInvalid(f"a record claims {count} headers")
-    headers = []
-    for _ in range(count):
-        name, position = _take(data, position, end)
+    headers: list[tuple[str, Any]] = []
+    lossy: list[bytes] = []
+    for number in range(min(count, _MOST_HEADERS)):
+        raw, position = _take(data, position, end)
         value, position = _take(data, position, end, make)
-        if name is None:
+        if raw is None:
             raise BatchInvalid("a record header has no name")
         try:
-            headers.append((name.decode(), value))
-        except UnicodeDecodeError as error:
-            raise BatchInvalid("a record header's name is not UTF-8") from error
+            name = raw.decode()
+        except UnicodeDecodeError:
+            name = raw.decode(errors="replace")
+            lossy.append(b"%d" % number)
+        headers.append((name, value))
+    if count > _MOST_HEADERS:
+        lossy.append(b"%d-%d" % (_MOST_HEADERS, count - 1))
+        position = end
+    if lossy:
+        headers.append((LOSSY_HEADER, b",".join(lossy)))
     return headers, position
 
 

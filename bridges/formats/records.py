@@ -12,6 +12,10 @@ Buffer = bytes | bytearray | memoryview
 CODEC_HEADER = "anabranch.codec"
 """The header by which readers of other protocols are told that a value is still encoded, and how."""
 
+LOSSY_HEADER = "anabranch.lossy"
+"""The header that tells readers of other protocols which headers are not as they were written, by place, with commas
+between: one number for a name that is not UTF-8 and has U+FFFD instead, a range for headers that are left out."""
+
 
 class Record(Struct):
     """One record; ``offset`` -1 until it is stored.

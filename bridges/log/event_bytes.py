@@ -1,8 +1,9 @@
 """Bytes that a batch and its offsets take of a position as Pravega counts them, slice by slice (bridges/sliced.py).
 
 Where a format tells from the header what a batch takes, that holds, whatever its records are; of offsets inside the
-batch its records tell, but no more than the whole, and what is left over belongs to its end. A batch whose records
-cannot be read takes what its header tells, or nothing.
+batch its records tell, but no more than the whole, and what is left over belongs to its end. A record that cannot be
+read takes the bytes of an event's header, so that readers come to an error there; those behind it in its batch take
+none.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def _sizes(some: Plain) -> list[int]:
 
 def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums]:
     before_start = before_end = total = 0
+    reached = batch.base_offset
     try:
         for count, record in enumerate(source.records(batch, limit), 1):
             if record is None or not count % _AT_ONCE:
@@ -104,8 +106,11 @@ def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, 
                     before_start += size
                 if record.offset < end:
                     before_end += size
+                reached = record.offset + 1
     except BatchInvalid:
-        return 0, 0, 0
+        total += EVENT_HEADER
+        before_start += EVENT_HEADER if reached < start else 0
+        before_end += EVENT_HEADER if reached < end else 0
     return before_start, before_end, total
 
 
@@ -116,7 +121,8 @@ def record_at(batch: StoredBatch, at: int, position: int, limit: int) -> Sliced[
         plainly = yield from _plainly_at(source, batch, at, position, limit)
         if plainly is not None:
             return plainly
-    begin = found = BytePlace(batch.base_offset, at)
+    found = BytePlace(batch.base_offset, at)
+    reached = batch.base_offset
     try:
         for count, record in enumerate(source.records(batch, limit), 1):
             if record is None or not count % _AT_ONCE:
@@ -126,6 +132,8 @@ def record_at(batch: StoredBatch, at: int, position: int, limit: int) -> Sliced[
                     break
                 found = BytePlace(record.offset, at)
                 at += EVENT_HEADER + len(record.value or b"")
+                reached = record.offset + 1
     except BatchInvalid:
-        return begin
+        if at <= position:
+            return BytePlace(reached, at)
     return found

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bridges.errors import AppendConditionFailed, BatchInvalid, LogError, OffsetOutOfRange
+from bridges.errors import AppendConditionFailed, BatchInvalid, DataCorrupt, LogError, OffsetOutOfRange, RecordInvalid
 from bridges.formats import FormatId, Translator
 from bridges.formats.pravega import encode, gathered, segment_bytes
 from bridges.formats.producer import EventStamp, InTransaction
@@ -261,7 +261,8 @@ class Segment:
     async def read(self, position: int, most: int) -> list[memoryview]:
         """At most ``most`` bytes from ``position`` on, which lies below the end; at least one.
 
-        Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, LogError.
+        Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, DataCorrupt where nobody can
+        read on, LogError.
         """
         log, life = self.log, self._life
         known = self._cursors.take(self._life, position)
@@ -281,23 +282,30 @@ class Segment:
             for batch in batches:
                 if batch.base_offset > offset and pieces:
                     return pieces  # what lies between is lost: where it goes on is to be asked anew
-                data = await self._segment_bytes(batch)
+                data, wrong = await self._segment_bytes(batch)
                 skip = max(0, position - at)
                 piece = data[skip : skip + left]
                 if len(piece):
                     # A small part of a batch that is kept would keep all of it.
                     pieces.append(piece if 4 * len(piece) >= len(data) else memoryview(bytes(piece)))
                     left -= len(piece)
-                if skip + len(piece) < len(data):
-                    self._cursors.keep(life, position + most, BytePlace(batch.base_offset, at))
+                if skip + len(piece) < len(data) or (wrong is not None and pieces):
+                    self._cursors.keep(life, position + most - left, BytePlace(batch.base_offset, at))
                     return pieces
+                if wrong is not None:
+                    where = wrong.offset if isinstance(wrong, RecordInvalid) else batch.base_offset
+                    raise DataCorrupt(f"what {log.topic}-{log.partition} has at offset {where}: {wrong}") from wrong
                 at += len(data)
                 offset = batch.end_offset
         self._cursors.keep(life, position + most - left, BytePlace(offset, at))
         return pieces
 
-    async def _segment_bytes(self, batch: StoredBatch) -> memoryview:
+    async def _segment_bytes(self, batch: StoredBatch) -> tuple[memoryview, BatchInvalid | None]:
+        """The bytes of a batch, up to the record that is wrong if there is one."""
         try:
-            return segment_bytes(await self._translator.translate(self.log.stream_id, batch, int(FormatId.PRAVEGA)))
-        except BatchInvalid:
-            return memoryview(b"")  # such a batch takes no bytes (bridges/log/event_bytes.py)
+            translated = await self._translator.translate(self.log.stream_id, batch, int(FormatId.PRAVEGA))
+            return segment_bytes(translated), None
+        except RecordInvalid as error:
+            return segment_bytes(error.before), error
+        except BatchInvalid as error:
+            return memoryview(b""), error

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from bridges.errors import BatchInvalid
+from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import TRANSACTIONAL
@@ -127,9 +127,12 @@ def decode(
             try:
                 if aborted is None or batch not in aborted:
                     group.add(batch)
-            except BatchInvalid as error:
+            except BatchCorrupt as error:
                 where = (wanted.topic, wanted.partition, batch.base_offset)
                 raise UnreadableBatch(*where, str(error), batch.end_offset) from error
+            except BatchInvalid:
+                yield from _cut(group.finish(), batch_bytes)
+                yield from _cut(group.one_by_one([batch]), batch_bytes)
     except UnreadableBatch:
         yield from _cut(group.finish(), batch_bytes)  # what lies in front of it
         raise
@@ -178,24 +181,25 @@ class _Group:
         arrays = _ARRAYS.get(self.form)
         if not bodies:
             return
-        where = (wanted.topic, wanted.partition, columns, wanted.start, wanted.end)
         try:
             if arrays is not None:
-                yield arrays.decode(bodies, *where)
+                yield arrays.decode(bodies, wanted.topic, wanted.partition, columns, wanted.start, wanted.end)
                 return
         except Unusual:
             pass
-        try:
-            if arrays is None or len(bodies) == 1:
-                yield decode_records.decode([body.batch for body in bodies], *where, self._limit)
-                return
-        except UnreadableBatch:
-            if len(bodies) == 1:
-                raise
+        if arrays is None or len(bodies) == 1:
+            yield from self.one_by_one([body.batch for body in bodies])
+            return
         # The one that it is about must not slow down the others, nor hide those in front of it.
         for body in bodies:
             self._bodies = [body]
             yield from self.finish()
+
+    def one_by_one(self, batches: Sequence[StoredBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of ``batches``, record by record, up to one that is wrong. Then raises UnreadableBatch."""
+        wanted = self._wanted
+        where = (wanted.topic, wanted.partition, self._columns, wanted.start, wanted.end)
+        return decode_records.decode(batches, *where, self._limit)
 
 
 class _Whole:

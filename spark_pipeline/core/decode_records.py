@@ -28,25 +28,30 @@ def decode(
     start: int,
     end: int,
     limit: int = DEFAULT_LIMIT,
-) -> pa.RecordBatch:
-    """The records of ``batches`` whose offsets are in ``[start, end)``. Raises UnreadableBatch."""
+) -> Iterator[pa.RecordBatch]:
+    """The records of ``batches`` whose offsets are in ``[start, end)``: all of them, or those before the first that
+    cannot be read. Then raises UnreadableBatch."""
     found: list[Record] = []
+    wrong: UnreadableBatch | None = None
     kinds: list[int] = []
     writers: list[str] = []
     for batch in batches:
-        before = len(found)
+        at = max(start, batch.base_offset)
         try:
             form = format_of(batch.flags)
-            found += _of_batch(batch, form, start, end, limit)
             if form.id == FormatId.KAFKA:
                 late = parse_header(batch.payload).attributes & LOG_APPEND_TIME
             else:
                 late = batch.flags & APPEND_TIME
+            for record in _of_batch(batch, form, start, end, limit):
+                found.append(record)
+                kinds.append(rows.LOG_APPEND_TIME if late else rows.CREATE_TIME)
+                writers.append(form.name)
+                at = record.offset + 1
         except BatchInvalid as error:
-            raise UnreadableBatch(topic, partition, batch.base_offset, str(error), batch.end_offset) from error
-        more = len(found) - before
-        kinds += [rows.LOG_APPEND_TIME if late else rows.CREATE_TIME] * more
-        writers += [form.name] * more
+            wrong = UnreadableBatch(topic, partition, at, str(error), batch.end_offset)
+            wrong.__cause__ = error
+            break
 
     def numbers(values: list[int]) -> Int64s:
         # Beyond 64 bits is what damaged or hostile batches claim.
@@ -75,14 +80,16 @@ def decode(
         "codec": lambda: pa.array([one.codec for one in found], TYPES["codec"]),
         "written": lambda: times_or_null(numbers([one.written for one in found])),
     }
-    return Assembly(topic, partition, columns, len(found), made).batch()
+    yield Assembly(topic, partition, columns, len(found), made).batch()
+    if wrong is not None:
+        raise wrong
 
 
 def _of_batch(batch: StoredBatch, form: StoredFormat, start: int, end: int, limit: int) -> Iterator[Record]:
     for record in records_of(form, batch, limit, start):
         if record is None:
             continue
-        if record.offset >= end:
-            return
-        if record.offset >= start:
+        if start <= record.offset < end:
             yield record
+        if record.offset >= end - 1:
+            return  # what lies behind may be wrong, and is nobody's here

@@ -12,7 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchInvalid, DataCorrupt, LogDeleted, NotOwner, OffsetOutOfRange, PeerUnreachable
+from bridges.errors import (
+    BatchInvalid,
+    DataCorrupt,
+    LogDeleted,
+    NotOwner,
+    OffsetOutOfRange,
+    PeerUnreachable,
+    RecordInvalid,
+)
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.formats.ydb import parse_head
@@ -178,9 +186,10 @@ class ReadPump:
             try:
                 whole = await self._add(reading, log, batch, builder, wanted)
             except BatchInvalid as error:
-                raise DataCorrupt(
-                    f"what {log.topic}-{log.partition} has at offset {batch.base_offset}: {error}"
-                ) from error
+                if builder.size:
+                    break  # what lies before it is sent first
+                at = max(batch.base_offset, reading.place.offset)
+                raise DataCorrupt(f"what {log.topic}-{log.partition} has at offset {at}: {error}") from error
             if not whole:
                 break
         if reading.may_send:
@@ -199,10 +208,15 @@ class ReadPump:
     async def _add(
         self, reading: PartitionReading, log: ReadableLog, batch: StoredBatch, builder: ResponseBuilder, wanted: int
     ) -> bool:
-        """Put a batch's messages into the response; False when it is full before its end."""
-        payload, producer = batch.payload, None
+        """Put a batch's messages into the response; False when more of it is left. Raises BatchInvalid."""
+        payload, producer, end = batch.payload, None, batch.end_offset
         if batch.flags & FORMAT_MASK != FormatId.YDB:
-            payload = await self._node.translator.translate(log.stream_id, batch, FormatId.YDB)
+            try:
+                payload = await self._node.translator.translate(log.stream_id, batch, FormatId.YDB)
+            except RecordInvalid as error:
+                if reading.place.offset >= error.offset:
+                    raise
+                payload, end = error.before, error.offset
             if name := parse_head(payload).producer_id:
                 producer = f"{format_of(batch.flags).name}:{name.decode(errors='replace')}"
         reader = BatchReader(payload, batch.base_offset, batch.end_offset, batch.written_ms, reading.place, producer)
@@ -218,8 +232,8 @@ class ReadPump:
             builder.dated(batch.written_ms, reader.max_created_ms)
             reading.sent += reader.taken
             reading.sent_end = reader.offset
-        reading.place = Place(batch.end_offset) if reader.ended else reader.place
-        return reader.ended
+        reading.place = Place(end) if reader.ended else reader.place
+        return reader.ended and end == batch.end_offset
 
 
 def _now() -> int:

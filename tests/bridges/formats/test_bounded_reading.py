@@ -19,7 +19,7 @@ from bridges.errors import BatchInvalid, DecompressedTooLarge
 from bridges.formats import compression, kafka
 from bridges.formats.compression import PIECE, Compression, compress, decompress, inflate
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode, heads, iterate, slices
-from bridges.formats.records import Buffer, Record
+from bridges.formats.records import LOSSY_HEADER, Buffer, Record
 from tests.depth import examples
 from tests.fuzz import fuzz_records
 
@@ -179,11 +179,11 @@ def test_linked_lz4_blocks_are_read_within_the_limit() -> None:
         list(iterate(batch_of(linked, Compression.LZ4, 1), 400_000))
 
 
-def test_a_record_of_countless_headers_is_refused() -> None:
-    one = Record(None, None, [("", None)] * 10_001, 5)
-    with pytest.raises(BatchInvalid, match="10001 headers"):
-        list(iterate(encode([one])))
-    assert len(next(iterate(encode([Record(None, None, [("", None)] * 10_000, 5)]))).headers) == 10_000
+def test_of_countless_headers_a_record_keeps_the_first_and_says_which_are_left_out() -> None:
+    most = [("", None)] * 10_000
+    one = next(iterate(encode([Record(None, None, most * 3, 5)])))
+    assert one.headers == [*most, (LOSSY_HEADER, b"10000-29999")]
+    assert next(iterate(encode([Record(None, None, list(most), 5)]))).headers == most
 
 
 def test_a_record_outside_its_batch_is_refused() -> None:

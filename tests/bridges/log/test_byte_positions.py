@@ -148,7 +148,7 @@ def written(kind: str, argument: object, producer: int) -> tuple[Batch, list[int
     if kind == "marker":
         return Batch(encode([Record(b"\0\0\0\1", bytes(6))], attributes=0x30), 1, KAFKA), [0]
     good = encode([Record(None, b"unreadable")] * argument)
-    return Batch(good[:-1] + b"\x7f", argument, KAFKA), [0] * argument
+    return Batch(good[:-1] + b"\x7f", argument, KAFKA), [18] * (argument - 1) + [8]
 
 
 async def _run(todo: list[tuple[str, object]], interval: int) -> None:

@@ -104,8 +104,10 @@ def test_what_the_header_tells_holds_whatever_the_records_are(takes: int) -> Non
     assert run(record_at(batch, 50, 50 + takes, DEFAULT_LIMIT)).offset == min(takes // 10, 1)
 
 
-def test_a_batch_that_cannot_be_read_takes_what_its_header_tells_or_nothing() -> None:
+def test_a_record_that_cannot_be_read_takes_a_place_and_those_behind_it_none() -> None:
     damaged = encode([Record(None, b"unreadable")] * 3)[:-1] + b"\x7f"
-    batch = StoredBatch(0, 3, int(FormatId.KAFKA), damaged)
-    assert of(batch, 0, 3) == of(batch, 0, 2) == of(batch, 1, 3) == 0
-    assert run(record_at(batch, 9, 9, DEFAULT_LIMIT)) == BytePlace(0, 9)
+    batch = StoredBatch(0, 4, int(FormatId.KAFKA), damaged)
+    assert [of(batch, 0, end) for end in range(5)] == [0, 18, 36, 44, 44]
+    assert [of(batch, start, 4) for start in range(1, 4)] == [26, 8, 0]
+    places = [run(record_at(batch, 9, 9 + at, DEFAULT_LIMIT)) for at in (0, 17, 18, 35, 36, 43)]
+    assert places == [(0, 9), (0, 9), (1, 27), (1, 27), (2, 45), (2, 45)]
