@@ -84,6 +84,7 @@ class Bucket:
         except ImportError as error:
             raise StoreError("object storage needs obstore: install anabranch[cluster]") from error
         self._obstore = obstore
+        self._taken = obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError
         self.url = url
         self._prefix = ""
         self.requests = {operation: Requests() for operation in OPERATIONS}
@@ -152,13 +153,18 @@ class Bucket:
 
     def put_if_absent(self, key: str, content: Buffer) -> bool:
         """Whether it was put; False: there is one of that name. Raises ``OSError``: unknown."""
-        with self._answered("put", f"putting {key}", len(content)):
-            try:
-                store = self._large if len(content) > _LARGE_BYTES else self._store
-                self._obstore.put(store, self._prefix + key, content, mode="create", use_multipart=False)
-            except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError):
-                return False
+        with self._answered("put", f"putting {key}", len(content)), suppress(*self._taken):
+            store = self._large if len(content) > _LARGE_BYTES else self._store
+            self._obstore.put(store, self._prefix + key, content, mode="create", use_multipart=False)
             return True
+        # S3 answers 409 ConditionalRequestConflict while another request for the key is under way, which obstore does
+        # not tell from "there is one". So the object decides.
+        with self._answered("get", f"looking for {key}"):
+            try:
+                self._obstore.head(self._store, self._prefix + key)
+            except FileNotFoundError:
+                raise OSError(errno.EAGAIN, "another request for it was under way") from None
+        return False
 
     def directories(self, prefix: str) -> list[str]:
         """What comes up to the next slash in the names below ``prefix``. It may be old. Raises ``OSError``."""

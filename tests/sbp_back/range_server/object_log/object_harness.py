@@ -158,6 +158,9 @@ class Faults:
     def put(self, *arguments: Any, **options: Any) -> Any:
         return self._call(obstore.put, *arguments, **options)
 
+    def head(self, *arguments: Any, **options: Any) -> Any:
+        return self._call(obstore.head, *arguments, **options)
+
     def list(self, *arguments: Any, **options: Any) -> Any:
         return obstore.list(*arguments, **options)
 

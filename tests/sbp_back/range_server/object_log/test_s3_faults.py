@@ -54,6 +54,11 @@ def internal(handler: Handler) -> bool:
     return handler.error(500, "InternalError")
 
 
+def conflict(handler: Handler) -> bool:
+    """Another request for the key was under way: neither was this put done nor is there another object."""
+    return handler.command == "PUT" and handler.error(409, "ConditionalRequestConflict")
+
+
 def answer_lost(handler: Handler) -> bool:
     handler.forward(handler.body)
     return handler.cut()
@@ -93,7 +98,7 @@ def full(handler: Handler) -> bool:
 
 @pytest.mark.parametrize(
     "fault",
-    [slow_down, internal, answer_lost, truncated_upload, truncated_answer, expired, full],
+    [slow_down, internal, conflict, answer_lost, truncated_upload, truncated_answer, expired, full],
     ids=lambda fault: str(fault.__name__),
 )
 async def test_faults_on_the_way_delay_and_lose_nothing(tmp_path: Path, faults: Faults, fault: Fault) -> None:
@@ -196,7 +201,7 @@ async def test_credentials_that_are_wrong_at_the_start_are_told(tmp_path: Path, 
             ObjectStore.open(tmp_path / "one", options())
 
 
-@pytest.mark.parametrize("fault", [slow_down, answer_lost, truncated_upload], ids=lambda fault: str(fault.__name__))
+@pytest.mark.parametrize("fault", [slow_down, conflict, answer_lost, truncated_upload], ids=lambda fault: str(fault.__name__))
 async def test_objects_of_ranges_are_written_in_spite_of_faults(tmp_path: Path, faults: Faults, fault: Fault) -> None:
     small = options(object_range_bytes=32 * KIB, object_mixed_bytes=64 * KIB, object_cache_bytes=192 * KIB)
     driver = Driver(tmp_path / "one", small)
