@@ -573,26 +573,23 @@ class Logs:
                     self._by_slot.setdefault(self._slot(log), set()).add(log)
                 log.opened(writer, rebuilt)
                 return
-            reason = "it was deleted"  # meanwhile; it has answered its callers itself
+            failure: LogError = LogDeleted(f"{log.topic}-{log.partition} was deleted")  # while it was opened
         except NotOwner as error:
-            if self._is_current(log):
-                log.open_failed(error)
+            failure = error
             if writer is not None:
                 self._taken.get(self._slot(log), {}).pop(log.stream_id, None)
                 await self._seal_taken(log.stream_id, writer.epoch)
-                await self._close_writer(writer)
-            return
         except (SbpError, LogError) as error:
-            reason = str(error)
-            _log.error("partition not opened", topic=log.topic, partition=log.partition, error=reason)
+            failure = self._failed_to_open(log, str(error))
+            _log.error("partition not opened", topic=log.topic, partition=log.partition, error=str(error))
         except Exception as error:  # noqa: BLE001 - logged, counted and answered: the log must not stay as it is
-            reason = f"unexpectedly, {type(error).__name__}"
+            failure = self._failed_to_open(log, f"unexpectedly, {type(error).__name__}")
             self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
-        if self._is_current(log):
-            self._failed_to_open(log)
-            log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}"))
         if writer is not None:
             await self._close_writer(writer)
+        # Last: a caller that is told has the log opened again at once, and no log is opened twice at the same time.
+        if self._is_current(log):
+            log.open_failed(failure)
 
     def _is_mine(self, log: PartitionLog) -> bool:
         return self.owns(log.topic, log.partition)
@@ -605,11 +602,13 @@ class Logs:
         if not self._is_mine(log):
             raise self._not_mine(log)
 
-    def _failed_to_open(self, log: PartitionLog) -> None:
-        times, _ = self._failing.get(log.stream_id, (0, 0.0))
-        # Once may be a coincidence; a server that is gone is not to be asked as fast as clients come again.
-        wait = 0.0 if not times else min(_RETRY_FIRST_S * 2 ** min(times - 1, 10), _RETRY_LAST_S)
-        self._failing[log.stream_id] = times + 1, self._loop.time() + wait
+    def _failed_to_open(self, log: PartitionLog, reason: str) -> LogUnavailable:
+        if self._is_current(log):
+            times, _ = self._failing.get(log.stream_id, (0, 0.0))
+            # Once may be a coincidence; a server that is gone is not to be asked as fast as clients come again.
+            wait = 0.0 if not times else min(_RETRY_FIRST_S * 2 ** min(times - 1, 10), _RETRY_LAST_S)
+            self._failing[log.stream_id] = times + 1, self._loop.time() + wait
+        return LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}")
 
     def _rebuilds_from(self, servers: frozenset[int]) -> asyncio.Semaphore:
         """A place among the rebuilds that hold memory at the same time."""

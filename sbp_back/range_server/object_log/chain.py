@@ -4,8 +4,9 @@ Indexes are told by the entries of a *chain*, ``chain/K``, put if absent and nev
 object, and the object of the log from which on everything has to be read behind it. The last entry counts. Each says
 who wrote it, by the number that was claimed (:mod:`.claims`), so of two writers the later one is known:
 
-* who opens a log reads it behind its last index, and then puts an entry of its own: the same index, its own number.
-  From then on those before it find the next number taken by a later one: they are fenced, as they are by the log;
+* who opens a log reads it behind its last index, or the one before if that is damaged, and then puts an entry of its
+  own: the index that was read, its own number. From then on those before it find the next number taken by a later one:
+  they are fenced, as they are by the log;
 * who finds it taken by an earlier one has not read that one's index yet, and begins again with it.
 
 So an index that counts stays the last one until who wrote it, or a later one, has put another. What it does not name,

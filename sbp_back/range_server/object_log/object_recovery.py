@@ -130,7 +130,7 @@ class LogReader:
                 if self._logs.look(name, chain):
                     continue
                 raise
-            if not self._own(name, chain):
+            if not self._own(log, chain):
                 self._forget(log)
                 continue
             check_whole(log.state, f"log {name}")
@@ -168,8 +168,9 @@ class LogReader:
             if last is not None and last.adopted is not None:
                 return set(last.adopted)
             try:
-                found = set(self._index(name, last).adopted) if last is not None and last.index else set()
-                for _, _, group in self._groups(name, last, upto):
+                entry, index = self._last_index(name, chain)
+                found = set() if index is None else set(index.adopted)
+                for _, _, group in self._groups(name, entry, upto):
                     found.update(record[2] for record in group.records if record[0] == RecordType.ADOPT)
             except (StoreCorrupt, FileNotFoundError):
                 if self._logs.look(name, chain):
@@ -178,19 +179,19 @@ class LogReader:
             if not self._logs.look(name, chain):
                 return found
 
-    def _own(self, name: str, chain: Chain) -> bool:
-        """Have the last entry of the chain as one's own. False: there is another one."""
-        number = chain.number
+    def _own(self, log: ReadLog, chain: Chain) -> bool:
+        """Have the index that was read, which is the one before where the last is damaged, as one's own last entry of
+        the chain. False: there is another one."""
         last = chain.last
-        if self._logs.look(name, chain):
+        if self._logs.look(log.name, chain):
             return False
         unique = os.urandom(UNIQUE_BYTES)
-        if last is None:
+        read = log.entry
+        if read is None or last is None:
             mine = Entry(chain.writer, 0, 0, "", unique)
         else:
-            mine = Entry(chain.writer, last.incarnation, last.number, last.index, unique, last.adopted)
-        assert chain.number == number
-        return self._logs.put(name, chain, mine)
+            mine = Entry(chain.writer, read.incarnation, read.number, read.index, unique, last.adopted)
+        return self._logs.put(log.name, chain, mine)
 
     def _forget(self, log: ReadLog) -> None:
         for segment in (*log.segments, *log.besides):
@@ -202,22 +203,28 @@ class LogReader:
         except DecodeError as error:
             raise StoreCorrupt(f"log {name}, {entry.index}: {error}") from error
 
-    def _indexed(self, name: str, chain: Chain) -> ReadLog:
-        """What the last index of a log says."""
-        log = ReadLog(name, self._cache.space())
-        log.entry = entry = chain.last
+    def _last_index(self, name: str, chain: Chain) -> tuple[Entry | None, Index | None]:
+        """The last index of a log, or the one before if that is damaged, and its entry."""
+        entry = chain.last
         if entry is None or not entry.index:
-            return log
-        bucket = self._logs.log(name)
+            return entry, None
         try:
-            index = self._index(name, entry)
+            return entry, self._index(name, entry)
         except StoreCorrupt as error:
             before = chain.before
             if before is None or before.index == entry.index or not before.index:
                 raise
             logger.error("%s: the one before is read, and what was written behind it", error)
-            log.entry = entry = before
-            index = self._index(name, entry)
+            return before, self._index(name, before)
+
+    def _indexed(self, name: str, chain: Chain) -> ReadLog:
+        """What the last index of a log says."""
+        log = ReadLog(name, self._cache.space())
+        log.entry, index = self._last_index(name, chain)
+        entry = log.entry
+        if entry is None or index is None:
+            return log
+        bucket = self._logs.log(name)
         spaces = {name: log.space}
         try:
             log.state = restore_state(index)

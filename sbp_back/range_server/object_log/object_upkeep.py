@@ -266,7 +266,6 @@ class ObjectUpkeep(Moving):
             names |= _named(segment)
             for place in () if range_object(segment) is not None else source.places:
                 known.setdefault((source.log, place.incarnation), set()).add(place.number)
-        names |= {entry.index for entry in (self._chain.last, self._chain.before) if entry is not None}
         adopted = list(self._own.adopted.values())
         self._busy = True
 
@@ -296,7 +295,9 @@ class ObjectUpkeep(Moving):
                 return
             self._tidied = True
             for bucket, keys in result:
-                self._doom(bucket, keys)
+                # The newest index is needed itself, and may have an adoption behind it that needs the adopted log's
+                # indexes: the next one is the first that needs nothing of this.
+                self._doomed.add(bucket, keys, self._indexes + 1)
 
         self._background(find, tidied)
 

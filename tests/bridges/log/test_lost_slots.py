@@ -8,7 +8,7 @@ from typing import Any
 
 from bridges.cluster.members import Member, State
 from bridges.cluster.ownership import Gained, Gone, Lost
-from bridges.errors import LogUnavailable, NotOwner
+from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.cleaned_logs import CleanedLogs
 from bridges.log.cleaner import Cleaner, CompactionPolicy
 from bridges.log.skips import Skips
@@ -179,6 +179,42 @@ async def test_a_log_that_is_being_opened_is_sealed_before_its_slot_goes() -> No
     await losing
     assert backend.seals == [5]
     assert isinstance((await asyncio.gather(opening, return_exceptions=True))[0], NotOwner)
+    await world.logs.close()
+
+
+async def test_a_log_that_is_wanted_again_is_opened_when_its_former_opening_has_ended() -> None:
+    """A caller asks again as soon as it is refused, while what the opening had taken is still being sealed."""
+
+    class SlowSeals(SlowBackend):
+        async def seal(self, stream_id: int, epoch: int) -> int:
+            await sealed.wait()
+            return await super().seal(stream_id, epoch)
+
+    sealed = asyncio.Event()
+    backend = SlowSeals()
+    world, owners = await world_of(backend)
+    log = world.logs.get("t", 0)
+    assert log is not None
+    refused: list[LogError | None] = []
+
+    def ask_again(error: LogError | None) -> None:
+        refused.append(error)
+        if len(refused) < 3:
+            log.when_open(ask_again)
+
+    log.when_open(ask_again)
+    await settle()
+    losing = asyncio.ensure_future(owners.lose(0))
+    backend.let.set()
+    await settle()
+    assert not losing.done()
+    sealed.set()
+    await losing
+    await settle()
+    assert [type(error) for error in refused] == [NotOwner] * 3
+    assert world.logs.barrier.failures == {}
+    assert backend.seals == [5]
+    assert world.writer.closed
     await world.logs.close()
 
 

@@ -34,6 +34,7 @@ from tests.sbp_back.range_server.object_log.object_harness import (
     requests_of,
     server,
     until,
+    upkeep_of,
 )
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 from tests.sbp_back.range_server.store.test_store_model import StoreMachine
@@ -96,6 +97,14 @@ ObjectMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestObjectMachine = pytest.mark.timeout(timeout(300))(ObjectMachine.TestCase)
+
+
+def newest_index(bucket: Path, log: str = "0/00000000") -> Path:
+    return max((bucket / "logs" / log / "index").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
 
 
 async def test_a_lost_machine_loses_nothing_and_a_former_self_acknowledges_nothing_more(tmp_path: Path) -> None:
@@ -564,10 +573,97 @@ async def test_a_damaged_index_is_replaced_by_the_one_before(tmp_path: Path) -> 
     await until(at_rest(former))
     await fill(former, 1, 5, 20)
     former.close()
-    for path in sorted((bucket / "logs/0/00000000/index").iterdir(), key=lambda path: path.stat().st_mtime_ns)[-1:]:
-        path.write_bytes(path.read_bytes()[:-1])
+    damage(newest_index(bucket))
     driver = Driver(tmp_path / "two", indexed(bucket))
     assert [e.base_offset for e in await driver.read_all(1, 10)] == list(range(10, 25))
+    driver.close()
+
+
+async def test_after_a_damaged_index_the_one_before_counts_for_every_start(tmp_path: Path) -> None:
+    """Who falls back to it says so in the chain: the next start has no other index."""
+    bucket = tmp_path / "bucket"
+    former = Driver(tmp_path / "one", indexed(bucket, object_index_every=3))
+    await former.create(1)
+    await fill(former, 1, 20)
+    await until(at_rest(former))
+    former.close()
+    damage(newest_index(bucket))
+    for name in ("two", "three"):
+        driver = Driver(tmp_path / name, object_options(bucket, maintenance_seconds=1000.0))
+        assert [e.base_offset for e in await driver.read_all(1)] == list(range(20))
+    driver.close()
+
+
+async def test_tidying_spares_what_the_index_before_needs_of_an_adopted_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index before knows of no adoption: who falls back to it reads the adopted log by that one's own index."""
+    bucket = tmp_path / "bucket"
+    other = Driver(tmp_path / "a", indexed(bucket, object_log="a"))
+    other.store.assign_server_id(1)
+    await other.create(1)
+    await fill(other, 1, 20)
+    await until(at_rest(other))
+    former = await server(tmp_path, bucket, "b", 2)
+    await former.create(2)
+    upkeep_of(former).save_everything()
+    await former.store.adopt(1)
+    clock = Clock(monkeypatch)
+    options = indexed(bucket, object_log="b", maintenance_seconds=3600.0, object_index_seconds=600.0)
+    driver = Driver(tmp_path / "two", options)
+    await driver.append(make_entry(2, 0))
+    await clock.hours(driver, 1)
+    assert driver.store.stats.checkpoints == 1
+    damage(newest_index(bucket, "b/00000000"))
+    third = Driver(tmp_path / "three", options)
+    assert third.store._opened.own.entry is not None  # type: ignore[attr-defined]
+    assert [e.base_offset for e in await third.read_all(1)] == list(range(20))
+    assert [e.base_offset for e in await third.read_all(2)] == [0]
+    await third.append(make_entry(2, 1))
+    await clock.hours(third, 5)
+    assert not list((bucket / "logs/a/00000000/index").iterdir()), "and it goes when no index needs it"
+    third.close()
+
+
+async def test_tidying_takes_nothing_that_is_put_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    listing, go = threading.Event(), threading.Event()
+    directories = Bucket.directories
+
+    def held(bucket: Bucket, prefix: str) -> list[str]:
+        if prefix == "log/":
+            listing.set()
+            assert go.wait(10)
+        return directories(bucket, prefix)
+
+    monkeypatch.setattr(Bucket, "directories", held)
+    driver = Driver(tmp_path / "one", indexed(tmp_path / "bucket", maintenance_seconds=3600.0))
+    driver.store._maintenance.tick()
+    assert await asyncio.to_thread(listing.wait, 10)
+    await driver.create(1)
+    await driver.append(make_entry(1, 0))
+    go.set()
+    for base in (1, 2):
+        await clock.hours(driver, 2)
+        await driver.append(make_entry(1, base))
+    again = Driver(tmp_path / "two", object_options(tmp_path / "bucket"))
+    assert [e.base_offset for e in await again.read_all(1)] == [0, 1, 2]
+    again.close()
+
+
+async def test_tidying_leaves_the_fences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former self that finds its number free would acknowledge what nobody reads."""
+    bucket = tmp_path / "bucket"
+    former = Driver(tmp_path / "one", object_options(bucket, maintenance_seconds=1000.0))
+    await former.create(1)
+    clock = Clock(monkeypatch)
+    driver = Driver(tmp_path / "two", indexed(bucket, maintenance_seconds=3600.0))
+    for base in range(3):
+        await driver.append(make_entry(1, base))
+        await clock.hours(driver, 2)
+    assert driver.store.stats.objects["delete"].answered
+    with pytest.raises(StoreFailed, match="taken over"):
+        await former.append(make_entry(1, 0))
     driver.close()
 
 
@@ -608,5 +704,6 @@ async def test_requests_are_counted_as_stores_charge_them(tmp_path: Path) -> Non
     assert inner.list("") == {"a": 5}
     inner.delete(["a"])
     told = {operation: (one.answered, one.failed, one.bytes) for operation, one in bucket.requests.items()}
-    assert told == {"put": (2, 0, 10), "get": (3, 0, 7), "list": (1, 0, 0), "delete": (1, 0, 0)}
+    # One of the four looked for the object whose name was taken.
+    assert told == {"put": (2, 0, 10), "get": (4, 0, 7), "list": (1, 0, 0), "delete": (1, 0, 0)}
     assert all(one.seconds > 0 for one in bucket.requests.values())

@@ -201,7 +201,9 @@ async def test_credentials_that_are_wrong_at_the_start_are_told(tmp_path: Path, 
             ObjectStore.open(tmp_path / "one", options())
 
 
-@pytest.mark.parametrize("fault", [slow_down, conflict, answer_lost, truncated_upload], ids=lambda fault: str(fault.__name__))
+@pytest.mark.parametrize(
+    "fault", [slow_down, conflict, answer_lost, truncated_upload], ids=lambda fault: str(fault.__name__)
+)
 async def test_objects_of_ranges_are_written_in_spite_of_faults(tmp_path: Path, faults: Faults, fault: Fault) -> None:
     small = options(object_range_bytes=32 * KIB, object_mixed_bytes=64 * KIB, object_cache_bytes=192 * KIB)
     driver = Driver(tmp_path / "one", small)
