@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from bridges.auth import Principal
+from bridges.errors import LogError
 from bridges.net import server as net_server
 from bridges.net.outbox import joined
 from kafka_front import failures
 from kafka_front.context import DEFERRED, NO_RESPONSE, Client, Context, Outcome
 from kafka_front.dispatch import Handler
 from kafka_front.long_requests import LONG_BYTES
+from kafka_front.service.log_errors import code_for
 from kafka_front.service.patience import Patience
 from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire import codec
@@ -204,6 +206,8 @@ class Connection(Client):
                 self.answer(ctx, result)
         except KafkaError as error:
             self.answer_failure(ctx, error.code, error.message)
+        except LogError as error:
+            self._refuse(ctx, error)
         except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
             self.unexpected(ctx)
         return None
@@ -217,6 +221,8 @@ class Connection(Client):
                 self.answer(ctx, result, prepared)
         except KafkaError as error:
             self.answer_failure(ctx, error.code, error.message)
+        except LogError as error:
+            self._refuse(ctx, error)
         except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
             self.unexpected(ctx)
 
@@ -243,6 +249,13 @@ class Connection(Client):
         self.server.observer.request_failed(ctx.key)
         if not ctx._done:
             self.answer_failure(ctx, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+
+    def _refuse(self, ctx: Context, error: LogError) -> None:
+        """In an except clause: answer what the log or the database cannot do now so that clients repeat it."""
+        if not error.retriable:
+            self.unexpected(ctx)
+        elif not ctx._done:
+            self.answer_failure(ctx, code_for(ctx.key, error), str(error))
 
     def _refuse_version(self, ctx: Context, frame: bytes | bytearray, body: int) -> None:
         """Answer a version we know of but do not serve, where the protocol has a way (rules 4, 5 and B)."""

@@ -20,7 +20,7 @@ from bridges.log.partition_log import PartitionLog
 from bridges.turns import by_name, gathered, in_order, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
-from kafka_front.service.admin_errors import admin_code
+from kafka_front.service.log_errors import code_of
 from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -272,7 +272,7 @@ class Cluster:
         try:
             await log.ready()
         except LogError as error:
-            result.error_code, result.error_message = int(admin_code(error)), str(error)
+            result.error_code, result.error_message = int(code_of(error)), str(error)
             return result
         producers = log.state.ledger.table(LedgerKind.KAFKA)
         async for key in in_turns(producers.writers()):

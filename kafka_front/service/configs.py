@@ -18,8 +18,8 @@ from bridges.errors import LogError
 from bridges.turns import by_name, in_turns, portions
 from kafka_front import node_config
 from kafka_front.dispatch import Registry
-from kafka_front.service.admin_errors import admin_code, repeated
-from kafka_front.service.once import Once
+from kafka_front.service.log_errors import admin_code
+from kafka_front.service.once import Once, repeated
 from kafka_front.service.own_configs import OwnConfigs
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError

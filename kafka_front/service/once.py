@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 MAX_ROWS = 500_000
@@ -28,3 +31,8 @@ class Once:
     def rows(self, count: int) -> None:
         """So many rows of the answer tell of what was named last."""
         self._rows += count
+
+
+def repeated(names: Iterable[object]) -> set[object]:
+    """What occurs more than once: requests that name a thing twice are refused for it, as Kafka does."""
+    return {name for name, times in Counter(names).items() if times > 1}

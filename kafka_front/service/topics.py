@@ -11,7 +11,7 @@ from bridges.catalog.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from bridges.turns import by_name, gathered, in_turns, portions
 from kafka_front.dispatch import Registry
-from kafka_front.service.admin_errors import admin_code
+from kafka_front.service.log_errors import admin_code, code_of
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -67,6 +67,7 @@ class Topics:
             self._create_one(ctx, topic, topic.name in twice, request.validate_only, too_many)
             for topic in first.values()
         )
+        _tell_retriable(results)
         return CreateTopicsResponse(topics=results)
 
     async def _too_many(self, wanted: Iterable[_NewTopic]) -> bool:
@@ -153,6 +154,7 @@ class Topics:
         results = await gathered(
             self._add_partitions(ctx, topic, topic.name in twice, request.validate_only) for topic in first.values()
         )
+        _tell_retriable(results)
         return CreatePartitionsResponse(results=results)
 
     async def _add_partitions(
@@ -189,6 +191,7 @@ class Topics:
             wanted = [state(name=name) async for name in in_turns(request.topic_names)]
         _, twice = await by_name(wanted, self._identity)
         results = await gathered(self._delete_one(ctx, one, self._identity(one) in twice) for one in wanted)
+        _tell_retriable(results)
         return DeleteTopicsResponse(responses=results)
 
     def _identity(self, wanted: DeleteTopicsRequest.DeleteTopicState) -> object:
@@ -260,7 +263,15 @@ class Topics:
                 raise OffsetOutOfRange(f"offset {offset} is negative")
             result.low_watermark = await log.trim(target)
         except LogError as error:
-            result.error_code = int(admin_code(error))
+            result.error_code = int(code_of(error))
+
+
+def _tell_retriable(results: Sequence[_CreateResult | _PartitionsResult | _DeleteResult]) -> None:
+    """Have clients not repeat a request of which a part is done: they would be told of that part that it fails."""
+    if any(not one.error_code for one in results):
+        for one in results:
+            if one.error_code == ErrorCode.NOT_CONTROLLER:
+                one.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _config_of(wanted: _NewTopic) -> dict[str, str]:

@@ -128,8 +128,7 @@ class Registry:
             except TopicNotFound as error:
                 raise GrpcRefusal(Code.NOT_FOUND, str(error)) from error
             except LogError as error:
-                code = Code.UNAVAILABLE if error.retriable else Code.INVALID_ARGUMENT
-                raise GrpcRefusal(code, str(error)) from error
+                raise refusal_of(error) from error
             encoded: bytes = found.SerializeToString()
             if not call.admits(len(encoded)):
                 raise GrpcRefusal(Code.UNAVAILABLE, "memory is short")
@@ -149,3 +148,8 @@ class Registry:
         elif name not in _FREE:
             info = getattr(getattr(request, "streamCut", request), "streamInfo", request)
             access.allow(caller, _ON_STREAM.get(name, Operation.DESCRIBE), access.topic(info.scope, info.stream))
+
+
+def refusal_of(error: LogError) -> GrpcRefusal:
+    """Return what a call is ended with for ``error``: clients repeat it after UNAVAILABLE, not after others."""
+    return GrpcRefusal(Code.UNAVAILABLE if error.retriable else Code.INVALID_ARGUMENT, str(error))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bridges.auth import Operation
 from bridges.errors import LogError
 from bridges.turns import Turns, in_turns
-from kafka_front.service.log_errors import code_of
+from kafka_front.service.log_errors import coordinator_code
 from kafka_front.service.share import tables
 from kafka_front.service.share.partition import SharePartition
 from kafka_front.wire.apis import ApiKey
@@ -62,7 +62,7 @@ class ShareOffsets:
             except KafkaError as error:
                 answer.error_code, answer.error_message = error.code, error.message
             except LogError as error:
-                answer.error_code, answer.error_message = int(ErrorCode.COORDINATOR_NOT_AVAILABLE), str(error)
+                answer.error_code, answer.error_message = int(coordinator_code(error)), str(error)
         return response
 
     async def _describe(self, ctx: Context, asked: _AskedGroup, answer: _Group) -> None:
@@ -124,7 +124,7 @@ class ShareOffsets:
                 except KafkaError as error:
                     row.error_code, row.error_message = error.code, error.message
                 except LogError as error:
-                    row.error_code, row.error_message = int(code_of(error)), str(error)
+                    row.error_code, row.error_message = int(coordinator_code(error)), str(error)
         return response
 
     async def _alter(self, group_id: str, topic: Topic, number: int, start: int) -> None:
@@ -164,7 +164,7 @@ class ShareOffsets:
                     answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     answer.error_message = f"group {group_id!r} has no offsets of topic {topic.name!r}"
             except LogError as error:
-                answer.error_code, answer.error_message = int(code_of(error)), str(error)
+                answer.error_code, answer.error_message = int(coordinator_code(error)), str(error)
         return response
 
     async def _forget(self, group_id: str, topic_id: bytes) -> bool:
