@@ -906,6 +906,7 @@ class Logs:
                 return False
             await log.ready()
             if keep_ms >= 0:
+                log.state.index.keep_for(keep_ms)
                 await self.search.settle_ages(log, now_ms - keep_ms, now_ms)
             offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
             if offset is not None and offset > log.log_start_offset and needed is not None:

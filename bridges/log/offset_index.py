@@ -1,7 +1,9 @@
 """A sparse index of one partition: where its bytes and its timestamps lie.
 
-One row for every ``interval`` bytes of log. It answers lookups by time (reference/kafka.md, rule 48), retention by
-size and by age, and the size of the partition, and it stays small: past ``max_rows`` every second row is dropped.
+One row for every ``interval`` bytes of log, or for ``row_ms`` of appends where they are fewer: a row that stayed open
+would keep what is old for as long as anybody writes. It answers lookups by time (reference/kafka.md, rule 48),
+retention by size and by age, and the size of the partition, and it stays small: past ``max_rows`` every second row is
+dropped.
 
 The timestamps of records are what batch headers claim, and serve lookups by time. How old a batch is decides about its
 deletion, and is the time of its append by the node's clock; only Kafka's batches are as old as they claim, as Kafka
@@ -27,6 +29,10 @@ _HEAD = struct.Struct(">BIQQ")
 _VERSION = 4
 _VERSION_WITH_COLUMN = 5
 """Behind the rows lies what :meth:`ByteColumn.snapshot` gave."""
+_DAY_MS = 86_400_000
+_LEAST_ROW_MS = 1000
+_ROWS_KEPT = 8
+"""Rows in the time for which a partition is kept, at least: retention by age is so exact."""
 _BEFORE_COUNTED = 2
 """Up to one above it, every claim was an age."""
 
@@ -46,6 +52,7 @@ class OffsetIndex:
     __slots__ = (
         "_aged_before",
         "_appended",
+        "_began_ms",
         "_bytes",
         "_claimed",
         "_claimed_before",
@@ -57,11 +64,15 @@ class OffsetIndex:
         "column",
         "interval",
         "max_rows",
+        "row_ms",
     )
 
     def __init__(self, interval: int = 64 * 1024, max_rows: int = 8192) -> None:
         self.interval = interval
         self.max_rows = max_rows
+        self.row_ms = _DAY_MS
+        # When the last row's first batch was appended; -1: not known.
+        self._began_ms = -1
         self._offsets = array("q")
         self._bytes = array("Q")
         self._claimed = array("q")
@@ -81,7 +92,11 @@ class OffsetIndex:
     def add(self, base_offset: int, size: int, max_timestamp: int, counted: int, append_ms: int) -> None:
         """Take in the next batch; ``max_timestamp`` -1 when it has none, ``append_ms`` the wall clock of its append,
         which is its age where ``counted`` is -1."""
-        if not self._offsets or self._total - self._bytes[-1] >= self.interval:
+        if self._began_ms < 0:
+            self._began_ms = append_ms
+        old = append_ms - self._began_ms >= self.row_ms
+        if not self._offsets or old or self._total - self._bytes[-1] >= self.interval:
+            self._began_ms = append_ms
             if len(self._offsets) >= self.max_rows:
                 self._thin()
             claimed = aged = -1
@@ -103,6 +118,10 @@ class OffsetIndex:
                 self._appended[-1] = append_ms
         elif counted > self._counted[-1]:
             self._counted[-1] = counted
+
+    def keep_for(self, keep_ms: int) -> None:
+        """Have rows that retention by this age, in ms, can go by."""
+        self.row_ms = max(_LEAST_ROW_MS, keep_ms // _ROWS_KEPT)
 
     def _thin(self) -> None:
         for name in ("_claimed", "_counted", "_appended"):
@@ -293,4 +312,5 @@ class OffsetIndex:
             self._counted = array("q", [-1]) * rows
             self._appended = array("q", [former_ms]) * rows
         self.interval, self._total = interval, total
+        self._began_ms = -1
         self._derive()

@@ -154,6 +154,16 @@ def test_a_corrected_row_counts_as_what_it_is() -> None:
     assert copy.blocking(50) == (2, -1)
 
 
+def test_rows_of_what_trickles_are_closed_by_age_and_stay_few() -> None:
+    index = OffsetIndex()
+    index.keep_for(8000)
+    for number in range(1000):
+        index.add(number, 10, -1, -1, number * 100)
+    assert index.starts == list(range(0, 1000, 10))
+    assert index.older_than(99_900 - 8000) == 910
+    assert restored(index.snapshot()).older_than(99_900 - 8000) == 910
+
+
 def test_a_claim_that_is_no_age_serves_lookups_only() -> None:
     index = OffsetIndex(interval=500)
     index.add(0, 500, 10, -1, 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -246,6 +247,28 @@ async def test_trimming_everything_leaves_an_empty_log_that_goes_on() -> None:
     log.append(batch(1), world.done)
     world.writer.acknowledge(1)
     assert world.answers == [0, 4]
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_retention_by_age_trims_a_partition_that_never_stops_trickling(
+    reopened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes in the time of retention is less than a row of the index is long."""
+    hour, keep = 3_600_000, 7 * 86_400_000
+    now = 1_700_000_000_000
+    monkeypatch.setattr("bridges.log.append_path.time", SimpleNamespace(time_ns=lambda: now * 1_000_000))
+    world = World()
+    log = await world.boot()
+    for number in range(30 * 24):
+        log.append(batch(timestamp=now, size=50), world.done)
+        world.writer.acknowledge(1)
+        now += hour
+        if reopened and number % 100 == 99:
+            assert await world.logs.snapshot(log) is None
+            log = await world.boot()
+        await world.logs.enforce_retention([("t", 0)], lambda _: (keep, -1), now)
+    kept = log.high_watermark - log.log_start_offset
+    assert 7 * 24 - 1 <= kept <= 9 * 24, "all that is young, and little that is not"
 
 
 async def test_retention_by_age_and_by_size() -> None:
