@@ -56,8 +56,8 @@ demo: $(VENV)/.dev  ## 336,776 flights through the clients of three protocols, c
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 torture: $(VENV)/.dev  ## kill -9 under load, over and over: no promise may be broken
-	$(BIN)/python tests/torture/run.py $(ARGS)
-	$(BIN)/python tests/torture/mixed.py
+	$(BIN)/python -m tests.torture.run $(ARGS)
+	$(BIN)/python -m tests.torture.mixed
 
 hostile: $(VENV)/.dev  ## everything a client should not do, on every listener, beside clients that behave
 	$(BIN)/python tests/hostile/run.py $(ARGS)

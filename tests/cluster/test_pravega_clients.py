@@ -7,13 +7,11 @@ import json
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +29,7 @@ from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
 from tests.pravega_front.java_client import POM
 from tests.pravega_front.raw_client import Closed, RawClient
+from tests.torture.torture_pravega import WHEEL
 
 SCOPE = "cluster"
 SEGMENTS = 6
@@ -365,8 +364,6 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
     until(lambda: is_shared(nodes))
 
 
-TORTURE = Path(__file__).resolve().parents[1] / "torture" / "torture_pravega_client.py"
-WHEEL = (sys.executable, str(TORTURE))
 RATE = 60
 JAVA_ASKS_AGAIN_S = 20.0
 """So long Java's client goes where it was told that a segment is, and to nobody else, whatever it finds there; but for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,11 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.history.checks import arrange, judge, told
 from tests.history.history import Commit, Outcome, Poll, Send, Told, read
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "torture"))
-
-from mixed_clients import Client, Ends, Reader, Scene, Writer, YdbReader, YdbWriter, read_whole
-from torture_ydb import prepare
+from tests.torture.mixed_clients import Client, Ends, Reader, Scene, Writer, YdbReader, YdbWriter, read_whole
+from tests.torture.torture_ydb import prepare
 
 PARTITIONS = 6
 PATIENCE = 120.0

@@ -311,12 +311,12 @@ def lost_commit(facts: Facts) -> Iterator[str]:
         stored = [
             one for one in facts.commits.get((asked.group, asked.partition), []) if one.outcome is not Outcome.NOT_DONE
         ]
-        before = [one for one in stored if one.outcome is Outcome.DONE and one.told < asked.invoked]
+        before = [one.invoked for one in stored if one.outcome is Outcome.DONE and one.told < asked.invoked]
+        latest = max(before, default=0.0)
         possible = {
             one.offset
             for one in stored
-            if one.invoked < asked.told
-            and not (one.outcome is Outcome.DONE and any(other.invoked > one.told for other in before))
+            if one.invoked < asked.told and not (one.outcome is Outcome.DONE and latest > one.told)
         }
         if asked.offset not in possible and (before or asked.offset is not None):
             yield (

@@ -8,7 +8,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +17,17 @@ from typing import Any
 import ydb
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from msgspec.structs import replace
-from torture_load import Worker
-from torture_ydb import DATABASE
 
 from tests.history.history import Commit, Committed, End, Outcome, Poll, Recorder, Send, Tail, Told
+from tests.torture.torture_load import Worker
+from tests.torture.torture_pravega import PravegaMember, TransactionLoad, WriterLoad
+from tests.torture.torture_ydb import DATABASE
 
 TRANSACTION_MS = 6_000
 """After so long the coordinator aborts what its producer does not end."""
 _ANSWER_S = 20.0
-_QUIET: dict[str, Any] = {
+_NEVER = 1e12
+QUIET: dict[str, Any] = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 200,
     "log_level": 0,  # a node that is down is what this is about
@@ -40,7 +42,8 @@ MONEY = 1_000
 
 @dataclass(slots=True, frozen=True)
 class Scene:
-    """Where clients go and what they use: ``topic`` is everybody's, the other two are Kafka's."""
+    """Where clients go and what they use: ``topic`` is everybody's, the other two are Kafka's. ``rate``: records a
+    second of each writer."""
 
     bootstrap: str
     ydb: str
@@ -50,6 +53,7 @@ class Scene:
     partitions: int
     derived: str
     accounts: str
+    rate: float = 200.0
 
 
 class Client(Worker):
@@ -62,6 +66,8 @@ class Client(Worker):
         self.history = Recorder(scene.directory / f"{name}.jsonl", name)
         self.done = 0
         """Calls that were answered well: what progress is measured by."""
+        self.reached: dict[str, int] = {}
+        """The highest offset that was read of each partition."""
         self.numbers = iter(range(10**9))
         self.pending: dict[str, Send] = {}
         """What was written and not answered yet."""
@@ -103,6 +109,76 @@ class Client(Worker):
         for send in pending.values():
             self.keep(replace(send, told=self.history.now()))
 
+    def polled(
+        self,
+        protocol: str,
+        session: str,
+        invoked: float,
+        records: list[tuple[str, int, str]],
+        committed: bool = True,
+    ) -> None:
+        """Records were given, in this order."""
+        self.done += 1
+        for partition, offset, _ in records:
+            self.reached[partition] = max(self.reached.get(partition, -1), offset)
+        self.keep(
+            Poll(
+                client=self.name,
+                invoked=invoked,
+                told=self.history.now(),
+                protocol=protocol,
+                session=session,
+                records=records,
+                committed=committed,
+            )
+        )
+
+    def stored(self, group: str, partition: str, offset: int, outcome: Outcome, invoked: float) -> None:
+        """A group's position was to be stored."""
+        told = self.history.now()
+        self.keep(
+            Commit(
+                client=self.name,
+                invoked=invoked,
+                told=told,
+                group=group,
+                partition=partition,
+                offset=offset,
+                outcome=outcome,
+            )
+        )
+
+    def commit_place(self, consumer: Consumer, group: str, place: TopicPartition) -> None:
+        """Store a position through Kafka, and wait for the answer."""
+        invoked, outcome = self.history.now(), Outcome.UNKNOWN
+        with suppress(KafkaException):
+            answer = consumer.commit(offsets=[place], asynchronous=False)
+            if answer and answer[0].error is None:
+                outcome = Outcome.DONE
+        self.stored(group, f"{place.topic}/{place.partition}", place.offset, outcome, invoked)
+
+    def look_up(self, consumer: Consumer, group: str, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Where the consumer's group is, by the node's answer; empty if there is none now."""
+        invoked = self.history.now()
+        try:
+            known = consumer.committed(places, _ANSWER_S)
+        except KafkaException:
+            return []
+        if any(one.error is not None for one in known):
+            return []
+        for one in known:
+            self.keep(
+                Committed(
+                    client=self.name,
+                    invoked=invoked,
+                    told=self.history.now(),
+                    group=group,
+                    partition=f"{one.topic}/{one.partition}",
+                    offset=one.offset if one.offset >= 0 else None,
+                )
+            )
+        return known
+
     def produce(self, producer: Producer, topic: str, partition: int, transaction: str | None, text: str = "") -> None:
         """One record with a value of its own, made of the client's name, a number and ``text``."""
         number = next(self.numbers)
@@ -112,12 +188,12 @@ class Client(Worker):
 
 
 class Writer(Client):
-    """An idempotent producer of Kafka's, some hundred records a second."""
+    """An idempotent producer of Kafka's."""
 
     def work(self) -> None:
-        settings = {"bootstrap.servers": self.scene.bootstrap, "enable.idempotence": True, "linger.ms": 2, **_QUIET}
+        settings = {"bootstrap.servers": self.scene.bootstrap, "enable.idempotence": True, "linger.ms": 2, **QUIET}
         producer = Producer(settings | {"message.timeout.ms": 120_000})
-        for _ in self.paced(200):
+        for _ in self.paced(self.scene.rate):
             self.produce(producer, self.scene.topic, self.random.randrange(self.scene.partitions), None)
             producer.poll(0)
         producer.flush(120)
@@ -140,7 +216,7 @@ class Transactional(Client):
                 "transaction.timeout.ms": TRANSACTION_MS,
                 "message.timeout.ms": TRANSACTION_MS,
                 "linger.ms": 2,
-                **_QUIET,
+                **QUIET,
             }
         )
         while True:
@@ -165,7 +241,7 @@ class Transactional(Client):
             except KafkaException as error:
                 self.give_up(producer, transaction, error)
                 producer = self.renewed(producer, error)
-            self.finish.wait(self.random.expovariate(20))
+            self.finish.wait(self.random.expovariate(self.scene.rate / 10))
         self.forsake()
 
     def fill(self, producer: Producer, transaction: str) -> bool:
@@ -276,7 +352,7 @@ class Transformer(Transactional):
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 100,
-                **_QUIET,
+                **QUIET,
             }
         )
         try:
@@ -337,7 +413,7 @@ class Reader(Client):
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed" if self.committed else "read_uncommitted",
                 "fetch.wait.max.ms": 100,
-                **_QUIET,
+                **QUIET,
             }
         )
         places = [TopicPartition(self.scene.topic, number) for number in range(self.scene.partitions)]
@@ -347,79 +423,37 @@ class Reader(Client):
                 invoked = self.history.now()
                 given = [one for one in consumer.consume(500, 0.2) if one.error() is None]
                 if given:
-                    self.polled(invoked, given)
+                    records = [
+                        (f"{one.topic()}/{one.partition()}", one.offset() or 0, told_value(one.value()))
+                        for one in given
+                    ]
+                    self.polled("kafka", str(self.session), invoked, records, self.committed)
                 chance = self.random.random()
                 if chance < 0.2:
                     self.commit(consumer)
                 elif chance < 0.22:
-                    self.look_up(consumer, places)
+                    self.begin_anew(consumer, places)
         finally:
             consumer.close()
 
-    def polled(self, invoked: float, given: list[Message]) -> None:
-        self.done += 1
-        records = [(f"{one.topic()}/{one.partition()}", one.offset() or 0, told_value(one.value())) for one in given]
-        self.keep(
-            Poll(
-                client=self.name,
-                invoked=invoked,
-                told=self.history.now(),
-                protocol="kafka",
-                session=str(self.session),
-                records=records,
-                committed=self.committed,
-            )
-        )
-
     def commit(self, consumer: Consumer) -> None:
         for place in consumer.position(consumer.assignment()):
-            if place.offset < 0:
-                continue
-            invoked, outcome = self.history.now(), Outcome.UNKNOWN
-            with suppress(KafkaException):
-                answer = consumer.commit(offsets=[place], asynchronous=False)
-                if answer and answer[0].error is None:
-                    outcome = Outcome.DONE
-            self.keep(
-                Commit(
-                    client=self.name,
-                    invoked=invoked,
-                    told=self.history.now(),
-                    group=self.name,
-                    partition=f"{place.topic}/{place.partition}",
-                    offset=place.offset,
-                    outcome=outcome,
-                )
-            )
+            if place.offset >= 0:
+                self.commit_place(consumer, self.name, place)
 
-    def look_up(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        invoked = self.history.now()
-        try:
-            known = consumer.committed(places, _ANSWER_S)
-        except KafkaException:
-            return
-        if any(one.error is not None for one in known):
-            return
-        for one in known:
-            self.keep(
-                Committed(
-                    client=self.name,
-                    invoked=invoked,
-                    told=self.history.now(),
-                    group=self.name,
-                    partition=f"{one.topic}/{one.partition}",
-                    offset=one.offset if one.offset >= 0 else None,
-                )
-            )
-        self.session += 1
-        consumer.assign([TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in known])
+    def begin_anew(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        """Go on where the group's position is."""
+        known = self.look_up(consumer, self.name, places)
+        if known:
+            self.session += 1
+            consumer.assign([TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in known])
 
 
 class Ends(Client):
     """Asks where partitions end."""
 
     def work(self) -> None:
-        settings = {"bootstrap.servers": self.scene.bootstrap, "isolation.level": "read_uncommitted", **_QUIET}
+        settings = {"bootstrap.servers": self.scene.bootstrap, "isolation.level": "read_uncommitted", **QUIET}
         consumer = Consumer(settings | {"group.id": self.name})
         while not self.finish.wait(0.2):
             partition = self.random.randrange(self.scene.partitions)
@@ -464,7 +498,7 @@ class YdbWriter(Client):
         """Numbers when they are due, None while nothing is."""
         began, number = time.monotonic(), 0
         while not self.finish.is_set():
-            if number < (time.monotonic() - began) * 200:
+            if number < (time.monotonic() - began) * self.scene.rate:
                 yield number
                 number += 1
             else:
@@ -493,7 +527,7 @@ class YdbWriter(Client):
 
 
 class YdbReader(Client):
-    """A reader of YDB's for a consumer that commits nothing: each of its lives begins at the beginning."""
+    """A reader of YDB's for a consumer that commits nothing: what connects again begins at the beginning."""
 
     def work(self) -> None:
         asyncio.run(self._work())
@@ -507,12 +541,13 @@ class YdbReader(Client):
                 await self.live(driver, str(life))
 
     async def live(self, driver: Any, session: str) -> None:
-        """One reader, until one of its partitions begins anew."""
+        """One reader, until it is to end."""
         path = self.scene.topic.replace(".", "/")
         reader = driver.topic_client.reader(path, self.name)
         last: dict[int, int] = {}
+        end = time.monotonic() + self.life()
         try:
-            while not self.finish.is_set():
+            while not self.finish.is_set() and time.monotonic() < end:
                 invoked = self.history.now()
                 try:
                     batch = await asyncio.wait_for(reader.receive_batch(), 0.5)
@@ -526,20 +561,18 @@ class YdbReader(Client):
                 if last.get(first.partition_id, -1) >= first.offset:
                     session += "+"  # the SDK has connected again, and begins where nothing is committed
                 last[first.partition_id] = batch.messages[-1].offset
-                self.done += 1
-                self.keep(
-                    Poll(
-                        client=self.name,
-                        invoked=invoked,
-                        told=self.history.now(),
-                        protocol="ydb",
-                        session=session,
-                        records=records,
-                    )
-                )
+                self.polled("ydb", session, invoked, records)
+                await self.given(reader, batch)
         finally:
             with suppress(TimeoutError, ydb.Error):
                 await asyncio.wait_for(reader.close(flush=False), 5)
+
+    def life(self) -> float:
+        """How many seconds one reader lives at most."""
+        return float("inf")
+
+    async def given(self, reader: Any, batch: Any) -> None:
+        """What is done with what was read."""
 
 
 def told_value(value: object) -> str:
@@ -561,7 +594,7 @@ def read_whole(scene: Scene, topic: str, partitions: int) -> list[tuple[str, int
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            **_QUIET,
+            **QUIET,
         }
     )
     found: list[tuple[str, int, str]] = []
@@ -581,6 +614,53 @@ def read_whole(scene: Scene, topic: str, partitions: int) -> list[tuple[str, int
         return found
     finally:
         consumer.close()
+
+
+Place = tuple[str, int, str]
+"""Of a record: partition, offset, and the value by which it is known."""
+
+
+def history_of_writer(load: WriterLoad | TransactionLoad, places: Mapping[str, Place]) -> Iterator[Told]:
+    """What Pravega's writer was told, which is of no places: ``places`` has those of all records that are there, by
+    name and number. When it was asked nobody has kept."""
+    transactions = load.transactions.every.values() if isinstance(load, TransactionLoad) else ()
+    of = {number: f"{load.name}/{one.first}" for one in transactions for number in range(one.first, one.end)}
+    for number in range(load.promises.sent):
+        place = places.get(f"{load.name}:{number}")
+        yield Send(
+            client=load.name,
+            invoked=0.0,
+            # A transaction's records come to the log at some time behind its commit.
+            told=_NEVER if number in of else load.answered.get(number, _NEVER),
+            partition=None if place is None else place[0],
+            value=f"{load.name}:{number}:",
+            outcome=Outcome.DONE if number in load.answered else Outcome.UNKNOWN,
+            order=number,
+            transaction=of.get(number),
+        )
+    for one in transactions:
+        yield End(
+            client=load.name,
+            invoked=0.0,
+            told=_NEVER,
+            transaction=f"{load.name}/{one.first}",
+            commit=one.fate in ("asked", "committed"),
+            outcome=Outcome.UNKNOWN if one.fate == "asked" else Outcome.DONE,
+        )
+
+
+def history_of_reader(member: PravegaMember, places: Mapping[str, Place]) -> Poll:
+    """What Pravega's readers of a group were given, at the places that records have."""
+    events = (f"{name}:{number}" for name, number in member.events)
+    now = time.monotonic()
+    return Poll(
+        client=member.name,
+        invoked=now,
+        told=now,
+        protocol="pravega",
+        session="1",
+        records=[places.get(event, ("nowhere", -1, event)) for event in events],
+    )
 
 
 def _may_come(error: KafkaException) -> bool:

@@ -1,9 +1,9 @@
 """Kills a node again and again under mixed load and checks that every promise it made was kept.
 
-    python tests/torture/run.py                       # 50 cycles, a random seed that is printed
-    python tests/torture/run.py --cycles 3 --seed 7
-    python tests/torture/run.py --broker document     # a node behind SBP's dialect v0.1: one of the two dies, or both
-    python tests/torture/run.py --broker kafka        # the harness itself against Apache Kafka
+    python -m tests.torture.run                       # 50 cycles, a random seed that is printed
+    python -m tests.torture.run --cycles 3 --seed 7
+    python -m tests.torture.run --broker document     # a node behind SBP's dialect v0.1: one of the two dies, or both
+    python -m tests.torture.run --broker kafka        # the harness itself against Apache Kafka
 
 Checked at the end: every acknowledged record is at its offset with its content; none of an idempotent producer's is
 doubled; order per producer and partition; committed positions never went back; nothing that a consumer was given has
@@ -29,14 +29,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT), str(HERE)]
+import ydb
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
-import ydb  # noqa: E402
-from confluent_kafka import Producer  # noqa: E402
-from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
-from torture_load import (  # noqa: E402
+from benchmarks.kafka_broker import KafkaBroker
+from benchmarks.probe import first_metadata
+from tests.node_process import ANY, DocumentNode, NodeFailed, NodeProcess
+from tests.torture.torture_load import (
     PATIENCE,
     AiokafkaLoad,
     ConfluentLoad,
@@ -47,7 +47,7 @@ from torture_load import (  # noqa: E402
     Worker,
     payload,
 )
-from torture_pravega import (  # noqa: E402
+from tests.torture.torture_pravega import (
     SEGMENTS,
     TOPIC,
     WHEEL,
@@ -58,8 +58,8 @@ from torture_pravega import (  # noqa: E402
     check_transactions,
     java,
 )
-from torture_pravega import prepare as prepare_pravega  # noqa: E402
-from torture_verdict import (  # noqa: E402
+from tests.torture.torture_pravega import prepare as prepare_pravega
+from tests.torture.torture_verdict import (
     Verdict,
     check_consumers,
     check_offsets,
@@ -67,12 +67,9 @@ from torture_verdict import (  # noqa: E402
     committed,
     read_log,
 )
-from torture_ydb import Alternating, PlainLoad, SdkLoad, YdbMember, prepare  # noqa: E402
+from tests.torture.torture_ydb import Alternating, PlainLoad, SdkLoad, YdbMember, prepare
 
-from benchmarks.kafka_broker import KafkaBroker  # noqa: E402
-from benchmarks.probe import first_metadata  # noqa: E402
-from tests.node_process import ANY, DocumentNode, NodeFailed, NodeProcess  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 JAVA = "Pravega's Java client beside the wheel; without the option where there is a JDK and Maven"
 GROUP = "torture"
 TOPICS = {"idempotent": 4, "plain": 3, "python": 2, "asyncio": 2}
@@ -249,7 +246,7 @@ class Torture:
         server = self.server.backend if isinstance(self.server, DocumentNode) else self.server
         if not isinstance(server, NodeProcess) or server.process is not None:
             return
-        from torture_damage import tear_tail
+        from tests.torture.torture_damage import tear_tail
 
         what = tear_tail(server.data, self.random)
         self.report.torn[what] = self.report.torn.get(what, 0) + 1
@@ -337,7 +334,7 @@ class Torture:
 
 def flip_bit(server: NodeProcess, seed: int, report: Report) -> None:
     """The node must refuse a data directory in which one bit of acknowledged data is wrong, and say why."""
-    from torture_damage import flip_acknowledged_bit
+    from tests.torture.torture_damage import flip_acknowledged_bit
 
     producer = Producer({"bootstrap.servers": server.start().bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
     for number in range(50):  # groups that no checkpoint covers, so that recovery has to read them

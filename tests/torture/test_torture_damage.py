@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import torture_damage as damage
 
 from sbp_back.range_server.store.format import (
     BLOCK,
@@ -21,6 +16,7 @@ from sbp_back.range_server.store.format import (
     encode_segment_header,
 )
 from sbp_back.wire.frame import crc32
+from tests.torture import torture_damage as damage
 
 SALT = 77
 

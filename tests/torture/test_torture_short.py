@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).resolve().parent / "run.py"
-
 
 def ends(output: str) -> str:
     """How a run went wrong, and how it ended: what threads say when they are given up may be long."""
@@ -23,9 +21,9 @@ def ends(output: str) -> str:
 @pytest.mark.parametrize("broker", ["node", "document"])
 def test_promises_are_kept_over_three_kills(tmp_path: Path, broker: str) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, str(RUN), "--cycles", "3", "--life", "0.5", "1.5", "--json", str(report)]
+    command = [sys.executable, "-m", "tests.torture.run", "--cycles", "3", "--life", "0.5", "1.5"]
     done = subprocess.run(
-        [*command, "--broker", broker, "--no-java", "--directory", str(tmp_path / "node")],
+        [*command, "--json", str(report), "--broker", broker, "--no-java", "--directory", str(tmp_path / "node")],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -52,7 +50,7 @@ def test_promises_are_kept_over_three_kills(tmp_path: Path, broker: str) -> None
 @pytest.mark.timeout(300)
 def test_histories_of_three_protocols_in_one_topic_have_no_anomaly(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, str(RUN.with_name("mixed.py")), "--seconds", "4", "--json", str(report)]
+    command = [sys.executable, "-m", "tests.torture.mixed", "--seconds", "4", "--json", str(report)]
     done = subprocess.run(
         [*command, "--directory", str(tmp_path / "run")],
         stdout=subprocess.PIPE,

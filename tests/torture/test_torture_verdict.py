@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from torture_load import GroupMember, Promises, payload
-from torture_pravega import TOPIC, PravegaMember, TransactionLoad, check_member, check_transactions
-from torture_verdict import Verdict, check_consumers, check_offsets, check_producer
+from tests.torture.torture_load import GroupMember, Promises, payload
+from tests.torture.torture_pravega import TOPIC, PravegaMember, TransactionLoad, check_member, check_transactions
+from tests.torture.torture_verdict import Verdict, check_consumers, check_offsets, check_producer
 
 SEED = 5
 NAME = "p"

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torture_load import PATIENCE, Place, Promises, Worker, parse
-from torture_pravega_client import SCOPE, STREAM, key_of
-from torture_verdict import Verdict, few
-
 from tests import drivers
 from tests.pravega_front.controller_client import ControllerClient, stream
+from tests.torture.torture_load import PATIENCE, Place, Promises, Worker, parse
+from tests.torture.torture_pravega_client import SCOPE, STREAM, key_of
+from tests.torture.torture_verdict import Verdict, few
 
-WHEEL = (sys.executable, str(Path(__file__).resolve().with_name("torture_pravega_client.py")))
+WHEEL = (sys.executable, "-m", "tests.torture.torture_pravega_client")
 """The command of a client that uses the wheel; :func:`java` gives that of one that uses Java's client."""
 POM = Path(__file__).resolve().parents[1] / "pravega_front" / "java" / "pom.xml"
 TOPIC = f"{SCOPE}.{STREAM}"
@@ -52,6 +51,8 @@ class Client(Worker):
         super().__init__(name, finish)
         self.command = command
         self.controller, self.seed, self.rate = controller, seed, rate
+        self.done = 0
+        """Lines that it has told."""
 
     def work(self) -> None:
         """Run the client until the end, and until it has finished what it began."""
@@ -66,6 +67,7 @@ class Client(Worker):
             try:
                 for line in process.stdout:
                     self.told(line.split())
+                    self.done += 1
                 code = process.wait()
                 if not self.finish.is_set() or (code and not self.may_be_killed()):
                     errors.seek(0)
@@ -105,12 +107,15 @@ class WriterLoad(Client):
     ) -> None:
         super().__init__(command, controller, seed, name, rate, finish)
         self.promises = Promises(name, TOPIC, True)
+        self.answered: dict[int, float] = {}
+        """When an event was acknowledged, or a moment later."""
 
     def told(self, words: list[str]) -> None:
         first, end = int(words[1]), int(words[2])
         if words[0] == "sent":
             self.promises.sent = end
         else:
+            self.answered |= dict.fromkeys(range(first, end), time.monotonic())
             for number in range(first, end):
                 self.promises.keep_anywhere(number)
 
@@ -146,6 +151,8 @@ class TransactionLoad(Client):
         super().__init__(command, controller, seed, name, rate, finish)
         self.promises = Promises(name, TOPIC, True)
         self.transactions = Transactions()
+        self.answered: dict[int, float] = {}
+        """When the transaction of an event was committed, or a moment later."""
 
     def told(self, words: list[str]) -> None:
         fate, first, end = words[0], int(words[1]), int(words[2])
@@ -155,6 +162,7 @@ class TransactionLoad(Client):
         if fate == "open":
             self.promises.sent = end
         elif fate == "committed":
+            self.answered |= dict.fromkeys(range(first, end), time.monotonic())
             for number in range(first, end):
                 self.promises.keep_anywhere(number)
 

@@ -1,7 +1,7 @@
 """One client of Pravega's in a process of its own: while it waits for a node that is down, the wheel lets no other
 thread of its process run.
 
-    python torture_pravega_client.py KIND --controller HOST:PORT --seed 7 --name pravega-writer --rate 300
+    python -m tests.torture.torture_pravega_client KIND --controller HOST:PORT --seed 7 --name pravega-writer --rate 300
 
 Prints a line for everything it is told, as soon as it is told it. Ends when its input does.
 """
@@ -18,10 +18,13 @@ import time
 from collections.abc import Callable, Iterator
 
 from pravega_client import StreamManager, TxnFailedException
-from torture_load import payload
+
+from tests.torture.torture_load import payload
 
 SCOPE, STREAM, GROUP = "torture", "events", "torture"
 KEYS = 5
+_BURST = 4
+"""Events at a time, at least, about: fewer would be no transaction to speak of."""
 _READER_LIFE_S = 1.5
 
 
@@ -66,7 +69,7 @@ class _Client:
             if due > done:
                 yield min(due - done, 200)
                 done = due
-            self.finish.wait(0.02)
+            self.finish.wait(max(0.02, _BURST / self.args.rate))
 
 
 def input_line() -> str:

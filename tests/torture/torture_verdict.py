@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-from torture_load import GroupMember, Place, Promises, parse, payload
+
+from tests.torture.torture_load import GroupMember, Place, Promises, parse, payload
 
 READ_SECONDS = 120.0
 SHOWN = 20  # violations of one kind that are spelled out

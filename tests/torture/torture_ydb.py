@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import ydb
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from torture_load import PATIENCE, GroupMember, Promises, Worker, payload
 
+from tests.torture.torture_load import PATIENCE, GroupMember, Promises, Worker, payload
 from ydb_topic_front.wire.messages import StreamWriteFromClient, StreamWriteFromServer
 
 DATABASE = "/local"
@@ -210,7 +210,7 @@ class YdbMember(GroupMember):
                 if time.monotonic() - last_commit < 0.1:
                     reader.commit(batch)  # confirmed with one of those that follow
                     continue
-                if not await _confirmed(reader, batch):
+                if not await confirmed(reader, batch):
                     continue  # nothing was promised
                 last_commit = time.monotonic()
                 last = batch.messages[-1]
@@ -221,7 +221,7 @@ class YdbMember(GroupMember):
                 await asyncio.wait_for(reader.close(flush=False), 5)
 
 
-async def _confirmed(reader: Any, batch: Any) -> bool:
+async def confirmed(reader: Any, batch: Any) -> bool:
     """Whether a commit is confirmed in time. One that is not goes on: the SDK cannot close a reader of which a commit
     was cancelled."""
     commit = asyncio.ensure_future(reader.commit_with_ack(batch))
