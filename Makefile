@@ -11,7 +11,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock matrix console-hour demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
+.PHONY: serve test lint types unit thorough lock matrix console-hour demo torture soak hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -58,6 +58,9 @@ demo: $(VENV)/.dev  ## 336,776 flights through the clients of three protocols, c
 torture: $(VENV)/.dev  ## kill -9 under load, over and over: no promise may be broken
 	$(BIN)/python -m tests.torture.run $(ARGS)
 	$(BIN)/python -m tests.torture.mixed
+
+soak: $(VENV)/.dev  ## clients of all protocols on one topic for an hour, and nothing may happen; ARGS="--minutes 60 --deployment one|workers|cluster"
+	$(BIN)/python -m tests.soak.run $(ARGS)
 
 hostile: $(VENV)/.dev  ## everything a client should not do, on every listener, beside clients that behave
 	$(BIN)/python tests/hostile/run.py $(ARGS)

@@ -105,6 +105,15 @@ class Watch:
         self.usage = Usage(cpu, self._peak, written)
 
 
+def waited_for_processor(pid: int, thread: int | None = None) -> float:
+    """Return the seconds that a thread of a process, by default its first, was ready and had no processor so far; 0
+    where the kernel does not count."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{thread or pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 def disk_speed(directory: Path, sizes: tuple[int, ...] = (4096, 65536, 1 << 20, 8 << 20)) -> list[dict[str, float]]:
     """Durable sequential writes (pwritev with RWF_DSYNC into preallocated space), one at a time, for each size.
 

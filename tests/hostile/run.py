@@ -60,7 +60,7 @@ from hostile_disk import floor  # noqa: E402
 from hostile_frames import BOMBS, BULK, pravega_segment  # noqa: E402
 from hostile_ydb import CONSUMER  # noqa: E402
 
-from benchmarks.probe import Watch  # noqa: E402
+from benchmarks.probe import Watch, waited_for_processor  # noqa: E402
 from tests.node_process import ANY, FRONTS, NodeFailed, NodeProcess  # noqa: E402
 
 GOOD = "well-behaved"
@@ -410,14 +410,6 @@ def told_of_processors(line: Line) -> str:
     """Who waited for a processor."""
     told = f"    the node's loop had no processor for {line.loop_waited / line.seconds:.0%} of the time"
     return f"{told}; the clients were late by up to {_ms(line.clients_late)} ms themselves"
-
-
-def waited_for_processor(pid: int) -> float:
-    """Seconds that a process's first thread was ready and did not run so far; 0 where the kernel does not count."""
-    try:
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except OSError:
-        return 0.0
 
 
 def _ms(seconds: float | None) -> str:
