@@ -68,11 +68,12 @@ class Readers:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        plainly(
-            self._node, self._topic, self._partitions - 1, "end"
-        )  # for the wheel, which waits until something comes
-        for thread in self._threads:
+        *polling, wheel = self._threads
+        for thread in polling:
             thread.join(PATIENCE)
+        # The wheel waits until something comes. The others would count that record if they were still polling.
+        plainly(self._node, self._topic, self._partitions - 1, "end")
+        wheel.join(PATIENCE)
 
     def _run(self, work: Callable[[Reading], None], reading: Reading) -> None:
         try:
