@@ -42,12 +42,14 @@ class SinkBatch:
 @dataclass(frozen=True, slots=True)
 class Written:
     """What an attempt of a task has written: what the driver names in its commit. ``attempt`` is None where nothing had
-    to be written, since there was nothing or the batch was ``committed`` before; then ``records`` were left out."""
+    to be written, since there was nothing or the batch was ``committed`` before; then ``records`` were left out.
+    ``digest`` is the sum of their hashes modulo 2^64, since their order and their tasks may change."""
 
     attempt: tuple[int, int] | None
     records: int = 0
     size: int = 0
     committed: bool = False
+    digest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +183,11 @@ class SinkTask:
             asked = {**_named(self._batch), "attempts": [self._attempt]}
             self._client.post("/v1/sink/abort", asked, patience=patience)
 
-    def finish(self) -> Written:
-        """Everything is written; what the driver needs to commit it."""
+    def finish(self, digest: int = 0) -> Written:
+        """Everything is written; what the driver needs to commit it. ``digest`` is of all rows."""
         self.flush()
         self._close()
-        return Written(self._attempt, self._records, self._size)
+        return Written(self._attempt, self._records, self._size, digest=digest)
 
     def _close(self) -> None:
         if self._sender is not None:
@@ -199,13 +201,16 @@ class SinkDriver:
     def __init__(self, client: NodeClient) -> None:
         self._client = client
 
-    def commit(self, batch: SinkBatch, written: Sequence[Written]) -> bool:
+    def commit(self, batch: SinkBatch, written: Sequence[Written], *, compare: bool = True) -> bool:
         """Commit what the tasks have written, unless the batch was committed before; whether it had been.
 
-        Once it is decided, which cannot be undone, this waits a while until readers see it: whoever reads after a write
-        finds what was written.
+        ``compare``: a batch that was committed with other rows is refused. Once it is decided, which cannot be undone,
+        this waits a while until readers see it: whoever reads after a write finds what was written.
         """
         asked = {**_named(batch), "attempts": _attempts(written), "once": batch.once}
+        if compare:
+            digest = sum(one.digest for one in written) % (1 << 64)
+            asked |= {"rows": sum(one.records for one in written), "digest": f"{digest:016x}"}
         answer = self._client.post("/v1/sink/commit", asked)
         already: bool = answer["already"]
         until = time.monotonic() + _VISIBLE_S

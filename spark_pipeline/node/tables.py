@@ -11,6 +11,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     write_tables.create,
     jobs.create,
     write_tables.add_targets,
+    write_tables.add_content,
 )
 """What brings each version to the next; never change one that was released."""
 

@@ -46,6 +46,10 @@ class BatchGoesBack(WriteRefused):
     """The query has committed a later batch: this one is not the repetition of its last."""
 
 
+class BatchDiffers(WriteRefused):
+    """The query has committed a batch of this number with other rows: this one is no repetition."""
+
+
 class AttemptGone(WriteRefused):
     """The attempt is not open: it has been aborted, or was never begun here."""
 

@@ -161,15 +161,17 @@ class WriteHandlers:
 
     async def commit(self, request: web.Request) -> web.StreamResponse:
         """Body: ``query``, ``target``, ``batch``, ``attempts``, a list of [producer, epoch], ``once`` (the query has
-        no other batch). Answers when it is decided, durably: ``already`` whether it had been, ``visible`` whether
-        readers see it by now, which they will in any case."""
-        body = await self._core.json(request, {*_NAMED, "attempts", "once"})
+        no other batch), ``rows`` and ``digest`` (a text) of all rows, if a repetition is to be compared with them.
+        Answers when it is decided, durably: ``already`` whether it had been, ``visible`` whether readers see it by now,
+        which they will in any case."""
+        body = await self._core.json(request, {*_NAMED, "attempts", "once", "rows", "digest"})
         keys = [_key(row) for row in rows(body.get("attempts"), "attempts", _ATTEMPTS)]
         done = await self.writes.commit(
             _owner(request),
             self._batch(request, body),
             keys,
             once=body.get("once") is True,
+            content=_content(body),
         )
         return await self._core.answer(request, {"already": done.already, "visible": done.visible})
 
@@ -224,6 +226,12 @@ def _key(row: Any) -> Key:
     if not isinstance(row, list) or len(row) != 2:
         raise RequestError("an attempt is told by its producer and epoch")
     return whole(row[0], "a producer"), whole(row[1], "an epoch", most=2**15 - 1)
+
+
+def _content(body: Mapping[str, Any]) -> str:
+    if body.get("digest") is None:  # of a client of an earlier release, or one that wants no comparison
+        return ""
+    return f"{whole(body.get('rows'), 'rows')} {text(body['digest'], 'digest', 64)}"
 
 
 def _sizes(head: Any) -> list[int]:

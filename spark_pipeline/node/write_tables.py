@@ -46,13 +46,16 @@ class AttemptRow(NamedTuple):
 
 
 class SinkRow(NamedTuple):
-    """The last batch that a query has committed to a target. ``once``: it writes a single one, and never again."""
+    """The last batch that a query has committed to a target. ``once``: it writes a single one, and never again.
+    ``content``: its number, number of rows and digest of rows; "" if the sink did not tell them. The number is in it
+    since a node of an earlier release moves ``batch`` on and leaves ``content`` as it is."""
 
     query: str
     target: str
     batch: int
     once: int
     used_ms: int
+    content: str = ""
 
 
 def create(connection: Connection) -> None:
@@ -83,6 +86,11 @@ def add_targets(connection: Connection) -> None:
     )
     connection.execute("DROP TABLE front_pipeline_sinks")
     connection.execute(f"ALTER TABLE front_pipeline_attempts ADD COLUMN target TEXT NOT NULL DEFAULT '{UNTOLD}'")
+
+
+def add_content(connection: Connection) -> None:
+    """A repetition is compared with what was committed. As a migration."""
+    connection.execute("ALTER TABLE front_pipeline_committed ADD COLUMN content TEXT NOT NULL DEFAULT ''")
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
@@ -136,7 +144,7 @@ def decide(
     """What becomes of attempts, by producer id and epoch, and of the query that they are of, all of it at once."""
     hold(connection)
     if sink is not None:
-        connection.execute(upsert("front_pipeline_committed", "query target", "batch once used_ms"), sink)
+        connection.execute(upsert("front_pipeline_committed", "query target", "batch once used_ms content"), sink)
     query = "UPDATE front_pipeline_attempts SET state = ? WHERE producer_id = ? AND epoch = ?"
     connection.executemany(query, [(int(AttemptState.COMMITTING), *key) for key in committed])
     connection.executemany(query, [(int(AttemptState.ABORTING), *key) for key in aborted])

@@ -8,9 +8,9 @@ Who is not heard of for too long is aborted.
 
 A batch is known by its query, by what it is written to, since one batch may be written to several topics, and by its
 number; not by who runs the query, since whoever runs it next must not write it twice. What belongs to its owner alone
-is an attempt. Spark repeats nothing but the last batch of a query: that is not decided again, nor written. A lower one
-that comes is no repetition, but of a checkpoint that was cleared, or is an older copy, and its rows may be others:
-it is refused, unless the sink asks for it to be left out.
+is an attempt. Spark repeats nothing but the last batch of a query. A repetition has the same number and digest of rows,
+and is neither decided nor written again. A batch with other rows, or a lower one, comes of a checkpoint that was
+cleared or is an older copy, or of a second write under one name: it is refused, unless the sink asks to leave it out.
 
 What an attempt has open is known before its first batch is in a log (``write_tables``), and an attempt takes no batch
 any more, in the very step in which its end is begun: so no batch can come behind its marker.
@@ -37,6 +37,7 @@ from spark_pipeline.node.write_attempts import (
     Attempt,
     AttemptGone,
     Attempts,
+    BatchDiffers,
     BatchGoesBack,
     BatchName,
     Key,
@@ -255,6 +256,19 @@ class Writes:
         last = self._last(name.of)
         return last is not None and name.number <= last.batch
 
+    def _check_repetition(self, name: BatchName, content: str) -> None:
+        """Raises BatchDiffers where the last batch, which ``name`` is said to be, was committed with other rows."""
+        last = self._last(name.of)
+        known = "" if last is None else last.content
+        if not content or not known.startswith(f"{name.number} ") or content == known:
+            return
+        raise BatchDiffers(
+            f"batch {name.number} of query {name.query} for {name.target or 'topics that its rows tell'} was committed "
+            f"with {known.split()[1]} rows, and comes with {content.split()[1]} rows that are not the same: a second "
+            "write has its name (give each a queryId of its own), the checkpoint is an older copy (start with a new "
+            "one), or the rows are not computed alike twice. With the option lowerBatches=skip they are left out"
+        )
+
     def _is_left_out(self, owner: str, name: BatchName, skip_lower: bool) -> bool:
         """Whether a batch is not to be written, as it was committed; the log tells it once. Raises BatchGoesBack."""
         last = self._last(name.of)
@@ -289,13 +303,16 @@ class Writes:
 
     # --- for drivers ------------------------------------------------------------------------------------------------
 
-    async def commit(self, owner: str, name: BatchName, keys: Sequence[Key], *, once: bool) -> Committed:
+    async def commit(
+        self, owner: str, name: BatchName, keys: Sequence[Key], *, once: bool, content: str = ""
+    ) -> Committed:
         """Commit a batch of a query: the attempts named are it. Returns when readers see it, or that takes long.
 
-        Raises AttemptGone if one of them is not there to be committed, and nothing is decided then; LogError.
+        ``content`` is number and digest of its rows; "" is compared with nothing. Raises AttemptGone if one of the
+        attempts is not there to be committed, and nothing is decided then; BatchDiffers; LogError.
         """
         # A task of its own: a driver that goes away must not leave half a decision.
-        decided = self._spawn(self._commit(owner, name, keys, once))
+        decided = self._spawn(self._commit(owner, name, keys, once, content))
         already, attempts = await asyncio.shield(decided)
         return Committed(already, await self._await_end(attempts))
 
@@ -308,10 +325,14 @@ class Writes:
             return False
         return True
 
-    async def _commit(self, owner: str, name: BatchName, keys: Sequence[Key], once: bool) -> tuple[bool, list[Attempt]]:
+    async def _commit(
+        self, owner: str, name: BatchName, keys: Sequence[Key], once: bool, content: str
+    ) -> tuple[bool, list[Attempt]]:
+        content = f"{name.number} {content}" if content else ""
         async with self._deciding.of(name.of):
             self._require(name.query)
             if self.is_committed(name):
+                self._check_repetition(name, content)
                 session = self.attempts.session(name)
                 of_batch = [] if session is None else list(session.attempts.values())
                 await self._abort_others(name)
@@ -319,7 +340,7 @@ class Writes:
             if name.of not in self._sinks and len(self._sinks) >= self._settings.queries:
                 raise TooManyAttempts(f"there are {len(self._sinks)} queries whose last batches are remembered")
             wanted = [self.attempts.named(owner, name, key) for key in dict.fromkeys(keys)]
-            await self._commit_attempts(SinkRow(*name, int(once), _now_ms()), wanted)
+            await self._commit_attempts(SinkRow(*name, int(once), _now_ms(), content), wanted)
             # What has begun while it was being decided comes too late.
             await self._abort_others(name)
             return False, wanted

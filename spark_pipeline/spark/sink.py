@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from spark_pipeline.core.digest import content_sum
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeError, NodeOptions
@@ -98,7 +99,7 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
     )
     rows = SinkRows(settings.sink, NodeTopics(POOL.client(settings.node, "topics")), task)
     begun = committed = False
-    left_out = 0
+    left_out = digest = 0
     try:
         for some in iterator:
             if not some.num_rows:
@@ -107,16 +108,17 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
                 begun = attempt.begin([settings.sink.topic] if settings.sink.topic else [])
                 committed = not begun
                 rows.know(attempt.told)
+            digest += content_sum(some)
             if committed:
                 left_out += some.num_rows  # all of them are taken from Spark, which waits for that
                 continue
             for place in rows.add(some):
                 attempt.add(*place)
         if committed:
-            return SinkMessage(batch, Written(None, left_out, committed=True))
+            return SinkMessage(batch, Written(None, left_out, committed=True, digest=digest))
         for place in rows.finish():
             attempt.add(*place)
-        return SinkMessage(batch, attempt.finish())
+        return SinkMessage(batch, attempt.finish(digest))
     except BaseException:
         # Otherwise it would hold back readers until its time is up. The node does that, if it is not to be reached.
         with suppress(NodeError):
@@ -147,7 +149,8 @@ class _Writer:
         if batch is None:
             return  # a batch without tasks has nothing that could be seen twice
         left_out = sum(one.records for one in written if one.committed)
-        SinkDriver(POOL.client(self._settings.node)).commit(batch, written)
+        compare = not self._settings.skip_lower
+        SinkDriver(POOL.client(self._settings.node)).commit(batch, written, compare=compare)
         if left_out:
             _log.warning(
                 "batch %d of query %s for topic %s was committed before: its %d rows are not written again",

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_pipeline.core.bisect import first_bad, narrow, range_digest
-from spark_pipeline.core.digest import BLOCK, BlockDigest, Digester, differences, digest, hashes
+from spark_pipeline.core.digest import BLOCK, BlockDigest, Digester, content_sum, differences, digest, hashes
 from spark_pipeline.core.rows import Columns
 
 SCHEMA = Columns(("key", "value", "offset", "timestamp", "headers")).schema
@@ -64,6 +64,21 @@ def simple(count: int, first: int = 0) -> pa.RecordBatch:
             for n in range(first, first + count)
         ],
         first,
+    )
+
+
+@given(st.lists(rows_of_any, min_size=1, max_size=20), st.data())
+def test_a_sum_of_contents_depends_on_no_order_and_tells_each_change(rows: list[Row], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(rows) - 1))
+    parts = [batch_of(rows[at:][::-1]), batch_of(rows[:at])]
+    assert sum(map(content_sum, parts)) % 2**64 == content_sum(batch_of(rows))
+    assert content_sum(batch_of(rows).slice(at)) == content_sum(batch_of(rows[at:]))
+    field = data.draw(st.sampled_from(["key", "value", "headers"]))
+    changed = {**rows[at], field: [{"key": "x" * 9, "value": None}] if field == "headers" else b"x" * 30}
+    assert content_sum(batch_of([*rows[:at], changed, *rows[at + 1 :]])) != content_sum(batch_of(rows))
+    swapped = {**rows[at], "key": rows[at]["value"], "value": rows[at]["key"]}
+    assert (content_sum(batch_of([swapped])) == content_sum(batch_of([rows[at]]))) == (
+        rows[at]["key"] == rows[at]["value"]
     )
 
 

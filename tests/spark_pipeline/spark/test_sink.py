@@ -240,6 +240,30 @@ def test_a_stream_goes_on_when_its_node_is_killed(
     assert topics.values(topic) == expected
 
 
+def test_a_checkpoint_that_is_one_batch_old_loses_nothing_silently(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.make("one-batch-old", 1)
+    lines(tmp_path, 4, 50)
+    late = tmp_path / "in" / "3.txt"
+    late.rename(tmp_path / "late.txt")
+    query = stream(spark, tmp_path, topics, topic)
+    assert query.awaitTermination(60)
+    assert topics.values(topic).total() == 150
+    for progress in ("offsets", "commits"):
+        (tmp_path / "checkpoint" / progress / "2").unlink()
+        (tmp_path / "checkpoint" / progress / ".2.crc").unlink(missing_ok=True)
+    (tmp_path / "in" / "2.txt").unlink()
+    for log in (tmp_path / "checkpoint" / "sources" / "0").iterdir():
+        if log.name in ("2", ".2.crc"):
+            log.unlink()
+    (tmp_path / "late.txt").rename(late)
+    query = stream(spark, tmp_path, topics, topic)
+    with pytest.raises(Exception, match=r"batch 2 of query .* for one-batch-old was committed with 50 rows"):
+        query.awaitTermination(60)
+    assert topics.values(topic).total() == 150
+
+
 def test_foreach_batch_names_what_is_written_once(spark: SparkSession, topics: Topics) -> None:
     topic = topics.make("named", 1)
     rows = spark.sql("select cast(id as string) as value from range(10)")
@@ -250,6 +274,10 @@ def test_foreach_batch_names_what_is_written_once(spark: SparkSession, topics: T
     other = topics.make("named-too", 1)
     rows.write.format(FORMAT).mode("append").options(**{**options, "topic": other}).save()
     assert topics.values(other).total() == 10, "one batch is written to both"
+    with pytest.raises(Exception, match="batch 7 of query mine for named was committed with 10 rows, and comes with 4"):
+        rows.limit(4).write.format(FORMAT).mode("append").options(**options).save()
+    skipping = {**options, "lowerBatches": "skip"}
+    rows.limit(4).write.format(FORMAT).mode("append").options(**skipping).save()
     rows.limit(0).write.format(FORMAT).mode("append").options(**{**options, "batchId": "8"}).save()
     assert topics.values(topic).total() == 10
 
