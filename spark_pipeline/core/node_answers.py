@@ -76,7 +76,8 @@ class TopicFacts(Struct, frozen=True):
 
 class PartitionPositions(Struct, frozen=True):
     """Offsets of a partition at one moment: readers of committed data stop at ``stable``. ``skipped`` are spans
-    [first, end) that an operator has declared lost; ``bytes`` is about what the partition keeps."""
+    [first, end) that an operator has declared lost; ``bytes`` is about what the partition keeps. ``topic_id`` is "" of
+    a node of an earlier release."""
 
     start: int
     stable: int
@@ -84,6 +85,7 @@ class PartitionPositions(Struct, frozen=True):
     stream_id: int
     bytes: int
     skipped: tuple[tuple[int, int], ...]
+    topic_id: str = ""
 
 
 class Ticket(NamedTuple):

@@ -231,7 +231,10 @@ class AnabranchEndpoint:
 
 
 def _shown(told: Mapping[TopicPartition, PartitionPositions]) -> dict[TopicPartition, Positions]:
-    return {part: Positions(one.start, one.stable, one.high_watermark, one.bytes) for part, one in told.items()}
+    return {
+        part: Positions(one.start, one.stable, one.high_watermark, one.bytes, one.topic_id)
+        for part, one in told.items()
+    }
 
 
 def _info(topic: TopicFacts) -> TopicInfo:

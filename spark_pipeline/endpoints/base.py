@@ -42,12 +42,14 @@ BATCH_BYTES = 2 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Positions:
     """Offsets of one partition. ``start`` is the first that is kept; readers of committed data stop at ``stable``;
-    below ``high_watermark`` everything is durable. ``size``: bytes that are kept, about; -1 where nobody tells."""
+    below ``high_watermark`` everything is durable. ``size``: bytes that are kept, about; -1 where nobody tells.
+    ``identity``: of the topic, as :class:`TopicInfo` has it; empty where positions do not tell it."""
 
     start: int
     stable: int
     high_watermark: int
     size: int = -1
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

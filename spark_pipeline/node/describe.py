@@ -209,7 +209,7 @@ class DescribeHandlers:
         for (topic, partition), log in zip(wanted, found, strict=True):
             failure = log if isinstance(log, Exception) else failures.get(log)
             if failure is None and not isinstance(log, Exception):
-                told.append(_positions(log))
+                told.append({**_positions(log), "topic_id": str(core.node.catalog.topic(topic).topic_id)})
             else:
                 assert failure is not None
                 told.append({"topic": topic, "partition": partition, **_failure(failure)})

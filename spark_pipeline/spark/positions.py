@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.core.ranges import to_json as offsets_to_json
 from spark_pipeline.endpoints.base import Endpoint, Positions, TellsPositions, some_topics
 from spark_pipeline.spark.source_options import EARLIEST, Bound, SourceOptions, Topics
 
@@ -17,28 +18,46 @@ Loss = Callable[[str], None]
 """Is told in a sentence that data was lost; raises if that is to end the query."""
 
 
-def from_json(told: Mapping[str, Any] | None) -> Offsets:
-    """The same back; nothing of None."""
+Identities = dict[str, str]
+"""Topic -> what tells it from another topic of the same name; topics of systems without such a thing are not there."""
+_IDENTITIES = ""
+"""The key of the identities among the topics in a checkpoint: no topic is called so."""
+
+
+def from_json(told: Mapping[str, Any] | None) -> tuple[Offsets, Identities]:
+    """Return what :func:`to_json` was given; nothing of None. Checkpoints of Spark's connector have no identities."""
+    topics = dict(told or {})
+    identities = topics.pop(_IDENTITIES, {})
     return {
         TopicPartition(topic, int(number)): int(offset)
-        for topic, numbers in (told or {}).items()
+        for topic, numbers in topics.items()
         for number, offset in numbers.items()
-    }
+    }, identities
+
+
+def to_json(offsets: Offsets, identities: Identities) -> dict[str, Any]:
+    """Return what a checkpoint keeps: the offsets as Spark's connector for Kafka has them, and the identities."""
+    topics = {part.topic for part in offsets}
+    known = {topic: identity for topic, identity in sorted(identities.items()) if topic in topics}
+    return {**offsets_to_json(offsets), **({_IDENTITIES: known} if known else {})}
 
 
 class Finder:
-    """Finds partitions and offsets by the options."""
+    """Finds partitions and offsets by the options. ``identities``: of all topics that it has come upon."""
 
     def __init__(self, source: Endpoint, options: SourceOptions) -> None:
         self._source = source
         self._options = options
+        self.identities: Identities = {}
 
     def partitions(self, known: Collection[str] = ()) -> list[TopicPartition]:
         """All partitions that are to be read, as they are now. Raises UnknownTopic, but not for topics of ``known``
         that are gone: these are left out."""
         topics = self._options.topics
+        wanted = {part.topic for part in topics.parts} if topics.parts else _wanted(topics)
+        found = some_topics(self._source, wanted)
+        self.identities |= {name: info.identity for name, info in found.items() if info.identity}
         if topics.parts:
-            found = some_topics(self._source, {part.topic for part in topics.parts})
             there = [
                 part for part in topics.parts if part.topic in found and part.partition in found[part.topic].partitions
             ]
@@ -46,7 +65,6 @@ class Finder:
                 if part not in there and part.topic not in known:
                     raise UnknownTopic(f"there is no partition {part}")
             return sorted(there)
-        found = some_topics(self._source, _wanted(topics))
         for name in topics.names:
             if name not in found and name not in known:
                 raise UnknownTopic(f"there is no topic {name!r}")
@@ -54,7 +72,11 @@ class Finder:
 
     def positions(self, parts: Collection[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Where ``parts`` begin and end."""
-        return self._source.positions(sorted(parts)) if parts else {}
+        return self._known(self._source.positions(sorted(parts))) if parts else {}
+
+    def _known(self, told: dict[TopicPartition, Positions]) -> dict[TopicPartition, Positions]:
+        self.identities |= {part.topic: one.identity for part, one in told.items() if one.identity}
+        return told
 
     def all_positions(self, known: Collection[str] = ()) -> dict[TopicPartition, Positions]:
         """Where all of :meth:`partitions` begin and end. Raises UnknownTopic."""
@@ -62,7 +84,7 @@ class Finder:
         if isinstance(self._source, TellsPositions) and not topics.parts:
             # A topic that is not there is told below; one that a pattern has matched may be gone by now, which is none.
             with suppress(UnknownTopic):
-                return self._source.topic_positions(_wanted(topics))
+                return self._known(self._source.topic_positions(_wanted(topics)))
         return self.positions(self.partitions(known))
 
     def starting(self, parts: Collection[TopicPartition], loss: Loss) -> Offsets:

@@ -24,11 +24,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_pipeline.core.errors import OffsetsGone, OptionError, PipelineError, UnknownTopic
-from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, to_json, total
+from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, total
 from spark_pipeline.core.rows import TYPES, Columns
 from spark_pipeline.endpoints.base import may_cut
 from spark_pipeline.spark.pool import POOL
-from spark_pipeline.spark.positions import Finder, Offsets, from_json
+from spark_pipeline.spark.positions import Finder, Identities, Offsets, from_json, to_json
 from spark_pipeline.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -75,15 +75,18 @@ def columns_of(schema: StructType) -> Columns:
 
 
 class _Loss:
-    """What is done when data was lost: ``failOnDataLoss``."""
+    """What is done when data was lost: ``failOnDataLoss``. A sentence is logged once, not with each micro-batch."""
 
     def __init__(self, fails: bool) -> None:
         self._fails = fails
+        self._logged = ""
 
     def __call__(self, sentence: str) -> None:
         if self._fails:
             raise DataLost(f"{sentence}; failOnDataLoss = false goes on with what is there")
-        _log.warning("data lost: %s", sentence)
+        if sentence != self._logged:
+            self._logged = sentence
+            _log.warning("data lost: %s", sentence)
 
 
 class _Reading:
@@ -170,13 +173,19 @@ def _stable(told: Mapping[TopicPartition, Positions]) -> Offsets:
     return {part: one.stable for part, one in told.items()}
 
 
+def _made_anew(known: Identities, now: Identities) -> set[str]:
+    """Return the topics that are known not to be those that they were."""
+    return {name for name, identity in known.items() if now.get(name, identity) != identity}
+
+
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query. Its offsets are those of Spark's connector for Kafka: topic -> partition -> offset."""
+    """A streaming query. Its offsets are those of Spark's connector for Kafka, topic -> partition -> offset, with the
+    identities of the topics: one that was deleted and made anew has other records at the same offsets."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
         super().__init__(options, columns)
-        self._initial: Offsets | None = None
-        self._last: Offsets | None = None
+        self._initial: dict[str, Any] | None = None
+        self._last: tuple[Offsets, Identities] | None = None
         self._newest: Offsets = {}
         self._planned: _Planned | None = None
         self._patience = None if options.min_offsets is None else Patience(options.min_offsets, options.max_delay_ms)
@@ -188,8 +197,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         what came between is never read."""
         if self._initial is None:
             with self._finder() as finder:
-                self._initial = finder.starting(finder.partitions(), self._loss)
-        return to_json(self._initial)
+                self._initial = to_json(finder.starting(finder.partitions(), self._loss), finder.identities)
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The tightest of our limits, for Spark to show; all of them are kept in :meth:`latestOffset`."""
@@ -205,16 +214,23 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this query will read."""
         with self._finder() as finder:
-            self._last = _stable(finder.all_positions(self._may_be_gone(self._options.topics.named)))
+            there = _stable(finder.all_positions(self._may_be_gone(self._options.topics.named)))
+            self._last = there, finder.identities
 
     def latestOffset(self, start: dict[str, Any] | None, limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends: ``start`` if it is to wait."""
-        begun = from_json(start)
+        begun, known = from_json(start)
         self._planned = None
         with self._finder() as finder:
-            known = self._may_be_gone(part.topic for part in begun)
-            told = finder.all_positions(known) if self._last is None else {}
-            newest = self._newest = _stable(told) if self._last is None else dict(self._last)
+            told = {}
+            if self._last is None:
+                told = finder.all_positions(self._may_be_gone(part.topic for part in begun))
+                newest, identities = _stable(told), finder.identities
+            else:
+                newest, identities = self._last
+            self._newest = newest
+            begun = self._of_same(begun, known, identities)
+            identities = {**known, **identities}
             gone = [part for part in begun if part not in newest]
             if gone:
                 self._loss(f"partitions {', '.join(map(str, gone))} are no longer there")
@@ -229,10 +245,18 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if not isinstance(limit, ReadAllAvailable) and may_cut(self._options.url):
                 end = self._admitted(finder, since, end, limit)
         if self._waits(since, end, begun):
-            return to_json(begun)
+            assert start is not None, "otherwise nothing has begun"
+            return start
         if told and not gone:
             self._planned = _Planned(end, told, time.monotonic())
-        return to_json(end)
+        return to_json(end, identities)
+
+    def _of_same(self, begun: Offsets, known: Identities, now: Identities) -> Offsets:
+        """Return the offsets of topics that are still those they were read of; the others begin anew."""
+        anew = _made_anew(known, now)
+        for name in sorted(anew & {part.topic for part in begun}):
+            self._loss(f"topic {name} was deleted and made anew: what was not read of the former one is gone")
+        return {part: offset for part, offset in begun.items() if part.topic not in anew}
 
     def _waits(self, since: Offsets, end: Offsets, begun: Offsets) -> bool:
         if self._patience is None or self._last is not None or not begun:
@@ -262,11 +286,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What there is, for the query's progress: lag is the distance to it."""
-        return to_json(self._newest) or None
+        return to_json(self._newest, {}) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The pieces of a micro-batch. A partition that was not there at ``start`` is read from its beginning."""
-        begun, until = from_json(start), from_json(end)
+        (begun, before), (until, wanted_of) = from_json(start), from_json(end)
+        # The loss was told when this was planned.
+        anew = _made_anew(before, wanted_of)
+        begun = {part: offset for part, offset in begun.items() if part.topic not in anew}
         planned = self._planned
         if planned is not None and planned.end == until and time.monotonic() < planned.at + _FRESH_S:
             # Spark asks for the pieces of what it has just been told: what is trimmed since then, readers come upon.
@@ -274,6 +301,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return self.pieces(begun, until, planned.told)
         with self._finder() as finder:
             there = set(finder.partitions(self._may_be_gone(part.topic for part in until)))
+            until = self._of_same(until, wanted_of, finder.identities)
             wanted = {part: offset for part, offset in until.items() if part in there}
             for part in sorted(until.keys() - there):
                 if until[part] > begun.get(part, 0):

@@ -92,7 +92,7 @@ async def test_positions_and_times(lab: Lab, reader: AnabranchEndpoint) -> None:
     await lab.append("t", [b"a", b"b"], 1_000)
     await lab.append("t", [b"c"], 5_000)
     told = (await lab.ask(reader.positions, [T]))[T]
-    assert told == Positions(0, 3, 3, told.size)
+    assert told == Positions(0, 3, 3, told.size, str(lab.node.catalog.topic("t").topic_id))
     assert told.size > 100
     assert await lab.ask(reader.find_timestamp, {T: 1_001}) == {T: 2}
     assert await lab.ask(reader.find_timestamp, {T: 5_001}) == {T: None}
