@@ -70,10 +70,13 @@ class Access:
     patience: float = 60.0
 
 
+ACCESS_OPTIONS = ("user", "password", "token", "tls", "tls.ca", "tls.cert", "tls.key", "timeoutMs", "patienceMs")
+"""What :func:`access_given` takes."""
+
+
 def access_given(scheme: str, options: Mapping[str, str] | None) -> dict[str, Any]:
-    """The fields of :class:`Access` from a URL's scheme, ``name`` or ``name+tls``, and the options ``user``,
-    ``password``, ``token``, ``tls`` (true or false), ``tls.ca``, ``tls.cert``, ``tls.key``, ``timeoutMs``,
-    ``patienceMs``. Raises OptionError."""
+    """Return the fields of :class:`Access` from a URL's scheme, ``name`` or ``name+tls``, and the options
+    ``ACCESS_OPTIONS``. Raises OptionError."""
     given = Options(options)
     return {
         **{name: given.get(name) or "" for name in ("user", "password", "token")},

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
 from spark_pipeline.core.errors import OptionError
 
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 TIMES_MS = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def refuse_unknown(options: Collection[str], known: Collection[str], what: str) -> None:
+    """Raise OptionError for an option, its name in any case, that ``what`` does not have."""
+    names = {name.lower(): name for name in known}
+    for option in options:
+        if option.lower() in names:
+            continue
+        if option.lower().startswith("kafka."):
+            raise OptionError(
+                f"option {option} is for protocol = kafka, or an endpoint kafka://HOST:PORT: {what} has none"
+            )
+        close = get_close_matches(option.lower(), names, 1)
+        there = f"did you mean {names[close[0]]}?" if close else f"there are {', '.join(sorted(known))}"
+        raise OptionError(f"{what} has no option {option}: {there}")
 
 
 class Options:
@@ -26,6 +42,11 @@ class Options:
         """What was said; None for nothing."""
         self._asked.add(name.lower())
         return self._values.get(name.lower())
+
+    @property
+    def asked(self) -> set[str]:
+        """The names that were asked for, in small letters."""
+        return self._asked
 
     def rest(self) -> dict[str, str]:
         """What nobody has asked for, by the names that it was given."""

@@ -27,7 +27,7 @@ from spark_pipeline.core.errors import (
     UnreadableBatch,
 )
 from spark_pipeline.core.node_answers import AbortedTransaction, NodeTopics, PartitionPositions, Ticket, TopicFacts
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.node_client import ACCESS_OPTIONS, NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.options import Options
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
@@ -45,6 +45,9 @@ _log = logging.getLogger("anabranch.spark")
 
 _REMEMBERED_S = 5.0
 """How long the stream and the skipped spans of a partition are taken for what they were."""
+
+
+OPTIONS = (*ACCESS_OPTIONS, "fetch.bytes")
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> AnabranchEndpoint:

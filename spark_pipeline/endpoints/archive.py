@@ -120,6 +120,9 @@ class ArchiveEndpoint:
         """See Endpoint."""
 
 
+OPTIONS = ("dead_letters",)
+
+
 def open_endpoint(url: str, options: Mapping[str, str]) -> ArchiveEndpoint:
     """See :func:`spark_pipeline.endpoints.base.endpoint`."""
     return ArchiveEndpoint(place_of(url), options.get("dead_letters") == "true")

@@ -10,10 +10,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.options import refuse_unknown
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -153,8 +155,17 @@ def may_cut(url: str) -> bool:
 def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
     """The system at ``url``: ``anabranch://host:8090``, ``kafka://host:9092``, ``pravega://...``, ``ydb://...``.
 
-    Nothing is asked of it yet. Raises OptionError for a URL that is none, or a scheme that has no endpoint here.
+    Nothing is asked of it yet. Raises OptionError for a URL that is none, a scheme that has no endpoint here, or an
+    option that the endpoint does not have.
     """
+    given = dict(options or {})
+    module = checked_module(url, given)
+    opener: _Opener = module.open_endpoint
+    return opener(url, given)
+
+
+def checked_module(url: str, options: Collection[str], others: Collection[str] = ()) -> ModuleType:
+    """Return the module of the endpoint at ``url``, which has all of ``options``; ``others`` are those of who asks."""
     scheme = urlsplit(url).scheme
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in _SCHEMES)
@@ -165,5 +176,7 @@ def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
         raise OptionError(
             f"{scheme}:// needs the Python package {error.name}: pip install 'anabranch[{_SCHEMES[scheme]}]'"
         ) from error
-    opener: _Opener = module.open_endpoint
-    return opener(url, dict(options or {}))
+    # Those of Kafka's clients the endpoint checks by itself.
+    unchecked = [one for one in options if scheme != "kafka" or not one.startswith("kafka.")]
+    refuse_unknown(unchecked, {*module.OPTIONS, *others}, f"{scheme}://")
+    return module

@@ -32,6 +32,10 @@ _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
+OPTIONS = ()
+"""None but those behind ``kafka.``, which :mod:`spark_pipeline.endpoints.kafka_options` checks."""
+
+
 def open_endpoint(url: str, options: Mapping[str, str]) -> KafkaEndpoint:
     """The cluster at ``kafka://host:9092[,host:9092...]``; options are named as librdkafka's, behind ``kafka.``."""
     return KafkaEndpoint(url, options)

@@ -20,6 +20,7 @@ from bridges.formats import FormatId
 from bridges.formats.pravega import Shape, encode
 from bridges.formats.records import Buffer, StoredBatch
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, UnknownTopic, UnreadableBatch
+from spark_pipeline.core.node_client import ACCESS_OPTIONS
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import Positions, TopicInfo
 from spark_pipeline.endpoints.migration import READ_BYTES, FramedRecords, GroupPosition
@@ -29,6 +30,9 @@ from spark_pipeline.endpoints.pravega_wire import BY_SIZE, BY_TIME, EVENT, SCOPE
 _PLACE = (1 << 32) - 1
 _GONE = Info(0, 0, True)
 _SCALING = {0: "fixed", 1: "by rate in kilobytes", 2: "by rate in events"}
+
+
+OPTIONS = ACCESS_OPTIONS
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> PravegaEndpoint:

@@ -19,6 +19,7 @@ from bridges.formats import FormatId
 from bridges.formats.records import StoredBatch
 from spark_pipeline.core.decode_batches import decode
 from spark_pipeline.core.errors import UnknownTopic
+from spark_pipeline.core.node_client import ACCESS_OPTIONS
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
@@ -29,6 +30,9 @@ from spark_pipeline.endpoints.ydb_reading import YdbReading
 _TIMES = Columns(("offset", "timestamp"))
 _DIRECTORIES = frozenset({ydb.SchemeEntryType.DIRECTORY, ydb.SchemeEntryType.DATABASE})
 _TOPICS = frozenset({ydb.SchemeEntryType.TOPIC, ydb.SchemeEntryType.PERS_QUEUE_GROUP})
+
+
+OPTIONS = ACCESS_OPTIONS
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> YdbEndpoint:

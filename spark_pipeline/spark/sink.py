@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spark_pipeline.core.digest import content_sum
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.node_answers import NodeTopics
-from spark_pipeline.core.node_client import NodeError, NodeOptions
-from spark_pipeline.core.options import Options
+from spark_pipeline.core.node_client import ACCESS_OPTIONS, NodeError, NodeOptions
+from spark_pipeline.core.options import Options, refuse_unknown
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
 from spark_pipeline.spark.pool import POOL
@@ -39,6 +39,12 @@ _log = logging.getLogger("anabranch.spark")
 _TIMEOUT_MS = 15 * 60 * 1000
 _REQUEST_BYTES = 4 * 1024 * 1024
 _ABORT_PATIENCE_S = 2.0
+_OPTIONS = (
+    *ACCESS_OPTIONS,
+    *("endpoint", "topic", "compression", "transaction.timeout.ms", "request.bytes"),
+    *("queryId", "batchId", "lowerBatches", "worker.freeze"),
+    *("checkpointLocation", "queryName", "path"),  # Spark's own
+)
 _BATCH_ID = "streaming.sql.batchId"
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -62,6 +68,7 @@ class SinkSettings:
         """From options in any case: ``endpoint``, those of :class:`NodeOptions` and :class:`SinkOptions`,
         ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``, ``lowerBatches``,
         ``worker.freeze``. Raises OptionError."""
+        refuse_unknown(options, _OPTIONS, "the sink")
         given = Options(options)
         if ("queryId" in given) != ("batchId" in given):
             raise OptionError("queryId and batchId are given together: they name what is written once")

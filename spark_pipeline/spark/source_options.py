@@ -14,6 +14,7 @@ from typing import Any
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.options import SIZES, TIMES_MS, Options
 from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.endpoints.base import checked_module
 
 DEFAULT_ENDPOINT = "anabranch://localhost:8090"
 EARLIEST, LATEST = "earliest", "latest"
@@ -30,9 +31,11 @@ _REFUSED = {
     "kafka.interceptor.classes": "an interceptor might change what a query relies on",
 }
 _MEANINGLESS = (
-    *("path", "kafka.bootstrap.servers"),
-    *("kafka.group.id", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs"),
-    *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    "path",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
 )
 """What says nothing to an endpoint: among it what Spark's connector has, with groups, polls and retries of its own."""
 
@@ -111,7 +114,7 @@ class SourceOptions:
             raise OptionError("startingOffsets has -1, latest, which is for streams")
         if ending.offsets and _EARLIEST_OFFSET in ending.offsets.values():
             raise OptionError("endingOffsets has -2, earliest, which would read nothing")
-        return cls(
+        found = cls(
             given.url(),
             given.topics(),
             starting,
@@ -130,6 +133,8 @@ class SourceOptions:
             given.truth("worker.freeze", True),
             given.rest(),
         )
+        checked_module(found.url, found.endpoint, given.asked)
+        return found
 
 
 class _Given(Options):
@@ -140,8 +145,10 @@ class _Given(Options):
         url = self.get("endpoint")
         if protocol == "sbp":
             return url or DEFAULT_ENDPOINT
+        servers = self.get("kafka.bootstrap.servers") if protocol == "kafka" else None
+        if protocol == "kafka":
+            self.get("kafka.group.id")  # the endpoint joins no group
         if url is None and protocol == "kafka":
-            servers = self.get("kafka.bootstrap.servers")
             url = None if servers is None else f"kafka://{servers}"
         if url is None:
             raise OptionError(f"protocol = {protocol} needs an endpoint: {protocol}://HOST:PORT")

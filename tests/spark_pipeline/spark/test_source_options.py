@@ -6,6 +6,8 @@ import pytest
 
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.endpoints.base import endpoint
+from spark_pipeline.spark.sink import SinkSettings
 from spark_pipeline.spark.source_options import Bound, SourceOptions, Topics
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -100,3 +102,29 @@ def test_what_cannot_be(streaming: bool, options: dict[str, str | None], sentenc
     given = {"subscribe": "a", **options}
     with pytest.raises(OptionError, match=sentence):
         SourceOptions.of({name: value for name, value in given.items() if value is not None}, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"failOnDataLos": "false"}, r"anabranch:// has no option failOnDataLos: did you mean failondataloss\\?"),
+        ({"fetch.byte": "1"}, r"anabranch:// has no option fetch.byte: did you mean fetch.bytes\?"),
+        ({"kafka.bootstrap.servers": "h:9092"}, r"option kafka.bootstrap.servers is for protocol = kafka"),
+        ({"kafka.isolation.level": "read_committed"}, "anabranch:// has none"),
+        ({"protocol": "kafka", "kafka.bootstrap.servers": "h:1", "usr": "me"}, "kafka:// has no option usr"),
+        ({"protocol": "pravega", "endpoint": "pravega://h/s", "user.name": "me"}, "pravega:// has no option user.name"),
+    ],
+)
+def test_options_that_nobody_knows_are_not_left_out_silently(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        SourceOptions.of({"subscribe": "a", **options}, streaming=True)
+    url = options.get("endpoint", "anabranch://h")
+    with pytest.raises(OptionError, match="has no option mistyped"):
+        endpoint(url, {"mistyped": "1"})
+
+
+@pytest.mark.parametrize("name", ["topics", "kafka.acks", "partitioner"])
+def test_options_that_the_sink_does_not_know_are_not_left_out_silently(name: str) -> None:
+    with pytest.raises(OptionError, match=f"option {name}"):
+        SinkSettings.of({"topic": "t", name: "1"})
+    assert SinkSettings.of({"topic": "t", "checkpointLocation": "/c"}).sink.topic == "t"
