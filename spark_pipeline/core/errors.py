@@ -7,6 +7,10 @@ class PipelineError(Exception):
     """The root of what the pipeline raises on purpose. Its text is a sentence for whoever started the job."""
 
 
+class FoundDifferences(PipelineError):
+    """A comparison ran to its end, and what it compared is not the same."""
+
+
 class OptionError(PipelineError, ValueError):
     """An option has a value that it cannot have, or may not be given together with another."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from spark_pipeline.core.errors import FoundDifferences
 from spark_pipeline.core.node_client import NodeClient, NodeError
 from spark_pipeline.core.repeating import Repeating
 
@@ -61,8 +62,7 @@ class JobReporter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._repeating.stop()
-        stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
-        self.tell("stopped" if stopped else "done" if kind is None else "failed", "" if error is None else str(error))
+        self.tell(_state_at_end(error), "" if error is None else str(error))
         self._client.close()
 
     def tell(self, state: str, reason: str = "") -> None:
@@ -87,6 +87,18 @@ class JobReporter:
             self._client.post("/v1/jobs", report, patience=_PATIENCE_S)
         except NodeError:
             self.failed += 1
+
+
+def _state_at_end(error: BaseException | None) -> str:
+    match error:
+        case None:
+            return "done"
+        case KeyboardInterrupt():
+            return "stopped"
+        case FoundDifferences():
+            return "different"
+        case _:
+            return "failed"
 
 
 class Rate:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_pipeline.core.errors import FoundDifferences
 from spark_pipeline.jobs.command_options import (
-    EXIT_DIFFERENT,
     Moment,
     Size,
     engine_options,
@@ -194,6 +194,6 @@ def verify(
         given_options = options_given(**given).source
         with reported(url, given_options, "audit", f"verify {place}", meter):
             found = compare(place, url, given_options, topics, level, engine, meter.told)
-        tell(found, report)
-    if not found["equal"]:
-        raise SystemExit(EXIT_DIFFERENT)
+            tell(found, report)
+            if not found["equal"]:
+                raise FoundDifferences(f"{place} is not what {url} has: the report of the command says where")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bridges.node.quantities import parse_duration, parse_size
-from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.errors import FoundDifferences, PipelineError
 from spark_pipeline.jobs.side_options import side_options
 
 if TYPE_CHECKING:
@@ -141,9 +141,11 @@ def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engin
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """What is raised on purpose ends the command with a sentence: the job could not be done."""
+    """End the command with the exit code of what is raised on purpose, and with a sentence if the job failed."""
     try:
         yield
+    except FoundDifferences as error:
+        raise SystemExit(EXIT_DIFFERENT) from error
     except (PipelineError, OSError) as error:
         click.echo(f"anabranch: {error}", err=True)
         raise SystemExit(EXIT_FAILED) from error

@@ -191,6 +191,7 @@ def status(plan: Path, **options: Any) -> None:
 @side_options
 def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
     """Compare what was brought with the source; the first offset that differs is named."""
+    from spark_pipeline.core.errors import FoundDifferences
     from spark_pipeline.jobs.migrate_verify import Verifier
     from spark_pipeline.jobs.progress import Meter
 
@@ -199,10 +200,10 @@ def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
         progress.step = f"verifying, level {level}"
         with _ticking(progress, options), _told_to_node(route, state, progress, "-verify"):
             content = Verifier(state.plan, route, level, parallel, progress).run()
-        state.report("verify", content)
-        tell(content)
-        if content["differences"]:
-            raise SystemExit(EXIT_DIFFERENT)
+            state.report("verify", content)
+            tell(content)
+            if content["differences"]:
+                raise FoundDifferences(f"{len(content['differences'])} differences: the report says where they begin")
 
 
 @command.command("sync-groups")
@@ -290,13 +291,15 @@ def abort(plan: Path, delete: bool | None, **options: Any) -> None:
 @contextmanager
 def _told_failures() -> Iterator[None]:
     """End with a report and an exit code instead of a traceback, for what the pipeline raises on purpose."""
-    from spark_pipeline.core.errors import PipelineError
+    from spark_pipeline.core.errors import FoundDifferences, PipelineError
     from spark_pipeline.jobs.migrate_cutover import Differs
 
     try:
         yield
     except Differs as error:
         tell({"error": str(error), "kind": "Differs", **error.content})
+        raise SystemExit(EXIT_DIFFERENT) from None
+    except FoundDifferences:
         raise SystemExit(EXIT_DIFFERENT) from None
     except PipelineError as error:
         tell({"error": str(error), "kind": type(error).__name__})

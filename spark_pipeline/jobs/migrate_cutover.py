@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.errors import FoundDifferences, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Positions, endpoint
@@ -34,7 +34,7 @@ class NotYet(PipelineError):
     """A condition of the cut-over does not hold; nothing was handed over."""
 
 
-class Differs(PipelineError):
+class Differs(FoundDifferences):
     """The target is not what the source is; nothing was handed over."""
 
     def __init__(self, message: str, content: Mapping[str, Any]) -> None:

@@ -22,7 +22,8 @@ from bridges.errors import LogError
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
-STATES = (RUNNING, "done", "failed", "stopped")
+STATES = (RUNNING, "done", "different", "failed", "stopped")
+"""``different``: a comparison ran to its end and found differences."""
 MOST = 1_000
 """Jobs that are known at the same time; beyond that the one that ended first goes."""
 _SILENT_MS = 60_000

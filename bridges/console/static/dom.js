@@ -54,7 +54,7 @@ export const frontClass = (name) => (known.includes(name) ? name : "other");
 export const front = (name, told = "") => h("span", { class: "front " + frontClass(name) }, told ? `${name} ${told}` : name);
 
 export function state(name) {
-  const kind = { Stable: "good", running: "good", done: "good", up: "good", Empty: "faint", CompleteCommit: "faint", CompleteAbort: "faint", Dead: "bad", failed: "bad", silent: "busy" }[name] || "busy";
+  const kind = { Stable: "good", running: "good", done: "good", up: "good", Empty: "faint", CompleteCommit: "faint", CompleteAbort: "faint", Dead: "bad", failed: "bad", different: "bad", silent: "busy" }[name] || "busy";
   return tag(kind, name);
 }
 

@@ -12,6 +12,7 @@ import pytest
 
 from bridges.catalog.job_view import JobView
 from spark_pipeline.core import job_client
+from spark_pipeline.core.errors import FoundDifferences
 from spark_pipeline.core.job_client import JobProgress, JobReporter, Rate
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.node import jobs as node_jobs
@@ -79,6 +80,20 @@ async def test_a_job_is_shown_from_its_beginning_to_its_end_and_after_a_restart(
     await again.close()
 
 
+async def test_a_comparison_that_found_differences_is_not_shown_as_done(tmp_path: Path) -> None:
+    lab = await open_lab(tmp_path, listen__console="127.0.0.1:0")
+
+    def run() -> None:
+        with JobReporter(client_of(lab.node), "audit", "verify the lake", progress):
+            raise FoundDifferences("3 records are missing")
+
+    with pytest.raises(FoundDifferences):
+        await asyncio.to_thread(run)
+    (job,) = await shown(lab)
+    assert (job["state"], job["details"]["reason"]) == ("different", "3 records are missing")
+    await lab.close()
+
+
 async def test_a_job_that_is_not_heard_of_is_silent_and_goes_after_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +132,7 @@ async def test_reports_that_are_none(tmp_path: Path) -> None:
     lab = await open_lab(tmp_path)
     good = {"id": "1", "kind": "audit", "name": "n", "state": "running"}
     for change, complaint in (
-        ({"state": "flying"}, "state is none of running, done, failed, stopped"),
+        ({"state": "flying"}, "state is none of running, done, different, failed, stopped"),
         ({"done": -1}, "done is not a number"),
         ({"done": float("nan")}, "done is not a number"),
         ({"rate": "fast"}, "rate is not a number"),
