@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
@@ -20,12 +20,16 @@ from spark_pipeline.core.repeating import follow
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
+from spark_pipeline.jobs.archive_upkeep import compact
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
 from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.layout import FILE_BYTES, RAW, Crash, DataFile, no_crash
+from spark_pipeline.lake.table import Overtaken
 
 COLUMNS = Columns(RAW)
+_COMPACTED_AFTER = 16
+"""Steps of a following run, each of which writes a file of each partition, until these are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,9 @@ class ArchiveRun:
         if not new or patience.waits(new, int(time.monotonic() * 1000)):
             return False
         self._step(archive, bounds)
+        if not self.told.steps % _COMPACTED_AFTER:
+            with suppress(Overtaken):  # somebody else compacts it now
+                compact(archive, self.engine, self.file_bytes, fewest=_COMPACTED_AFTER)
         return True
 
     def plan(self) -> dict[str, Any]:

@@ -31,10 +31,12 @@ class Group:
     file_bytes: int
 
 
-def plan(archive: Archive, file_bytes: int = FILE_BYTES) -> list[Group]:
-    """The files that are worth merging: runs of at least two that are each smaller than half of ``file_bytes``.
+def plan(archive: Archive, file_bytes: int = FILE_BYTES, fewest: int = 2) -> list[Group]:
+    """Return the files that are worth merging: runs that are each smaller than half of ``file_bytes``.
 
-    A run ends where its files would be larger than that together. Files that overlap are merged in order.
+    A run ends where its files would be larger than that together. Files that overlap are merged in order. With
+    ``fewest`` above 2 a run has at least so many files, none larger than the others together: who compacts again and
+    again writes a record anew a few times, not each time.
     """
     groups: list[Group] = []
     for name, table in archive.tables.items():
@@ -43,6 +45,10 @@ def plan(archive: Archive, file_bytes: int = FILE_BYTES) -> list[Group]:
             kinds.setdefault((one.topic, one.partition, one.day, one.hour), []).append(one)
         for files in kinds.values():
             for run in _runs(sorted(files, key=lambda one: (one.first, one.path)), file_bytes):
+                if fewest > 2:
+                    run = _alike(run)
+                if len(run) < fewest:
+                    continue
                 groups.append(Group(archive.store.url, name, tuple(run), file_bytes))
     return groups
 
@@ -58,6 +64,13 @@ def _runs(files: list[DataFile], file_bytes: int) -> Iterator[list[DataFile]]:
             run.append(one)
     if len(run) > 1:
         yield run
+
+
+def _alike(run: list[DataFile]) -> list[DataFile]:
+    """Return the end of a run in which no file is larger than the others together."""
+    while run and 2 * max(one.size for one in run) > sum(one.size for one in run):
+        run = run[1 + max(range(len(run)), key=lambda at: run[at].size) :]
+    return run
 
 
 def merge(group: Group) -> tuple[Group, list[DataFile]]:
@@ -90,11 +103,12 @@ def compact(
     engine: Engine,
     file_bytes: int = FILE_BYTES,
     *,
+    fewest: int = 2,
     dry_run: bool = False,
     on_group: Callable[[Compacted], None] = lambda done: None,
 ) -> Compacted:
     """Merge small files, group by group; archiving may go on meanwhile. Raises Overtaken for two at the same time."""
-    groups = plan(archive, file_bytes)
+    groups = plan(archive, file_bytes, fewest)
     done = Compacted()
     if dry_run:
         done.groups = len(groups)

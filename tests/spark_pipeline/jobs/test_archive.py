@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -254,6 +255,24 @@ def test_following_takes_what_comes_and_ends_when_told(source: Source, tmp_path:
     run = run_of(source, place, Description(), stop=stop, on_step=more)
     told = run.follow(Patience(1, 60_000), poll_seconds=0.01)
     assert told.steps == 3
+    assert_same(source, place)
+
+
+def test_following_in_short_steps_leaves_few_files(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    stop = Event()
+
+    def more(told: Told) -> None:
+        if told.steps < 65:
+            source.append(3)
+        else:
+            stop.set()
+
+    run = run_of(source, place, Description("delta", "none"), stop=stop, on_step=more)
+    told = run.follow(Patience(1, 60_000), poll_seconds=0.001)
+    files = Counter(one.partition for one in Archive.open(str(place)).records.files())
+    assert told.steps == 65
+    assert max(files.values()) <= 20, files
     assert_same(source, place)
 
 
