@@ -19,6 +19,7 @@ from spark_pipeline.core.kafka_batches import BatchHead, NoBatch, heads
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
 from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Corrupt, Fetched, KafkaClient, OutOfRange
+from spark_pipeline.endpoints.kafka_rules import left_behind
 from spark_pipeline.endpoints.migration import GroupPosition, RecordSet, offsets_of
 
 if TYPE_CHECKING:
@@ -151,23 +152,9 @@ class KafkaEndpoint:
             if one.get("protocol_type") in ("consumer", "", None) and (one.get("group_type") or "classic") != "share"
         }
 
-    def acl_count(self) -> int | None:
-        """How many ACLs the cluster has; None if it has no authorizer, or does not tell."""
-        from kafka.admin import ACLFilter, ACLOperation, ACLPermissionType, ResourcePatternFilter, ResourceType
-        from kafka.admin import ACLResourcePatternType as Pattern
-
-        everything = ACLFilter(
-            principal=None,
-            host="*",
-            operation=ACLOperation.ANY,
-            permission_type=ACLPermissionType.ANY,
-            resource_pattern=ResourcePatternFilter(ResourceType.ANY, None, Pattern.ANY),
-        )
-        try:
-            found = self._client.ask(lambda admin: admin.describe_acls(everything))
-        except EndpointUnavailable:
-            return None  # without an authorizer brokers answer with an error
-        return len(found[0] if isinstance(found, tuple) else found)
+    def left_behind(self) -> Iterator[tuple[str, str]]:
+        """See :func:`spark_pipeline.endpoints.kafka_rules.left_behind`."""
+        return left_behind(self._client)
 
     # --- records ----------------------------------------------------------------------------------------------------
 

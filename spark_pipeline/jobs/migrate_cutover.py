@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -150,6 +150,7 @@ class Cutover:
         # Both times run from the first look: how long the first round takes says nothing about who writes.
         silent_since = time.monotonic()
         deadline = silent_since + options.drain_s + options.silence_s
+        waited_for: list[TopicPartition] = []
         while True:
             done = self._runner.round()
             positions = self._runner.positions()
@@ -158,6 +159,12 @@ class Cutover:
             if ends != before:
                 before, silent_since = ends, now
             opened = [part for part, at in positions.items() if at.stable < at.high_watermark]
+            if opened and opened != waited_for and not options.abort_open:
+                self._tell(
+                    f"drain: transactions are open in {_named(opened)}: waiting {deadline - now:.0f} s for their "
+                    "producers to end them; --abort-open-transactions ends them"
+                )
+                waited_for = opened
             silent = now - silent_since >= options.silence_s
             if silent and not done.lag and (not opened or options.abort_open):
                 self._step(
@@ -170,7 +177,7 @@ class Cutover:
             if now > deadline:
                 if silent and opened:
                     raise NotYet(
-                        f"transactions are open at the source in {', '.join(sorted(map(str, opened))[:5])}: have their "
+                        f"transactions are open at the source in {_named(opened)}: have their "
                         "producers end them, or give --abort-open-transactions"
                     )
                 if silent:
@@ -232,3 +239,8 @@ class Cutover:
                 wanted = part.range(start, at.stable)
                 read += sum(batch.num_rows for batch in target.read(wanted, Columns(("offset", "timestamp"))))
         self._step("smoke read", partitions=len(parts), records=read)
+
+
+def _named(parts: Sequence[TopicPartition]) -> str:
+    some = ", ".join(sorted(map(str, parts))[:5])
+    return some if len(parts) <= 5 else f"{some} and {len(parts) - 5} more"

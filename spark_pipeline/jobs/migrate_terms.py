@@ -109,7 +109,7 @@ def _sealed(topic: TopicInfo, what: str, why: str) -> list[NotCarried]:
 
 
 _USERS = ("users and passwords", "the source tells nobody its users' passwords: give them with `anabranch user add`")
-_PERMISSIONS = ("permissions", "the target lets everybody whom it knows do everything")
+_PERMISSIONS = ("permissions", "make them at the target with kafka-acls")
 _LARGE = "a batch that is brought fits a frame of the backend; the run says where"
 _MEMBERS = ("members of groups", "consumers join anew at the target, and go on at their committed positions")
 
@@ -138,7 +138,6 @@ class KafkaTerms:
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         found = _listed(
             _USERS,
-            ("client quotas", "the target has none"),
             (
                 "states of producers",
                 "producers ask for a new id at the target; until they do, their repetitions are not known",
@@ -151,10 +150,7 @@ class KafkaTerms:
         found += _listed(
             *((f"{key} = {value}", _OF_BROKERS[key]) for key, value in source.broker_config(_OF_BROKERS).items())
         )
-        acls = source.acl_count()
-        if acls:
-            found += _listed((f"{acls} ACLs", "the target lets everybody whom it knows do everything"))
-        return found
+        return found + _listed(*source.left_behind())
 
     def wanted(self, topic: TopicInfo) -> dict[str, str]:
         found = {**topic.effective, **topic.config}

@@ -38,6 +38,10 @@ PIPELINE = {**dict.fromkeys(FRONTS, ANY), "pipeline": ANY}
 """Listeners of a node that the pipeline reads and writes."""
 
 
+LONG_LIVED = {"log.retention_check_interval_ms": "1d"}
+"""Tests write records with times of years ago: a node that lives for minutes must not take them for old."""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session of two processors, as the session helper makes it. Tasks have three attempts, so retries happen."""
@@ -67,7 +71,7 @@ def pipeline_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProc
     """A node with all listeners, for all tests that leave it running and use topics of their own."""
     factory = NodeFactory(tmp_path_factory.mktemp("pipeline"))
     try:
-        yield factory("node", listen={**PIPELINE, **dict.fromkeys(SELDOM, ANY)})
+        yield factory("node", settings=LONG_LIVED, listen={**PIPELINE, **dict.fromkeys(SELDOM, ANY)})
     finally:
         factory.dispose()
 
@@ -77,7 +81,7 @@ def pipeline_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodePr
     """Another such node, for tests that kill and restart it, one after the other."""
     factory = NodeFactory(tmp_path_factory.mktemp("target"))
     try:
-        yield factory("node", listen={**PIPELINE, **dict.fromkeys(SELDOM, ANY)})
+        yield factory("node", settings=LONG_LIVED, listen={**PIPELINE, **dict.fromkeys(SELDOM, ANY)})
     finally:
         factory.dispose()
 

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,19 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ConfigResourceType,
+    ResourcePattern,
+    ResourceType,
+    UserScramCredentialUpsertion,
+)
+from kafka.admin import ConfigResource as KafkaConfigResource
+from kafka.protocol.admin import AlterClientQuotasRequest
 
 from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import KafkaBroker
@@ -56,6 +70,8 @@ SET = AlterConfigOpType.SET
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 BROKER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
     # What holds for topics that say nothing of it, and is not what a target has by itself.
     "log.retention.ms": "-1",
     "message.max.bytes": "2000000",
@@ -155,6 +171,34 @@ def refused(source_node: NodeProcess, topic: str) -> None:
     assert answer.value.code == 409
     with urllib.request.urlopen(f"{source_node.console}/api/topics/{topic}", timeout=30) as told:
         assert json.load(told)["importing"].startswith("migration-")
+
+
+def test_a_plan_lists_what_it_leaves_behind(source: Source, target: NodeProcess, tmp_path: Path) -> None:
+    topic = source.create("listed", 1)
+    pattern = ResourcePattern(ResourceType.TOPIC, topic, ACLResourcePatternType.LITERAL)
+    acls = [ACL("User:alice", host, ACLOperation.READ, ACLPermissionType.ALLOW, pattern) for host in ("*", "10.1.2.3")]
+    entry = AlterClientQuotasRequest.EntryData
+    quota = entry(
+        entity=[entry.EntityData(entity_type="user", entity_name="alice")],
+        ops=[entry.OpData(key="producer_byte_rate", value=1000.0, remove=False)],
+    )
+    configs = {"consumer.session.timeout.ms": "47000"}
+    with closing(KafkaAdminClient(bootstrap_servers=source.bootstrap)) as admin:
+        admin.create_acls(acls)
+        admin.alter_user_scram_credentials([UserScramCredentialUpsertion("alice", "SCRAM_SHA_512", "secret")])
+        admin._manager.run(admin._manager.send, AlterClientQuotasRequest(entries=[quota], validate_only=False))
+        admin.alter_configs([KafkaConfigResource(ConfigResourceType.GROUP, "board", configs=configs)])
+        plan = planned(source.url, target, tmp_path, topic)
+        told = {one.what: one.why for one in Plan.load(plan).not_carried}
+        admin.delete_acls(acls)
+    assert told.keys() >= {
+        f"ACL ALLOW READ on TOPIC LITERAL {topic} for User:alice from *",
+        f"ACL ALLOW READ on TOPIC LITERAL {topic} for User:alice from 10.1.2.3",
+        "user alice (SCRAM-SHA-512)",
+        "quota of user=alice: producer_byte_rate=1000",
+        "configuration of group board: consumer.session.timeout.ms = 47000",
+    }
+    assert "kafka-acls" in told[f"ACL ALLOW READ on TOPIC LITERAL {topic} for User:alice from *"]
 
 
 def test_ten_difficult_topics_move_with_their_groups(source: Source, target: NodeProcess, tmp_path: Path) -> None:
@@ -467,6 +511,9 @@ def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
     refusal = migrate("cutover", plan, *short, code=1)
     assert refusal["kind"] == "NotYet"
     assert f"transactions are open at the source in {topic}-0" in refusal["error"]
+    patient = CliRunner().invoke(command, ["cutover", str(plan), "--silence", "0.001", "--drain", "1"])
+    assert patient.exit_code == 1
+    assert f"transactions are open in {topic}-0: waiting 1 s" in patient.stderr, "who waits says for what"
     refusal = migrate("cutover", plan, *short, "--fence", "echo no; exit 3", code=1)
     assert "ended with 3: no" in refusal["error"]
     done = migrate("cutover", plan, *short, "--abort-open-transactions")

@@ -161,7 +161,7 @@ def test_a_stream_goes_on_where_its_checkpoint_is(
     run("earliest")
     batches = [one for one in progress if one["numInputRows"]]
     assert [one["numInputRows"] for one in batches] == [40, 40, 20]
-    assert json.loads(batches[-1]["sources"][0]["endOffset"]) == {topic: {"0": 50, "1": 50}}
+    assert json.loads(batches[-1]["sources"][0]["endOffset"])[topic] == {"0": 50, "1": 50}
     assert json.loads(batches[0]["sources"][0]["latestOffset"]) == {topic: {"0": 50, "1": 50}}
     admin = AdminClient({"bootstrap.servers": pipeline_node.kafka})
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
