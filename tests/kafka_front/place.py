@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -30,8 +29,7 @@ class Place:
         """Repeat a request while it answers with ``codes``: a broker's own view lags behind its controller's."""
         while True:
             response = await self.client.call(version, message)
-            told = {int(code) for code in re.findall(r"error_code=(-?\d+)", repr(response))}
-            if told.isdisjoint(map(int, codes)):
+            if set(error_codes(response)).isdisjoint(codes):
                 return response
             await asyncio.sleep(0.02)
 
@@ -76,6 +74,18 @@ class Place:
         (result,) = response.results
         assert (result.error_code, result.resource_type, result.resource_name) == (E.NONE, kind, name)
         return {row.name: row for row in result.configs}
+
+
+def error_codes(message: Any) -> list[int]:
+    """All error codes in a message, however deep."""
+    found = []
+    for name in message.__slots__:
+        value = getattr(message, name)
+        if name in ("error_code", "partition_error_code"):
+            found.append(value)
+        elif isinstance(value, list):
+            found += [code for item in value if hasattr(item, "__slots__") for code in error_codes(item)]
+    return found
 
 
 def fresh() -> str:

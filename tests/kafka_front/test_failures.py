@@ -12,6 +12,7 @@ from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, Api, ApiKey, advertised
 from kafka_front.wire.errors import ErrorCode, KafkaError
+from tests.kafka_front.place import error_codes
 
 CODE = int(ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -33,18 +34,6 @@ def filled(message: Any, root: type) -> Any:
         elif hint == "int" and name.endswith(("index", "partition")):
             setattr(message, name, 37)
     return message
-
-
-def error_codes(message: Any) -> list[int]:
-    """All error codes in a message, however deep."""
-    found = []
-    for name in message.__slots__:
-        value = getattr(message, name)
-        if name in ("error_code", "partition_error_code"):
-            found.append(value)
-        elif isinstance(value, list):
-            found += [code for item in value if hasattr(item, "__slots__") for code in error_codes(item)]
-    return found
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
