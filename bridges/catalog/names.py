@@ -12,6 +12,8 @@ from typing import Protocol
 from bridges.errors import LogError
 
 MAX_NAME = 249
+RESERVED = frozenset({"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"})
+"""Topics in which a Kafka broker keeps its own state: tools that read them would take a topic of users for that."""
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PRAVEGA_PART = re.compile(r"[A-Za-z0-9.-]{1,250}")
 

@@ -29,7 +29,8 @@ from bridges.catalog.config_types import (
 )
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024 - 4096
-"""Largest batch that fits into one SBP frame (16 MiB) together with its headers."""
+"""Largest batch that fits into one SBP frame (16 MiB) together with its headers. A topic may be configured with more, as at
+a broker: the value is kept and shown, and larger batches are refused."""
 
 SPLIT = "anabranch.partitions.split"
 """Whether partitions may be split: with the next one, the only keys that are not Kafka's."""
@@ -189,8 +190,8 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = table(
         "max.message.bytes",
         ConfigType.INT,
         "1048588",
-        f"Largest batch of records accepted, in bytes as sent; at most {MAX_MESSAGE_BYTES}.",
-        between(0, MAX_MESSAGE_BYTES),
+        f"Largest batch of records accepted, in bytes as sent; none above {MAX_MESSAGE_BYTES}, whatever is set.",
+        between(0),
         (Synonym("message.max.bytes"),),
     ),
     ConfigDef(

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from bridges.catalog.topic import Change, TopicKind
+from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
 from bridges.catalog.topics import Catalog
 
 _FOREVER = 2**63 - 1
@@ -78,7 +79,7 @@ class RulesCache:
         if rules is None:
             effective, configured = self._catalog.effective, self._catalog.configured
             rules = self._rules[topic] = TopicRules(
-                max_message_bytes=effective(topic, _SIZE),
+                max_message_bytes=min(effective(topic, _SIZE), MAX_MESSAGE_BYTES),
                 log_append_time=effective(topic, _TYPE) == "LogAppendTime",
                 before_max_ms=effective(topic, _BEFORE),
                 after_max_ms=effective(topic, _AFTER),

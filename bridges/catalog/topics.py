@@ -28,7 +28,7 @@ from bridges.catalog.config_types import ConfigSource, ConfigValue, InvalidConfi
 from bridges.catalog.counters import Counters, identify
 from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
-from bridges.catalog.names import Names, check_topic_name, derived_names
+from bridges.catalog.names import RESERVED, InvalidTopicName, Names, check_topic_name, derived_names
 from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topic import (
@@ -349,6 +349,10 @@ class Catalog:
         kind: TopicKind,
     ) -> tuple[dict[str, str], dict[str, str]]:
         check_topic_name(name)
+        if name in RESERVED:
+            raise InvalidTopicName(
+                f"{name} is where a Kafka broker keeps its own state: a node keeps it in its database"
+            )
         self._index.check_free(name)
         self._check_many(partitions)
         if keys and len(keys) != partitions:

@@ -344,7 +344,7 @@ class _Writer:
         self._futures: list[asyncio.Future[None]] = []
         self._traffic = node.metrics.front(FRONT).topic(topic.name)
         self._next = 0
-        self._max_bytes = node.catalog.effective(topic.name, "max.message.bytes")
+        self._max_bytes = node.logs.admission.rules(topic.name).max_message_bytes
 
     async def add(self, record: Record, partition: int | None) -> None:
         """Take one record in. Raises BadLine, and LogError of earlier appends."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from bridges.catalog.topic import TopicNotFound
+from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
 from bridges.errors import (
     BatchInvalid,
@@ -243,7 +244,7 @@ def _look_at_kafka(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes:
     payload = batch.payload
     if len(payload) > rules.max_message_bytes:
         limit = rules.max_message_bytes
-        raise BatchTooLarge(f"a batch of {len(payload)} bytes exceeds max.message.bytes {limit}")
+        raise BatchTooLarge(f"a batch of {len(payload)} bytes exceeds max.message.bytes {limit}{_most(limit)}")
     header: Header = batch.header or parse_header(payload)  # type: ignore[assignment]  # Kafka's, as Batch says
     if header.attributes & CONTROL:
         return None
@@ -263,6 +264,10 @@ def _look_at_kafka(batch: Batch, rules: TopicRules, now_ms: int, inflated_bytes:
     ):
         return _records_of_kafka(batch, header, rules, now_ms, inflated_bytes)
     return None
+
+
+def _most(limit: int) -> str:
+    return ", of which no more takes effect" if limit == MAX_MESSAGE_BYTES else ""
 
 
 def _stamped(batch: Batch, now_ms: int) -> Sliced[None]:

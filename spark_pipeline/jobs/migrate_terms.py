@@ -167,8 +167,7 @@ class KafkaTerms:
         largest = config.get(_LARGEST, "")
         left: list[NotCarried] = []
         if largest.isascii() and largest.isdigit() and int(largest) > topic_config.MAX_MESSAGE_BYTES:
-            config[_LARGEST] = str(topic_config.MAX_MESSAGE_BYTES)
-            why = f"the target takes batches of {topic_config.MAX_MESSAGE_BYTES} bytes at most: it is set to that"
+            why = f"it is set, but the target refuses batches of more than {topic_config.MAX_MESSAGE_BYTES} bytes"
             left.append(NotCarried(topic.name, f"{_LARGEST} = {largest}", why))
         taken, refused = carried(topic.name, config, _HONOURED, _check_config)
         return taken, left + refused

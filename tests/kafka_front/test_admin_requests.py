@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bridges.catalog.names import RESERVED
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from kafka_front.wire import messages as m
@@ -31,6 +32,32 @@ def codes(results: list[Any]) -> dict[str, int]:
 
 
 # --- CreateTopics ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_size_beyond_a_frame_of_the_backend_is_kept_and_such_batches_refused(place: Place) -> None:
+    size = str(100 << 20)
+    name = await place.topic(max_message_bytes=size)
+    assert (await place.configs(TOPIC, name, "max.message.bytes"))["max.message.bytes"].value == size
+    asked = m.ProduceRequest
+    for megabytes, taken in ((15, True), (17, not place.ours)):
+        data = memoryview(bytearray(encode([Record(None, bytes(megabytes << 20))])))
+        topic = asked.TopicProduceData(name=name, partition_data=[asked.PartitionProduceData(0, data)])
+        response = await place.call(9, asked(None, -1, 10_000, [topic]))
+        [row] = response.responses[0].partition_responses
+        assert (row.error_code == E.NONE) is taken
+        if not taken:
+            assert (row.error_code, "16773120" in row.error_message) == (E.MESSAGE_TOO_LARGE, True)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+async def test_topics_of_a_brokers_own_state_are_not_made_by_clients(place: Place, name: str) -> None:
+    if not place.ours:
+        pytest.skip("a broker has them")
+    created = await place.call(7, create(new(name)))
+    assert codes(created.topics) == {name: E.INVALID_TOPIC_EXCEPTION}
+    for automatic, code in ((True, E.INVALID_TOPIC_EXCEPTION), (False, E.UNKNOWN_TOPIC_OR_PARTITION)):
+        asked = m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=name)], automatic)
+        assert codes((await place.call(9, asked)).topics) == {name: code}
 
 
 @pytest.mark.parametrize("version", range(2, 8))

@@ -63,9 +63,9 @@ def test_a_plan_knows_of_compaction_that_is_the_default_on_both_sides() -> None:
     }
 
 
-def test_batches_larger_than_the_target_takes_get_the_most_that_it_does() -> None:
+def test_a_size_beyond_what_the_target_takes_is_set_and_told_of() -> None:
     config, left = KAFKA.topic(TopicInfo("t", (0,), effective={**HAS, "max.message.bytes": "100000000"}), {}, DEFAULTS)
-    assert config["max.message.bytes"] == "16773120"
+    assert config["max.message.bytes"] == "100000000"
     assert [one.what for one in left] == ["max.message.bytes = 100000000"]
 
 
