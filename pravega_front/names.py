@@ -74,6 +74,11 @@ def split_id(segment_id: int) -> tuple[int, int]:
     return segment_id & 0xFFFFFFFF, segment_id >> 32
 
 
+def is_text(name: str) -> bool:
+    """Whether a name came as UTF-8, without which the database keeps none."""
+    return name.isascii() or not any("\ud800" <= one <= "\udfff" for one in name)
+
+
 def is_users_name(name: str) -> bool:
     """Whether users may call a scope, a stream or a reader group so."""
     return _USERS.fullmatch(name) is not None

@@ -461,3 +461,21 @@ def test_a_record_that_nobody_can_read_stops_readers_at_its_offset_and_not_befor
     with Segments(node.addresses["pravega-segmentstore"]) as again:
         told = again.ask(wire.ReadSegment(segment(name), len(good), 1 << 20, "", 1), wire.SegmentIsTruncated)
         assert bytes_from(again, segment(name), told.start_offset) == event(b"five")
+
+
+def test_writers_are_told_that_a_topic_was_ended_and_come_no_more(raw: RawYdb, controller: ControllerClient) -> None:
+    name = "ended"
+    info = stream("default", name)
+    assert controller.createStream(streamInfo=info, scalingPolicy={"minNumSegments": 1}).status == 0
+    writing = raw.stream("StreamWrite")
+    writing.send(init_request={"path": name, "producer_id": "p"})
+    writing.receive()
+    assert controller.sealStream(scope="default", stream=name).status == 0
+    writing.send(write_request={"messages": [{"seq_no": 1, "data": b"late"}], "codec": 1})
+    ends = [writing.rest()[-1]]
+    for more in ({"producer_id": "p"}, {"producer_id": "new"}, {}, {"partition_id": 0}):
+        later = raw.stream("StreamWrite")
+        later.send(init_request={"path": name, **more})
+        ends.append(later.rest()[-1])
+    assert {end.status for end in ends} == {Status.PRECONDITION_FAILED}
+    assert all("was ended" in end.issues[0].message for end in ends), ends

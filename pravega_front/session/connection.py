@@ -21,6 +21,7 @@ from bridges.net.outbox import joined
 from bridges.net.sockets import hung_up
 from bridges.net.turn import FRAME_WORK
 from pravega_front.access import Refused
+from pravega_front.names import is_text
 from pravega_front.service.appends import Protest
 from pravega_front.service.reads import BeyondEnd, Found
 from pravega_front.session.appends import BLOCK, BLOCK_END, Appends
@@ -234,7 +235,12 @@ class Connection(net.Connection):
                     handler = self.server.handlers.get(type(command))
                     if handler is None:
                         raise Protest("the command is not served")
-                    for segment in _segments_of(command):
+                    segments = _segments_of(command)
+                    if not all(map(is_text, segments)):
+                        number = getattr(command, "request_id", wire.NO_ID)
+                        self.finish(slot, encode(wire.ErrorMessage(number, segments[0], "the name is not UTF-8", 0)))
+                        return
+                    for segment in segments:
                         self._check(command, segment, update=type(command) not in _READING)
                     self.carry_out(slot, command, handler(self, command))
         except (Protest, WireError) as error:

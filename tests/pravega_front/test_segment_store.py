@@ -6,6 +6,7 @@ import itertools
 import resource
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from pravega_front.wire import commands as wire
 from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, AttributeUpdate, TableEntry, TableKey
 from pravega_front.wire.frames import HEAD, MAX_FRAME
 from tests.node_process import NodeProcess
+from tests.pravega_front.examples import examples
 from tests.pravega_front.raw_client import Closed, RawClient
 
 NUMBERS = itertools.count(1)
@@ -367,3 +369,16 @@ def test_an_append_of_two_whole_frames(client: RawClient, segment: str) -> None:
     while len(found) < size:
         found += client.ask(wire.ReadSegment(segment, len(found), 1 << 23, "", 1), wire.SegmentRead).data
     assert bytes(found) == block[8:] + end
+
+
+@pytest.mark.parametrize("code", sorted(one.code for one in examples()))
+def test_names_that_are_not_utf_8_are_refused_in_every_command(node: NodeProcess, client: RawClient, code: int) -> None:
+    (command,) = (one for one in examples("raw/caf\udce9/0.#epoch.0") if one.code == code)
+    before = node.log.stat().st_size
+    client.send(command)
+    if isinstance(command, wire.CreateSegment | wire.CreateTableSegment | wire.CreateTransientSegment):
+        assert client.receive(wire.ErrorMessage).error_code == 0
+    client.send(wire.Hello(17, 5))
+    with suppress(Closed):
+        client.receive_frame()
+    assert b"Traceback" not in node.log.read_bytes()[before:]

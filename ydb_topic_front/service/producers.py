@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from bridges.catalog.lineage import KEY_SPACE, Takers
 from bridges.catalog.sql import upsert
+from bridges.errors import PartitionSealed
 from bridges.formats.producer import SeqNoStamp
-from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+from ydb_topic_front.failures import told
+from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
@@ -35,7 +37,7 @@ def place_of(producer: bytes, takers: Takers) -> PartitionInfo:
     """
     partitions = takers.partitions
     if not partitions:
-        raise YdbError(Status.OVERLOADED, "all partitions of the topic are sealed", Issue.PARTITION_INACTIVE)
+        raise told(PartitionSealed("the topic", ()))
     number = int.from_bytes(md5(producer, usedforsecurity=False).digest(), "big")
     return takers.at(number % KEY_SPACE) or partitions[number % len(partitions)]
 

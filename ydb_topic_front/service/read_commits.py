@@ -90,6 +90,8 @@ class ReadCommits:
             raise bad_request(f"a commit up to {end} of partition {reading.partition}, which ends at {known}")
         commits = reading.commits
         before = len(commits)
+        # What retention took was never sent, and is not for the client to confirm.
+        commits.moved(min(start, log.log_start_offset))
         if commits.add(start, end):
             self._moved[reading] = None
             self._storage.want()

@@ -321,7 +321,7 @@ def _check_partitioning(settings: Any) -> None:
         raise bad_request(f"max_active_partitions = {most} is less than min_active_partitions = {max(1, least)}")
     speed = auto.partition_write_speed
     up, down = speed.up_utilization_percent or _UP_PERCENT, speed.down_utilization_percent or _DOWN_PERCENT
-    if not 0 < down < up <= 100:
+    if not 0 < down <= up <= 100:
         raise bad_request(f"of a partition's speed {down} % and {up} % are no bounds to merge and to split at")
     if not 0 <= speed.stabilization_window.seconds <= _MAX_SECONDS or speed.stabilization_window.nanos < 0:
         raise bad_request("stabilization_window is no length of time")

@@ -11,10 +11,11 @@ import msgspec
 from bridges.awaited import awaited
 from bridges.catalog.imports import NOT_IMPORTING
 from bridges.cluster.ownership import owner_of
-from bridges.errors import LogUnavailable, NotOwner, PeerUnreachable
+from bridges.errors import LogUnavailable, NotOwner, PartitionSealed, PeerUnreachable
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.log.interfaces import Appended, note
-from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+from ydb_topic_front.failures import told
+from ydb_topic_front.wire.statuses import bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
@@ -38,8 +39,7 @@ def insisted_on(topic: Topic, init: WriteInit) -> int | None:
         if found is None:
             raise bad_request(f"partition {wanted} does not exist")
         if not found.is_active:
-            message = f"partition {wanted} is sealed and takes no more messages"
-            raise YdbError(Status.OVERLOADED, message, Issue.PARTITION_INACTIVE)
+            raise told(PartitionSealed(f"{topic.name}-{wanted}", found.children))
     return wanted
 
 
@@ -100,8 +100,8 @@ async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, prod
         else:
             inherited = max(inherited, known)
     if inherited:
-        told = note(SeqNoStamp(producer, (inherited,)))
-        stored: asyncio.Future[Appended] = awaited(lambda done: log.append(told, done))
+        known_here = note(SeqNoStamp(producer, (inherited,)))
+        stored: asyncio.Future[Appended] = awaited(lambda done: log.append(known_here, done))
         await stored
     return inherited
 

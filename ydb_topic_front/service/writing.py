@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
+from bridges.errors import PartitionSealed
+from ydb_topic_front.failures import told
 from ydb_topic_front.service.producers import Producers
 from ydb_topic_front.service.write_speed import WriteSpeeds
 from ydb_topic_front.service.writers import Writers
-from ydb_topic_front.wire.statuses import Issue, Status, YdbError
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
@@ -39,7 +40,7 @@ class Writing:
         Raises YdbError."""
         active, owners = topic.active, self.service.node.owners
         if not active:
-            raise YdbError(Status.OVERLOADED, "all partitions of the topic are sealed", Issue.PARTITION_INACTIVE)
+            raise told(PartitionSealed(topic.name, ()))
         for _ in range(min(len(active), _LOOKED_AT)):
             found = active[next(self._turn) % len(active)].index
             if owners is None or owners.is_mine(owners.slot_of(topic.name, found)):

@@ -14,9 +14,9 @@ from ydb_topic_front.session.read_data import Place
 from ydb_topic_front.wire.statuses import YdbError
 
 
-def commits_of(high_watermark: int) -> ReadCommits:
+def commits_of(high_watermark: int, start: int = 0) -> ReadCommits:
     """Those of a session at a node that knows of so much of the partition."""
-    log = SimpleNamespace(is_open=True, high_watermark=high_watermark, final_offset=None)
+    log = SimpleNamespace(is_open=True, high_watermark=high_watermark, final_offset=None, log_start_offset=start)
     nothing: Any = lambda *_: None  # noqa: E731
     partitions: Any = SimpleNamespace(log_of=lambda reading: log, consumer="c")
     nobody: Any = None
@@ -41,3 +41,13 @@ def test_what_is_not_there_and_was_not_sent_is_not_confirmed() -> None:
         commits_of(286).add(read_up_to(300), 0, 301)
     with pytest.raises(YdbError, match="which ends at 286"):
         commits_of(286).add(read_up_to(0), 0, 287)
+
+
+def test_retention_confirms_what_it_took_and_nothing_behind_it() -> None:
+    reading = read_up_to(100)
+    commits_of(100, start=50).add(reading, 60, 70)
+    assert reading.commits.position == 50, "what lies between may still be confirmed"
+    commits_of(100, start=50).add(reading, 50, 60)
+    assert reading.commits.position == 70
+    commits_of(100, start=80).add(reading, 75, 90)
+    assert reading.commits.position == 90, "also where it took a part"

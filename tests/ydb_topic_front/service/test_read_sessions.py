@@ -144,6 +144,11 @@ async def test_a_reader_that_is_slower_than_retention_goes_on_behind_what_is_gon
         while len(found) < 2:
             found += await lab.stream.offsets()
         assert found == [3, 4]
+        # It can confirm nothing of what is gone, and what it confirms behind that is answered.
+        behind = [{"partition_session_id": 1, "offsets": [{"start": 3, "end": 5}]}]
+        lab.stream.send(commit_offset_request={"commit_offsets": behind})
+        (stored,) = (await lab.stream.receive("commit_offset_response")).partitions_committed_offsets
+        assert stored.committed_offset == 5
     await lab.close()
 
 

@@ -94,6 +94,13 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
     assert refused.value.status is Status.BAD_REQUEST
 
 
+def test_partitions_may_be_merged_at_the_rate_at_which_others_are_split() -> None:
+    for percent, other in ((70, 70), (100, 1)):
+        speed = {"up_utilization_percent": percent, "down_utilization_percent": other}
+        wanted = made(partitioning_settings={"auto_partitioning_settings": {"partition_write_speed": speed}})
+        assert TopicSettings.stored(wanted.to_bytes()).wanted == wanted.wanted
+
+
 def test_a_change_leaves_what_it_does_not_name() -> None:
     before = made(
         supported_codecs={"codecs": [1]}, attributes={"a": "1", "b": "2"}, consumers=[{"name": "c"}, {"name": "d"}]
