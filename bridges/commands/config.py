@@ -34,6 +34,8 @@ def command(sets: tuple[str, ...], config: Path | None, markdown: bool, as_json:
         loaded = load(key_values(sets, "--set"), environ=os.environ, file=config)
     except SettingsError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
+    for warning in loaded.warnings:
+        click.echo(f"anabranch: {warning}", err=True)
     rows = loaded.table()
     if as_json:
         print_json([asdict(row) for row in rows])

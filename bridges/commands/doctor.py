@@ -32,6 +32,7 @@ def command(data: Path | None, sets: tuple[str, ...], config: Path | None, as_js
     Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Nothing is
     changed: what is written to the disk for trying it is removed again. Give it the settings that 'serve' is given.
     """
+    from bridges.checkup.finding import warning
     from bridges.node.config import load
     from bridges.node.sections import SettingsError
 
@@ -39,10 +40,10 @@ def command(data: Path | None, sets: tuple[str, ...], config: Path | None, as_js
     if data is not None:
         flags["data_dir"] = str(data)
     try:
-        settings = load(flags, environ=os.environ, file=config).settings
+        loaded = load(flags, environ=os.environ, file=config)
     except SettingsError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
-    found = list(look(settings))
+    found = [*(warning("settings", told, "correct or remove it") for told in loaded.warnings), *look(loaded.settings)]
     if as_json:
         from msgspec import to_builtins
 

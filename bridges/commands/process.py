@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import click
+
 from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_STALLED, EXIT_USAGE
 from bridges.commands.common import fail
 from bridges.node import interpreter
@@ -56,9 +58,12 @@ def run(
     from bridges.node.sections import SettingsError
 
     try:
-        settings = load(flags, environ=os.environ, file=file).settings
+        loaded = load(flags, environ=os.environ, file=file)
     except SettingsError as error:
         fail(str(error), EXIT_USAGE)
+    settings = loaded.settings
+    for warning in loaded.warnings:
+        click.echo(f"anabranch: {warning}", err=True)
     if several is not None and settings.node.workers > 1:
         several(settings, ready)
     else:

@@ -41,13 +41,16 @@ from bridges.node.setting import Kind, Section, Spec, kind_of, setting, settings
 S = TypeVar("S", bound=Section)
 
 PREFIX = "ANABRANCH_"
+_VARIABLE = "environment "
+"""How the origin of what a variable gave begins."""
 DEFAULT_FILE = "anabranch.toml"
 
 _NOT_SETTINGS = frozenset(
-    f"{PREFIX}{name}" for name in ("NODE", "USER", "PASSWORD", "CONFIG", "SOURCE_OPTIONS", "TARGET_OPTIONS")
+    f"{PREFIX}{name}"
+    for name in ("NODE", "USER", "PASSWORD", "CONFIG", "SOURCE_OPTIONS", "TARGET_OPTIONS", "IMAGE", "ENDPOINT")
 )
-"""Variables of the command line itself: a node's address and user for client commands, the settings file, and options
-of what jobs of the pipeline read and write."""
+"""Variables of others: a node's address and user for client commands, the settings file, and options of what jobs of
+the pipeline read and write; the image of compose/, and the node of Spark's examples."""
 
 
 def _tls(value: object) -> object:
@@ -200,10 +203,11 @@ class Setting(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """Validated settings and the origin of every key that was given."""
+    """Validated settings, the origin of every key that was given, and sentences on variables that are no settings."""
 
     settings: Settings
     origins: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
     def table(self) -> list[Setting]:
         """Every setting with its value, default and origin; maps appear once for each entry that was given."""
@@ -231,11 +235,14 @@ def load(
             if dot and head == "tls":
                 key = f"{head}.{_tls_name(name)}"
             given[f"{head}.{_listener(name)}" if dot and head in _LISTENER_MAPS else key] = value
-    problems = [
-        f"{where}: unknown setting {key!r}{_hint(key, model)}"
-        for key, (_, where) in given.items()
-        if not _known(key, model)
-    ]
+    problems: list[str] = []
+    warnings: list[str] = []
+    for key, (_, where) in [*given.items()]:
+        if not _known(key, model):
+            # Kubernetes makes ANABRANCH_PORT and others of a service that is called so.
+            told = warnings if where.startswith(_VARIABLE) else problems
+            told.append(f"{where}: unknown setting {key!r}{_hint(key, model)}")
+            del given[key]
     if problems:
         raise SettingsError("\n".join(problems))
     values, problems = _values(given, model)
@@ -244,7 +251,7 @@ def load(
     settings = _made(model, values)
     if problems := list(_contradictions(settings.sbp)):
         raise SettingsError("\n".join(problems))
-    return Loaded(settings, {key: where for key, (_, where) in given.items()})
+    return Loaded(settings, {key: where for key, (_, where) in given.items()}, tuple(warnings))
 
 
 def schema() -> list[Setting]:
@@ -294,7 +301,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
     found: dict[str, tuple[Any, str]] = {}
     for name, value in sorted(environ.items()):
         if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
-            found[name[len(PREFIX) :].lower().replace("__", ".")] = (value, f"environment {name}")
+            found[name[len(PREFIX) :].lower().replace("__", ".")] = (value, f"{_VARIABLE}{name}")
     return found
 
 

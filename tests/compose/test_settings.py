@@ -17,7 +17,9 @@ _SUGGESTED = re.compile(r"^ *# (ANABRANCH_\w+): (.*)$", re.MULTILINE)
 @pytest.mark.parametrize("path", sorted(COMPOSE.glob("*/compose.yaml")), ids=lambda path: path.parent.name)
 def test_commented_settings_are_taken(path: Path) -> None:
     suggested = {name: value.strip('"') for name, value in _SUGGESTED.findall(path.read_text())}
-    settings = load({}, environ=suggested).settings
+    loaded = load({}, environ=suggested)
+    assert loaded.warnings == ()
+    settings = loaded.settings
     asked_for = path.parent.name in ("single", "cluster")
     assert settings.sbp.tickets == settings.auth.required == asked_for
 
