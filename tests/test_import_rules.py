@@ -50,6 +50,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "metrics": 2,
         "metric_text": 3,
         "entry_points": 0,
+        "extras": 0,
         "errors": 0,
         "version": 0,
     },

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import LiteralString
 
 from bridges.checkup.finding import Finding, fine, warning, wrong
+from bridges.extras import remedy
 
 _ABOUT = "database"
 _PATIENCE_S = 5
@@ -20,8 +21,11 @@ def check(url: str, clock: Callable[[], float] = time.time) -> Iterator[Finding]
     """``url``: the setting cluster.database, empty for a node by itself; ``clock``: seconds since 1970."""
     if not url:
         return
-    import psycopg
-
+    try:
+        import psycopg
+    except ImportError as error:
+        yield wrong(_ABOUT, f"cluster.database needs the Python package {error.name}", remedy(error) or "install it")
+        return
     times: list[tuple[float, float]] = []
     try:
         with psycopg.connect(url, connect_timeout=_PATIENCE_S, autocommit=True) as db:

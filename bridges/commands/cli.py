@@ -8,10 +8,12 @@ address; 4 the data directory cannot be used, or an address is taken; 5 the node
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
 from bridges.entry_points import entry_points
+from bridges.extras import remedy
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -60,6 +62,15 @@ class _Lazy(click.Group):
             return self._installed(cmd_name)
         command: click.Command = import_module(f"bridges.commands.{cmd_name.replace('-', '_')}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ImportError as error:
+            if (install := remedy(error)) is None:
+                raise
+            click.echo(f"anabranch: this needs the Python package {error.name}: {install}", err=True)
+            raise SystemExit(EXIT_USAGE) from None
 
     @staticmethod
     def _installed(name: str) -> click.Command | None:

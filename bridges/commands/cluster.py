@@ -49,7 +49,7 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
     for node_id, slots in sorted(found["pins"].items(), key=lambda item: int(item[0])):
         if int(node_id) not in there:
             click.echo(f"{_slots(slots)} pinned to node {node_id}, which is not there: others have them until it is")
-    for node_id in found["drained"]:
+    for node_id in found.get("drained", ()):  # which nodes of an earlier version do not tell
         if node_id not in there:
             click.echo(f"node {node_id} is drained, and not there")
     if found["moving"]:
@@ -64,7 +64,7 @@ def _version(one: dict[str, int]) -> str:
 def _state(one: dict[str, Any]) -> str:
     if one["suspected"]:
         return f"{one['state']} (suspected)"
-    return f"{one['state']} (drained)" if one["drained"] else str(one["state"])
+    return f"{one['state']} (drained)" if one.get("drained") else str(one["state"])
 
 
 def _slots(slots: list[int]) -> str:

@@ -96,7 +96,7 @@ class SqliteEngine:
         try:
             fresh = not self.path.exists() or self.path.stat().st_size == 0
             self.connection = sqlite3.connect(
-                self.path, self._patience_s, isolation_level=None, check_same_thread=False
+                self.path, timeout=self._patience_s, isolation_level=None, check_same_thread=False
             )
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"cannot open {self.path}: {error}") from error

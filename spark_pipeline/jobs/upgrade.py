@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xxhash
 from msgspec.structs import replace
 
 from bridges.node import backend, databases
@@ -33,7 +34,6 @@ from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.store import Store
 from sbp_back.sql.copying import TablesDiffer
 from sbp_back.sql.engine import SqlFailed
-from spark_pipeline.core.digest import BlockDigest, Digester, differences
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.jobs import upgrade_metadata
@@ -45,6 +45,8 @@ _WORK = "upgrade"
 """In the data directory, meanwhile: a cache of the objects."""
 _ENDED = "upgrade/ended"
 """In the bucket: an upgrade into it has come to its end."""
+_BLOCK = 65_536
+"""Offsets whose entries are compared together."""
 _PASSES = 2
 """What was changed since an earlier run is copied anew, once."""
 
@@ -229,21 +231,25 @@ class Upgrade:
             except CopyFailed as error:
                 wrong[key[0]] = str(error)
                 continue
-            entries += sum(block.count for block in here.values())
-            for found in differences(here, there):
-                wrong[key[0]] = f"range {key[1]}, entries from offset {found.start} on: {found.reason}"
+            entries += sum(count for count, _ in here.values())
+            for start in sorted(start for start in here.keys() | there.keys() if here.get(start) != there.get(start)):
+                wrong[key[0]] = f"range {key[1]} differs in its entries from offset {start} on"
                 break
         return wrong, entries
 
-    async def _digests(self, held: Held, *, told: bool = True) -> dict[int, BlockDigest]:
-        digester = Digester(())
+    async def _digests(self, held: Held, *, told: bool = True) -> dict[int, tuple[int, bytes]]:
+        """Return the number of entries, and their digest, of each block of offsets by its first one."""
+        counts: Counter[int] = Counter()
+        hashes: defaultdict[int, blake2b] = defaultdict(partial(blake2b, digest_size=16))
         async for entries in read_range(held):
-            offsets = np.fromiter((entry.base_offset for entry in entries), np.int64, len(entries))
-            hashes = np.fromiter((_hash(entry.prefix, entry.payload) for entry in entries), np.uint64, len(entries))
-            digester.add_hashes(offsets, hashes)
+            for entry in entries:
+                block = entry.base_offset // _BLOCK * _BLOCK
+                counts[block] += 1
+                hashes[block].update(entry.prefix)  # which has the length of what follows
+                hashes[block].update(entry.payload)
             if told:
                 self._progress(sum(entry.size for entry in entries))
-        return digester.blocks
+        return {block: (count, hashes[block].digest()) for block, count in counts.items()}
 
     @staticmethod
     def _named(metadata: Metadata, error: CopyFailed) -> UpgradeFailed:
@@ -276,12 +282,6 @@ class Upgrade:
     def _progress(self, size: int) -> None:
         self._done += size
         self._told(self._step, self._done, self._total)
-
-
-def _hash(prefix: Any, payload: Any) -> int:
-    found = xxhash.xxh3_64(prefix)
-    found.update(payload)
-    return found.intdigest()
 
 
 def _check(settings: Settings) -> None:

@@ -45,11 +45,9 @@ def command(
     try:
         settings = load(flags, environ=os.environ, file=config).settings
         with failures():
-            try:
-                from spark_pipeline.core.throttle import Throttle
-                from spark_pipeline.jobs.upgrade import Upgrade
-            except ImportError as error:
-                fail(f"this needs {error.name}: install anabranch[cluster,spark]")
+            from spark_pipeline.core.throttle import Throttle
+            from spark_pipeline.jobs.upgrade import Upgrade
+
             upgrade = Upgrade(settings, Throttle(throttle), _Line().told)
             with asyncio.Runner(loop_factory=CycleLoop) as runner:
                 found = runner.run(upgrade.run())

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bridges.node.config import load
 from sbp_back.range_server.store.copying import Held
 from sbp_back.sql.schemas import Schemas
-from spark_pipeline.core.digest import BlockDigest
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.jobs.upgrade import Upgrade, UpgradeFailed
 from tests.conftest import TEST_SETTINGS, NodeFactory
@@ -263,11 +261,11 @@ def test_a_copy_that_is_not_the_same_is_made_again_and_then_refused(
     digests = Upgrade._digests
     wrong: Iterator[bool] = iter(())
 
-    async def changed(self: Upgrade, held: Held, *, told: bool = True) -> dict[int, BlockDigest]:
+    async def changed(self: Upgrade, held: Held, *, told: bool = True) -> dict[int, tuple[int, bytes]]:
         found = await digests(self, held, told=told)
         if told or not found or not next(wrong, False):
             return found
-        return {number: replace(block, total=block.total ^ 1) for number, block in found.items()}
+        return {number: (count, bytes(len(digest))) for number, (count, digest) in found.items()}
 
     monkeypatch.setattr(Upgrade, "_digests", changed)
     upgrade = Upgrade(settings, Throttle(None), lambda *_: None)
