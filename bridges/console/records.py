@@ -28,7 +28,7 @@ from bridges.console.rendering import LARGE, STEP, Search, Wanted, rendered
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
-from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch
 from bridges.net.budget import Kind
 from bridges.net.http_site import BodyStalled
 from bridges.sliced import Sliced, SlicedWorks, advance, in_turns
@@ -36,6 +36,7 @@ from bridges.turns import Turns
 
 if TYPE_CHECKING:
     from bridges.formats.records import Record
+    from bridges.log.readable import ReadableLog
     from bridges.net.request_memory import RequestMemory
 
 FRONT = "http"
@@ -153,7 +154,11 @@ class RecordHandlers:
         elif "offset" in query:
             raise RequestError("either offset or since_ms is given")
         else:
-            positions = {log: await _position_at(log, since) for log in logs}
+            found = [await rows.find_time(self._node.logs, log, since) for log in logs]
+            positions = {
+                log: log.last_stable_offset if offset is None else offset
+                for log, offset in zip(logs, found, strict=True)
+            }
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         await response.prepare(request)
         task = asyncio.current_task()
@@ -179,14 +184,14 @@ class RecordHandlers:
         self._access.require_topic(request, operation, name)
         return self._node.catalog.topic(name)
 
-    def _logs(self, topic: Topic, partition: str | None) -> list[PartitionLog]:
+    def _logs(self, topic: Topic, partition: str | None) -> list[ReadableLog]:
         if partition is None:
             wanted = [info.index for info in topic.partitions]
         else:
             number = _whole(partition, "partition", 0, None)
             assert number is not None
             wanted = [number]
-        logs = [self._node.logs.get(topic.name, index) for index in wanted]
+        logs = [self._node.logs.to_read(topic.name, index) for index in wanted]
         found = [log for log in logs if log is not None]
         if len(found) != len(wanted):
             raise RequestError(f"topic {topic.name!r} has no partition {partition}", 404)
@@ -197,7 +202,7 @@ class RecordHandlers:
         request: web.Request,
         response: web.StreamResponse,
         topic: str,
-        positions: dict[PartitionLog, int],
+        positions: dict[ReadableLog, int],
         limit: int | None,
         follow: bool,
         search: Search | None,
@@ -302,13 +307,13 @@ class RecordHandlers:
 class _Moved:
     """Wakes a reader when one of its logs moves."""
 
-    def __init__(self, logs: dict[PartitionLog, int]) -> None:
+    def __init__(self, logs: dict[ReadableLog, int]) -> None:
         self._event = asyncio.Event()
         self._logs = list(logs)
         for log in self._logs:
             log.add_waiter(self)
 
-    def log_moved(self, log: PartitionLog) -> None:
+    def log_moved(self, log: ReadableLog) -> None:
         self._event.set()
 
     def clear(self) -> None:
@@ -521,7 +526,7 @@ async def _parsed(line: bytes) -> tuple[Record, int | None]:
     return parse_line(line) if len(line) <= _LINE_BYTES else await in_turns(parse_long_line(line))
 
 
-def _position(log: PartitionLog, text: str) -> int:
+def _position(log: ReadableLog, text: str) -> int:
     if text == "earliest":
         return log.log_start_offset
     if text == "latest":
@@ -533,11 +538,6 @@ def _position(log: PartitionLog, text: str) -> int:
             f"offset {offset} of {log.topic}-{log.partition} is outside [{log.log_start_offset}, {log.high_watermark}]"
         )
     return offset
-
-
-async def _position_at(log: PartitionLog, since_ms: int) -> int:
-    found = await log.find_timestamp(since_ms)
-    return log.last_stable_offset if found is None else found[0]
 
 
 def _search(query: Mapping[str, str]) -> Search | None:

@@ -21,7 +21,7 @@ from bridges.console.host import Host
 from bridges.turns import in_turns
 
 if TYPE_CHECKING:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.readable import ReadableLog
 
 _log = structlog.get_logger("anabranch.console")
 
@@ -63,7 +63,7 @@ class ResetHandlers:
         self._require_empty(name)
         await rows.opened(logs)
         before = {log: self._node.progress.committed(name, topic, log.partition) for log in logs}
-        targets = {log: await _target(log, body) async for log in in_turns(logs)}
+        targets = {log: await self._target(log, body) async for log in in_turns(logs)}
         if not dry:
             await self._commit(name, front, topic, before, targets)
             _log.warning(
@@ -83,8 +83,8 @@ class ResetHandlers:
         name: GroupName,
         front: str,
         topic: str,
-        before: dict[PartitionLog, Committed | None],
-        targets: dict[PartitionLog, int],
+        before: dict[ReadableLog, Committed | None],
+        targets: dict[ReadableLog, int],
     ) -> None:
         node, (space, group) = self._node, name
         progress = node.progress.front(front, space)
@@ -125,33 +125,32 @@ class ResetHandlers:
             told = "a member" if members == 1 else f"{members} members"
             raise RequestError(f"group {name[1]!r} has {told}: positions are set while nobody reads", 409)
 
-    def _logs(self, topic: str, partitions: Any) -> list[PartitionLog]:
+    def _logs(self, topic: str, partitions: Any) -> list[ReadableLog]:
         known = self._node.catalog.topic(topic)
         wanted = [info.index for info in known.partitions] if partitions is None else partitions
         if not isinstance(wanted, list) or not all(type(one) is int for one in wanted):
             raise RequestError("partitions is to be a list of numbers")
         logs = []
         for number in sorted(set(wanted)):
-            log = self._node.logs.get(topic, number)
+            log = self._node.logs.to_read(topic, number)
             if log is None:
                 raise RequestError(f"topic {topic!r} has no partition {number}", 404)
             logs.append(log)
         return logs
 
-
-async def _target(log: PartitionLog, body: dict[str, Any]) -> int:
-    start, end = log.log_start_offset, log.last_stable_offset
-    match body.get("to"):
-        case "earliest":
-            return start
-        case "latest":
-            return end
-        case "offset":
-            return min(max(_number(body, "offset"), start), end)
-        case "time":
-            found = await log.find_timestamp(_number(body, "time_ms"))
-            return end if found is None else min(found[0], end)
-    raise RequestError(f"to is to be one of {', '.join(_TO)}")
+    async def _target(self, log: ReadableLog, body: dict[str, Any]) -> int:
+        start, end = log.log_start_offset, log.last_stable_offset
+        match body.get("to"):
+            case "earliest":
+                return start
+            case "latest":
+                return end
+            case "offset":
+                return min(max(_number(body, "offset"), start), end)
+            case "time":
+                found = await rows.find_time(self._node.logs, log, _number(body, "time_ms"))
+                return end if found is None else min(found, end)
+        raise RequestError(f"to is to be one of {', '.join(_TO)}")
 
 
 def _number(body: dict[str, Any], key: str) -> int:
@@ -161,7 +160,7 @@ def _number(body: dict[str, Any], key: str) -> int:
     return value
 
 
-def _row(log: PartitionLog, before: Committed | None, target: int) -> dict[str, object]:
+def _row(log: ReadableLog, before: Committed | None, target: int) -> dict[str, object]:
     """``change``: how many offsets a reader goes on, or back if negative; None of one that had no position."""
     return {
         "partition": log.partition,

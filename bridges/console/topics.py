@@ -22,13 +22,15 @@ from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
 from bridges.console.pictures import rounded
 from bridges.console.sampling import WAYS
+from bridges.log.partition_log import PartitionLog
 from bridges.log.skipping import skip
 from bridges.turns import sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
     from bridges.log.cleaner import CleanerView
-    from bridges.log.partition_log import Appended, PartitionLog
+    from bridges.log.partition_log import Appended
+    from bridges.log.readable import ReadableLog
 
 _log = structlog.get_logger("anabranch.console")
 
@@ -256,7 +258,7 @@ class TopicHandlers:
         node = self._node
         page = page_of(request, {"name"}) if request.method == "GET" else None
         wanted = topic.partitions if page is None else topic.partitions[page.skip : page.skip + page.limit]
-        found = [(info, node.logs.get(topic.name, info.index)) for info in wanted]
+        found = [(info, node.logs.to_read(topic.name, info.index)) for info in wanted]
         logs = [(info, log) for info, log in found if log is not None]
         await rows.opened([log for _, log in logs])
         effective = {
@@ -288,16 +290,17 @@ class TopicHandlers:
             head,
         )
 
-    def _partition_row(self, topic: Topic, info: PartitionInfo, log: PartitionLog) -> dict[str, object]:
+    def _partition_row(self, topic: Topic, info: PartitionInfo, log: ReadableLog) -> dict[str, object]:
         """``keys`` are fractions of all keys; ``oldest_ms`` is the age of what is kept longest, as far as is known to
-        the log's index: no record of its first 64 KiB is younger."""
+        the log's index: no record of its first 64 KiB is younger. Its owner alone knows it, and what was skipped."""
+        index = log.state.index if isinstance(log, PartitionLog) and log.high_watermark else None
         return {
             "partition": info.index,
             "start_offset": log.log_start_offset,
             "end_offset": log.high_watermark,
             "last_stable_offset": log.last_stable_offset,
             "bytes": log.size_bytes,
-            "epoch": log.epoch,
+            "epoch": self._node.logs.leader_epoch(topic.name, info.index),
             "stream_id": info.stream_id,
             "active": info.is_active,
             "keys": info.keys.doubles,
@@ -305,7 +308,7 @@ class TopicHandlers:
             "sealed_epoch": info.sealed_epoch,
             "parents": info.parents,
             "children": info.children,
-            "oldest_ms": log.state.index.time_at(log.log_start_offset) if log.high_watermark else None,
+            "oldest_ms": None if index is None else index.time_at(log.log_start_offset),
             "skipped": [{"first": first, "end": end} for first, end in log.skipped],
             "compaction": _compaction(self._node.cleaner.views.get((topic.name, info.index))),
         }

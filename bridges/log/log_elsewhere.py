@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from bridges.log.interfaces import Phase
 from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
 
     from bridges.barrier import Barrier
     from bridges.cluster.members import Member
@@ -51,47 +51,6 @@ _READS_AT_ONCE = 16
 """For each other node."""
 _LARGEST_READ = 8 * 1024 * 1024
 _UNKNOWN_BATCH = 64 * 1024
-
-
-class ReadableLog(Protocol):
-    """What readers use of a log, wherever it is (see :class:`bridges.log.partition_log.PartitionLog`)."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def stream_id(self) -> int: ...
-    @property
-    def phase(self) -> Phase: ...
-    @property
-    def is_open(self) -> bool: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def last_stable_offset(self) -> int: ...
-    @property
-    def final_offset(self) -> int | None: ...
-    @property
-    def skipped(self) -> tuple[Span, ...]: ...
-    @property
-    def last_append_ms(self) -> int:
-        """When the last batch was appended, ms since the epoch; below 0: unknown."""
-
-    @property
-    def measure(self) -> Callable[..., int]: ...
-    @property
-    def size_bytes(self) -> int: ...
-    def bytes_since(self, since_ms: int) -> int: ...
-    def ready(self) -> Awaitable[None]: ...
-    def refresh(self) -> Awaitable[None]: ...
-    def committed_limit(self, offset: int) -> int: ...
-    async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]: ...
-    def read_batches(self, offset: int, max_bytes: int, limit: int = ...) -> Awaitable[list[StoredBatch]]: ...
-    def add_waiter(self, waiter: Any) -> None: ...
-    def remove_waiter(self, waiter: Any) -> None: ...
 
 
 _WINDOWS_MS = (60_000, 3_600_000, 86_400_000)
@@ -315,8 +274,8 @@ class LogsElsewhere:
 
 
 class LogElsewhere:
-    """One partition's log, as :class:`ReadableLog`. Errors of reads: those of a log, NotOwner and PeerUnreachable where
-    it is to be tried again."""
+    """One partition's log (:class:`bridges.log.readable.ReadableLog`). Reads raise what a log does, NotOwner and
+    PeerUnreachable where it is to be tried again."""
 
     def __init__(self, all_of: LogsElsewhere, topic: str, partition: int, stream_id: int, topic_id: bytes) -> None:
         self.topic = topic

@@ -51,6 +51,7 @@ from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed
 if TYPE_CHECKING:
     from bridges.catalog.topic_rules import TopicRules
     from bridges.cluster.ownership import Ownership
+    from bridges.log.readable import ReadableElsewhere, ReadableLog
     from bridges.log.streams import Streams, Writer
     from sbp_back.wire.model import Entry
 
@@ -216,6 +217,8 @@ class Logs:
         self._cycle = cycle_of(self._loop)
         self._closing = False
         self._shared: set[int] = set()
+        self.elsewhere: ReadableElsewhere | None = None
+        """Logs of partitions that other nodes own, to be read; None of a node by itself."""
         self.epoch = -1
         """The epoch of this run of the node; a partition that had to be opened again has a newer one of its own."""
 
@@ -229,6 +232,13 @@ class Logs:
         """The log of a partition, whether or not it is open yet; None when there is no such partition."""
         log = self._logs.get((topic, partition))
         return self._made(topic, partition, self._logs, self._streams) if log is None else log
+
+    def to_read(self, topic: str, partition: int) -> ReadableLog | None:
+        """Return the log of a partition for readers, whichever node owns it; None when there is no such partition."""
+        log = self.get(topic, partition)
+        if log is None or self.elsewhere is None or self.elsewhere.is_mine(topic, partition):
+            return log
+        return self.elsewhere.get(topic, partition, log.stream_id)
 
     def hidden(self, topic: str, partition: int) -> PartitionLog | None:
         """As :meth:`get`, of a topic that is not listed (see :attr:`bridges.catalog.topics.Catalog.hidden`)."""

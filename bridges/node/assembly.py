@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules
     from bridges.cluster.peers import Peers
     from bridges.cluster.service import Cluster
-    from bridges.log.log_elsewhere import LogsElsewhere
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from bridges.node.worker_metrics import WorkerMetrics
@@ -166,7 +165,6 @@ class Node(Stopping):
         """How other nodes are asked; None where there is none."""
         self.worker_metrics: WorkerMetrics | None = None
         """What all workers count, of the first one."""
-        self.logs_elsewhere: LogsElsewhere | None = None
         self.access_rules: AccessRules | None = None
         """Who may do what; None where everybody may do everything."""
         self.denied = 0
@@ -471,7 +469,7 @@ class Node(Stopping):
 
         assert self.peers is not None, "made with the cluster"
         here, identify, barrier = self.appends.append_here, self.catalog.id_of, self.metrics.barrier
-        self.logs_elsewhere = LogsElsewhere(self.peers, cluster, self.node_id, self.logs, identify, barrier)
+        self.logs.elsewhere = LogsElsewhere(self.peers, cluster, self.node_id, self.logs, identify, barrier)
         self.appends.elsewhere = ForwardedAppends(
             self.peers, cluster, self.node_id, here, identify, self.metrics.barrier
         )
@@ -545,7 +543,6 @@ class Node(Stopping):
             owners=self.cluster,
             peers=self.peers,
             appends=self.appends,
-            elsewhere=self.logs_elsewhere,
             progress=self.progress.front(kind.name, kind.group_space),
             db=self.db,
             works=self.works,
@@ -664,8 +661,8 @@ class Node(Stopping):
             await self._step("stopping the console", self._console.stop())
         if hasattr(self, "appends"):
             await self._step("forwarding nothing more", self.appends.close())
-        if self.logs_elsewhere is not None:
-            await self._step("reading nothing more of other nodes", self.logs_elsewhere.close())
+            if self.logs.elsewhere is not None:
+                await self._step("reading nothing more of other nodes", self.logs.elsewhere.close())
         if self.peers is not None:
             await self._step("answering no other node", self.peers.close())
         if self.embedded is not None and self.embedded.document is not None:

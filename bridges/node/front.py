@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from bridges.formats import StoredFormat, Translator
     from bridges.log.appends import Appends
     from bridges.log.ledger_rules import Rule
-    from bridges.log.log_elsewhere import LogsElsewhere
     from bridges.log.logs import Logs
     from bridges.metrics import FrontMetrics
     from bridges.net.budget import MemoryBudget
@@ -136,8 +135,6 @@ class NodeServices(Struct, frozen=True):
     """How the other nodes are asked, and answered; None where there is none."""
     appends: Appends
     """Appends to partitions wherever they are, for what comes to a node that does not own them."""
-    elsewhere: LogsElsewhere | None
-    """Logs of partitions that other nodes own, to be read; None: there are none."""
     progress: FrontProgress
     """Positions of this front's groups."""
     db: Database

@@ -62,7 +62,7 @@ class Offsets:
 
     def __init__(self, service: KafkaService) -> None:
         self._logs = service.logs
-        self._elsewhere = service.node.elsewhere
+        self._elsewhere = service.logs.elsewhere
         self._loop = service.loop
         self._access = service.access
 

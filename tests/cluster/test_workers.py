@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import ydb
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from pravega_client import StreamManager
 from prometheus_client import Metric
@@ -41,6 +43,8 @@ from tests.node_users import login, rule, ruled, with_users
 from tests.ports import free_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+_JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -349,6 +353,37 @@ def test_the_first_worker_tells_what_all_count(make: NodeFactory) -> None:
         os.kill(stopped, signal.SIGCONT)
     assert values(families, "anabranch_worker_up") == {"0": 1, "1": 0, "2": 1}
     assert values(families, "anabranch_cluster_slots_acting").keys() == {"0", "2"}
+
+
+def console(node: NodeProcess, worker: int, path: str, body: object = None) -> list[Any]:
+    """The lines of an answer of one worker's console."""
+    address = node.addresses["console" + (f"/{worker}" if worker else "")]
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(f"http://{address}{path}", data, _JSON if data else {}), timeout=PATIENCE) as answer:
+        return [json.loads(line) for line in answer.read().splitlines()]
+
+
+def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFactory) -> None:
+    """Records too; and a group's positions are set for all partitions where the group is coordinated."""
+    node = workers(make, 2)
+    await_leaders(made(node), {0, 1})
+    writer = Writer(bootstrap(node))
+    writer.write(0.5)
+    writer.close()
+    for worker in range(2):
+        (topic,) = console(node, worker, f"/api/topics/{TOPIC}")
+        assert {row["partition"]: row["end_offset"] for row in topic["partitions"]} == writer.ends
+        found = console(node, worker, f"/api/topics/{TOPIC}/records")
+        assert {(one["partition"], one["offset"]): one["value"].encode() for one in found} == writer.acknowledged
+    consumer = Consumer({"bootstrap.servers": bootstrap(node), "group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition(TOPIC, number, 1) for number in range(PARTITIONS)], asynchronous=False)
+    consumer.close()
+    told = []
+    for worker in range(2):
+        with suppress(HTTPError):  # it is not the coordinator
+            told += console(node, worker, "/api/groups/readers/reset", {"topic": TOPIC, "to": "latest"})
+    (answer,) = told
+    assert {row["partition"]: row["offset"] for row in answer["positions"]} == writer.ends
 
 
 @pytest.mark.parametrize("tickets", [False, True])

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +121,6 @@ class YdbConsumer(YdbReader):
             await asyncio.to_thread(self.look_up, self._kafka, self.name, [place])
 
 
-class NotOwner(Exception):
-    """Another node has the partition."""
-
-
 class ConsoleReader(Client):
     """Polls the console as its page does, and reads the topic through it."""
 
@@ -146,22 +141,15 @@ class ConsoleReader(Client):
         at = dict.fromkeys(range(self.scene.partitions), 0)
         while not self.finish.is_set():
             console = self.random.choice(self.consoles)
-            _get(console, self.random.choice(self.PAGES), 30.0)
+            _get(console, self.random.choice((*self.PAGES, f"/api/topics/{self.scene.topic}")), 30.0)
             partition = self.random.choice(list(at))
             invoked = self.history.now()
-            records = list(self._records(self._read(partition, at[partition])))
+            where = f"/api/topics/{self.scene.topic}/records?partition={partition}&offset={at[partition]}&limit=1000"
+            records = list(self._records(_get(console, where, 30.0)))
             if records:
                 self.polled("http", "1", invoked, records)
                 at[partition] = records[-1][1] + 1
             self.finish.wait(0.2)
-
-    def _read(self, partition: int, offset: int) -> bytes:
-        """Lines of records, by the node that has the partition: others say that it is not theirs."""
-        where = f"/api/topics/{self.scene.topic}/records?partition={partition}&offset={offset}&limit=1000"
-        for console in self.consoles:
-            with suppress(NotOwner):
-                return _get(console, where, 30.0)
-        return b""  # it is being moved
 
     def _records(self, lines: bytes) -> Iterator[tuple[str, int, str]]:
         for line in lines.splitlines():
@@ -173,14 +161,12 @@ class ConsoleReader(Client):
 
 
 def _get(console: str, path: str, patience: float) -> bytes:
-    """The body. Raises OSError, NotOwner, and ValueError for another status than 200."""
+    """The body. Raises OSError, ValueError for another status than 200."""
     link = http.client.HTTPConnection(console, timeout=patience)
     try:
         link.request("GET", path)
         response = link.getresponse()
         body = response.read()
-        if response.status == 503 and b'"NotOwner"' in body:
-            raise NotOwner
         if response.status != 200:
             raise ValueError(f"{console}{path} answered {response.status}: {body[:500].decode(errors='replace')}")
         return body

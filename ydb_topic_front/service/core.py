@@ -23,8 +23,8 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
-    from bridges.log.log_elsewhere import ReadableLog
     from bridges.log.partition_log import PartitionLog
+    from bridges.log.readable import ReadableLog
     from bridges.net.address import Address
     from bridges.net.grpc_server import GrpcCall
     from bridges.node.front import NodeServices
@@ -153,16 +153,15 @@ class YdbService:
         """The log of a partition, whether or not it is open. Raises YdbError when there is none, or none any more."""
         log = self.logs.get(topic.name, partition)
         if log is None:
-            raise YdbError(Status.UNAVAILABLE, f"partition {partition} of {topic.name!r} is not served any more")
+            raise _not_served(topic, partition)
         return log
 
     def log_to_read(self, topic: Topic, partition: int) -> ReadableLog:
         """The log of a partition for readers, whoever owns it. Raises YdbError when there is none, or none any more."""
-        log = self.log_of(topic, partition)
-        elsewhere = self.node.elsewhere
-        if elsewhere is None or elsewhere.is_mine(topic.name, partition):
-            return log
-        return elsewhere.get(topic.name, partition, log.stream_id)
+        log = self.logs.to_read(topic.name, partition)
+        if log is None:
+            raise _not_served(topic, partition)
+        return log
 
     def owner_id(self, topic: str, partition: int) -> int:
         """What clients are told of the node that has a partition: as :attr:`node_id` of that one."""
@@ -211,3 +210,7 @@ class YdbService:
 
 def _nobody(consumer: str, topic: str, partition: int) -> Reader | None:
     return None
+
+
+def _not_served(topic: Topic, partition: int) -> YdbError:
+    return YdbError(Status.UNAVAILABLE, f"partition {partition} of {topic.name!r} is not served any more")

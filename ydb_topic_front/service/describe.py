@@ -24,7 +24,7 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
-    from bridges.log.log_elsewhere import ReadableLog
+    from bridges.log.readable import ReadableLog
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService

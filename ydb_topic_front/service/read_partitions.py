@@ -22,7 +22,7 @@ from ydb_topic_front.wire.statuses import Status, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
-    from bridges.log.log_elsewhere import ReadableLog
+    from bridges.log.readable import ReadableLog
     from bridges.net.grpc_server import GrpcStream
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.read_answers import ReadAnswers

@@ -32,7 +32,7 @@ from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.read_response import ResponseBuilder
 
 if TYPE_CHECKING:
-    from bridges.log.log_elsewhere import ReadableLog
+    from bridges.log.readable import ReadableLog
     from bridges.node.front import NodeServices
     from ydb_topic_front.session.partition_reading import PartitionReading
 

@@ -9,7 +9,7 @@ from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
-    from bridges.log.log_elsewhere import ReadableLog
+    from bridges.log.readable import ReadableLog
     from bridges.net.budget import Account
 
 _UNKNOWN_BATCH = 64 * 1024

@@ -186,13 +186,13 @@ async def test_who_commits_between_the_look_and_the_change_is_not_overwritten(
     await front.commit("readers", [("words", 0, Committed(0))])
     from bridges.console import resets
 
-    before = resets._target
+    before = resets.ResetHandlers._target
 
-    async def slow(log: Any, body: dict[str, Any]) -> int:
+    async def slow(handlers: resets.ResetHandlers, log: Any, body: dict[str, Any]) -> int:
         await front.commit("readers", [("words", 0, Committed(1))])
-        return await before(log, body)
+        return await before(handlers, log, body)
 
-    monkeypatch.setattr(resets, "_target", slow)
+    monkeypatch.setattr(resets.ResetHandlers, "_target", slow)
     await lab.post("/api/groups/readers/reset", {"topic": "words", "to": "earliest"}, 409)
     left = lab.node.progress.committed(("consumers", "readers"), "words", 0)
     assert left is not None
