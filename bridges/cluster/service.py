@@ -107,13 +107,14 @@ class Cluster:
 
     # --- life ---------------------------------------------------------------------------------------------------
 
-    async def enter(self, workers: Collection[int] = ()) -> None:
+    async def enter(self, workers: Collection[int] = (), server_id: int = -1) -> None:
         """Become a member that owns nothing yet, and have its heart beat.
 
-        A former self that stopped without a word is waited for, for a lease. Raises StoreError where another process
-        has this node's id, or others are of versions that are too far away, and errors of the database. One of
-        ``workers`` knows that its former self is past, and that there are no other nodes than these: it has at once
-        what it had.
+        ``server_id``: of the range server whose log this node is about to open; -1: of none. A former self that stopped
+        without a word is waited for, for a lease, and so is another node that had this log. Raises StoreError where
+        another process that lives has this node's id, or its log, or others are of versions that are too far away, and
+        errors of the database. One of ``workers`` knows that its former self is past, and that there are no other nodes
+        than these: it has at once what it had.
         """
         await self._db.open()
         await self._db.surely(partial(tables.make, version=self._version))
@@ -124,17 +125,23 @@ class Cluster:
                 )
             )
             return
+        enter = partial(tables.enter, node_id=self.node_id, version=self._version, server_id=server_id)
         seen: tuple[int, int] | None = None
         since = 0.0
         while True:
-            found = await self._db.surely(partial(tables.enter, node_id=self.node_id, version=self._version))
+            found = await self._db.surely(enter)
             if isinstance(found, int):
                 break
             now = time.monotonic()
             if seen is None:
                 seen, since = (found.start, found.beats), now
-                _log.info("waiting for this node's former self to be past", node_id=self.node_id)
+                _log.info("waiting for who had this node's id or log to be past", node_id=found.node_id)
             elif seen != (found.start, found.beats):
+                if found.node_id != self.node_id:
+                    raise StoreError(
+                        f"node {found.node_id} of this cluster (it serves at {_places(found)}) has the log that this "
+                        f"node {self.node_id} is to open: give each a sbp.object_log of its own"
+                    )
                 raise StoreError(
                     f"another process is node {self.node_id} of this cluster (it serves at {_places(found)}): give "
                     "each a node.id of its own"

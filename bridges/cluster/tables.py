@@ -62,32 +62,34 @@ def lock(connection: Connection) -> int:
     return int(start)
 
 
-def enter(connection: Connection, node_id: int, version: Version = OURS) -> int | Member:
-    """A new start of a node, JOINING: its number. If the node is a member already, that one: it has to be ended first
+def enter(connection: Connection, node_id: int, version: Version = OURS, server_id: int = -1) -> int | Member:
+    """A new start of a node, JOINING: its number. If the node is a member already, or another node has the log of range
+    server ``server_id``, which this one is about to open (-1: nobody has), that member: it has to be ended first
     (:func:`claim`, by nobody). Those that are ENDING, and that no other member is ending, are the new start's to end:
     it may go on with their log. Raises StoreVersionError where the others are of versions that ``version`` is no
     neighbour of."""
     start = lock(connection)
     versions.check(connection, node_id, version)
+    former = "(node_id = ? OR server_id = ? AND server_id >= 0)"
     found = connection.execute(
-        f"SELECT {_MEMBER} FROM cluster_nodes WHERE node_id = ? AND state <> 'ending'", (node_id,)
+        f"SELECT {_MEMBER} FROM cluster_nodes WHERE {former} AND state <> 'ending'", (node_id, server_id)
     ).fetchone()
     if found is not None:
         return _member(found)
     connection.execute("UPDATE cluster_state SET next_start = ?, version = version + 1", (start + 1,))
-    _begin(connection, start, node_id, version)
+    _begin(connection, start, node_id, version, server_id)
     connection.execute(
-        "UPDATE cluster_nodes SET ended_by = ? WHERE node_id = ? AND state = 'ending' AND ended_by NOT IN "
+        f"UPDATE cluster_nodes SET ended_by = ? WHERE {former} AND state = 'ending' AND ended_by NOT IN "
         "(SELECT start FROM cluster_nodes WHERE state <> 'ending')",
-        (start, node_id),
+        (start, node_id, server_id),
     )
     return start
 
 
-def _begin(connection: Connection, start: int, node_id: int, version: Version) -> None:
+def _begin(connection: Connection, start: int, node_id: int, version: Version, server_id: int = -1) -> None:
     connection.execute(
-        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, -1, '{{}}', '', 0, ?, ?)",
-        (start, node_id, version.says, version.stores),
+        f"INSERT INTO cluster_nodes ({_MEMBER}) VALUES (?, ?, 'joining', 0, 0, ?, '{{}}', '', 0, ?, ?)",
+        (start, node_id, server_id, version.says, version.stores),
     )
 
 

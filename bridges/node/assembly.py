@@ -445,7 +445,11 @@ class Node(Stopping):
         db = Database(databases.engine_of(self.settings, self._directory, worker, second=True))
         cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail, versions.OURS)
         try:
-            await cluster.enter(() if worker is None else self._peers)
+            if worker is None:
+                # Before the log is opened: that ends whoever has it.
+                await cluster.enter(server_id=await asyncio.to_thread(backend.server_of_log, self.settings.sbp))
+            else:
+                await cluster.enter(self._peers)
             shared = await self.db.run(secret)
         except BaseException:
             await cluster.close()

@@ -100,6 +100,21 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
     )
 
 
+def server_of_log(sbp: SbpSettings) -> int:
+    """The range server whose log of objects this node would open; -1: it has none, or no number. Blocks. Raises
+    StoreError."""
+    if sbp.mode != "embedded" or sbp.durability != "object":
+        return -1
+    from sbp_back.errors import StoreError
+    from sbp_back.range_server.object_log.bucket import Bucket
+    from sbp_back.range_server.object_log.logs import Logs
+
+    try:
+        return Logs(Bucket(sbp.objects)).opened_by(sbp.object_log)
+    except OSError as error:
+        raise StoreError(f"the objects cannot be reached: {error}") from error
+
+
 async def start_backend(
     settings: Settings,
     directory: DataDirectory,

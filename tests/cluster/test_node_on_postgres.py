@@ -117,6 +117,20 @@ def test_two_clusters_do_not_share_a_database_a_directory_or_a_bucket(
     node.start()
 
 
+def test_a_log_has_one_node(node_factory: NodeFactory, postgres: Postgres, tmp_path: Path) -> None:
+    """A second one would fence the first, which would fence that one when it starts again, and so on."""
+    told = settings(postgres.made(), tmp_path / "bucket")
+    first = node_factory("one", settings=told | {"node.id": "1"})
+    second = node_factory("two", settings=told | {"node.id": "2"}, start=False)
+    with pytest.raises(NodeFailed, match=r"node 1 of this cluster .* has the log that this node 2 is to open"):
+        second.start()
+    make(first, "flights")
+    produce(first, "flights", [b"a"])
+    first.kill()
+    second.start()  # the log of a node that is past is anybody's
+    assert take(second, "flights", 1) == [b"a"]
+
+
 def test_a_database_that_is_not_there_is_told_without_its_password(tmp_path: Path) -> None:
     url = "postgresql://anabranch:hunter2@127.0.0.1:1/anabranch"
     node = NodeProcess(tmp_path / "node", settings={**TEST_SETTINGS, "cluster.database": url}, listen={"kafka": ANY})

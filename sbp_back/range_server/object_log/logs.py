@@ -57,16 +57,24 @@ class Logs:
 
     def open(self, name: str) -> tuple[str, int]:
         """The newest log of the server that calls itself ``name``, and the number of this incarnation of it."""
-        if not _NAME.fullmatch(name):
-            raise StoreVersionError(f"{name!r} is no name of a log: letters, digits, '.', '_' and '-', at most 63")
-        there = again(lambda: self.root.directories(f"logs/{name}/"), PATIENCE)
-        generation = max((int(one, 16) for one in there), default=0)
+        generation = self._newest(name)
         while True:
             full = f"{name}/{generation:08x}"
             claim = self.claim(full)
             if not claim.closed:
                 return full, claim.number
             generation += 1
+
+    def _newest(self, name: str) -> int:
+        if not _NAME.fullmatch(name):
+            raise StoreVersionError(f"{name!r} is no name of a log: letters, digits, '.', '_' and '-', at most 63")
+        there = again(lambda: self.root.directories(f"logs/{name}/"), PATIENCE)
+        return max((int(one, 16) for one in there), default=0)
+
+    def opened_by(self, name: str) -> int:
+        """The range server that :meth:`open` would open a log of; -1: it has no number yet. Claims nothing."""
+        newest = f"{name}/{self._newest(name):08x}"
+        return -1 if self.last_claim(newest).by else self.server_of(newest)
 
     def of_server(self, server_id: int) -> str | None:
         """The name of the log of a range server; None: it has none here."""

@@ -16,7 +16,7 @@ from bridges.cluster import tables, versions, wishes
 from bridges.cluster.members import Member, State
 from bridges.cluster.slots import ANY, NOBODY, sizes_of
 from bridges.cluster.tables import Look
-from bridges.cluster.versions import Version
+from bridges.cluster.versions import OURS, Version
 from bridges.errors import CannotMove
 from sbp_back.errors import StoreVersionError
 from tests.databases import database
@@ -92,6 +92,22 @@ async def test_a_node_has_one_row(home: Home) -> None:
     assert await home.do(tables.claim, first, 0, again)
     assert await home.do(tables.finish, first, again)
     assert await home.owners() == [again] * SLOTS
+
+
+async def test_a_range_server_has_one_node(home: Home) -> None:
+    first = await home.up(1)
+    assert await home.do(tables.join, first, 7, {}, "")
+    there = await home.do(tables.enter, 2, OURS, 7)
+    assert isinstance(there, Member)
+    assert (there.start, there.node_id) == (first, 1)
+    assert await home.do(tables.claim, first, 0, NOBODY)
+    second = await home.do(tables.enter, 2, OURS, 7)
+    ended, starting = (await home.look()).members
+    assert (ended.start, ended.by) == (first, second), "it goes on with the log itself"
+    assert (starting.start, starting.server_id) == (second, 7), "and nobody else opens it while it starts"
+    assert isinstance(await home.do(tables.enter, 3, OURS, 7), Member)
+    for node_id in (4, 5):
+        assert isinstance(await home.do(tables.enter, node_id), int), "those without a number are no one's"
 
 
 async def test_only_whose_counter_stands_still_is_ended(home: Home) -> None:
