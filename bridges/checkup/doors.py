@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
+from pathlib import Path
 
 from bridges.auth import users
 from bridges.checkup import certificates
@@ -15,6 +21,8 @@ from bridges.node import tls_settings, workers
 from bridges.node.config import Settings
 from bridges.node.listening import OFF, Listening
 from bridges.node.sections import SettingsError
+
+_PATIENCE_S = 2.0
 
 
 def check(settings: Settings, *, running: bool, now_s: float) -> Iterator[Finding]:
@@ -26,8 +34,11 @@ def check(settings: Settings, *, running: bool, now_s: float) -> Iterator[Findin
     except SettingsError as error:
         yield wrong("listeners", str(error), "see 'anabranch config'")
         return
+    opened = {name: Address.parse(text) for name, text in every.items()}
+    yield from check_apart(opened)
     if not running:
-        yield from check_free({name: Address.parse(text) for name, text in every.items()})
+        yield from check_free(opened, settings.data_dir)
+    yield from check_told(settings, addresses)
     yield from check_open(settings, listening, addresses)
     told = listening.advertised({})
     for name, files in tls_settings.tls_files(settings.tls).items():
@@ -45,16 +56,55 @@ def _of_workers(settings: Settings) -> Iterator[Mapping[str, str]]:
         yield {name: text for name, text in listen.items() if text != OFF}
 
 
-def check_free(addresses: Mapping[str, Address]) -> Iterator[Finding]:
-    """Whether each address can be listened on."""
+def check_apart(addresses: Mapping[str, Address]) -> Iterator[Finding]:
+    """Whether no two listeners want the same port."""
+    by_port: dict[int, list[str]] = {}
+    for name, address in addresses.items():
+        if address.port:
+            by_port.setdefault(address.port, []).append(name)
+    for port, names in by_port.items():
+        hosts = [addresses[name].host for name in names]
+        if len(set(hosts)) < len(hosts) or (len(hosts) > 1 and any(_is_every(host) for host in hosts)):
+            remedy = f"choose another one: listen.{names[-1].partition('/')[0]}=HOST:PORT"
+            yield wrong("listeners", f"{' and '.join(names)} would both be at port {port}", remedy)
+
+
+def check_told(settings: Settings, addresses: Mapping[str, Address]) -> Iterator[Finding]:
+    """Whether clients get to the addresses that they are told."""
+    for name, text in settings.advertise.items():
+        if name not in addresses:
+            continue
+        told = Address.parse(text)
+        remedy = f"advertise.{name}=HOST:PORT, as clients reach it"
+        if _is_every(told.host):
+            yield wrong(f"advertise.{name}", f"clients are told {told}, which leads each of them to itself", remedy)
+        elif _is_loopback(told.host) and not _is_loopback(addresses[name].host):
+            yield warning(
+                f"advertise.{name}",
+                f"clients on other machines are told {told}, which leads them to themselves",
+                remedy,
+            )
+        elif not _is_known(told.host):
+            yield warning(f"advertise.{name}", f"clients are told {told}, a name that this machine cannot find", remedy)
+
+
+def check_free(addresses: Mapping[str, Address], data: Path) -> Iterator[Finding]:
+    """Whether each address can be listened on. A node that serves with another directory than ``data`` is named."""
     taken = False
+    other = "console" in addresses and _serves(addresses["console"])
+    if other:
+        yield warning(
+            "data directory",
+            f"a node serves at {addresses['console']}, and not with {data}: what is taken may be its own",
+            "give 'doctor' what that node was started with (--data, --config, --listen, --set)",
+        )
     for name, address in addresses.items():
         reason = _refused(address)
-        if reason is not None:
+        if reason is not None and not (other and reason == os.strerror(errno.EADDRINUSE)):
             taken = True
             remedy = f"stop who has it, or choose another one: listen.{name.partition('/')[0]}=HOST:PORT"
             yield wrong(f"listen.{name}", f"{address} cannot be listened on: {reason}", remedy)
-    if not taken:
+    if not taken and not other:
         yield fine("listeners", f"all {len(addresses)} addresses are free")
 
 
@@ -74,6 +124,20 @@ def _refused(address: Address) -> str | None:
     return None
 
 
+def _serves(address: Address) -> bool:
+    """Whether a node's console answers there."""
+    for connect in (HTTPConnection, _unverified):
+        connection = connect(address.host, address.port, timeout=_PATIENCE_S)
+        with closing(connection), suppress(OSError, HTTPException, ValueError):
+            connection.request("GET", "/healthz")
+            return "healthy" in json.loads(connection.getresponse().read(10_000))
+    return False
+
+
+def _unverified(host: str, port: int, timeout: float) -> HTTPSConnection:
+    return HTTPSConnection(host, port, timeout=timeout, context=ssl._create_unverified_context())
+
+
 def check_open(settings: Settings, listening: Listening, addresses: Mapping[str, Address]) -> Iterator[Finding]:
     """Whether others on the network get in, and what they can read there."""
     outside = {name: one for name, one in addresses.items() if not _is_loopback(one.host)}
@@ -87,6 +151,12 @@ def check_open(settings: Settings, listening: Listening, addresses: Mapping[str,
         yield note("access", "everybody on this machine may do everything: nobody is asked who they are")
     else:
         yield from _check_users(settings)
+    if settings.auth.rules == "deny" and not settings.super_users:
+        yield warning(
+            "access",
+            "auth.rules=deny forbids what no rule allows, and nobody may make rules: there is no super user",
+            "auth.super_users=User:NAME",
+        )
     clear = sorted(name for name in outside if f"{name}.cert" not in settings.tls)
     if clear and listening.asks_who:
         remedy = "tls.LISTENER.cert and tls.LISTENER.key, or a network of its own"
@@ -106,6 +176,21 @@ def _check_users(settings: Settings) -> Iterator[Finding]:
         yield warning(
             "users", f"{path} has none: only certificates and tokens let anybody in", "anabranch user add NAME"
         )
+
+
+def _is_every(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return not host
+
+
+def _is_known(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True
 
 
 def _is_loopback(host: str) -> bool:

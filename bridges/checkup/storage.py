@@ -106,6 +106,16 @@ def check_space(settings: Settings, place: Path) -> Iterator[Finding]:
         yield warning("disk", told, "watch it: appends are refused when it is full (sbp.low_water_bytes)")
     else:
         yield fine("disk", told)
+    for key, held in (
+        ("sbp.object_cache_bytes", settings.sbp.object_cache_bytes),
+        ("sbp.local_bytes", settings.sbp.local_bytes),
+    ):
+        if settings.sbp.objects and held > size:
+            yield warning(
+                "disk",
+                f"{key} is {held / 1e9:.1f} GB, more than the whole disk has: it fills the disk before it is kept",
+                f"{key} below {size / 1e9:.1f} GB, with room for the rest of the log",
+            )
     if status.f_files and status.f_favail < 1000:
         remedy = "remove small files; each segment, index and snapshot is one"
         yield warning("disk", f"only {status.f_favail} more files can be made", remedy)

@@ -79,6 +79,25 @@ def _series(name: str, value: Any) -> Iterator[tuple[str, list[float | None]]]:
         yield name, value
 
 
+def listen_option(function: F) -> F:
+    """``--listen``: addresses of listeners; see :func:`node_flags`."""
+    return click.option(
+        "--listen",
+        multiple=True,
+        metavar="NAME=HOST:PORT",
+        help="Address of a listener; port 0 picks one, 'off' closes it.",
+    )(function)
+
+
+def node_flags(data: Path | None, sets: Iterable[str], listen: Iterable[str]) -> dict[str, str]:
+    """Return the settings that the options ``--data``, ``--set`` and ``--listen`` give, by key."""
+    flags = key_values(sets, "--set")
+    flags.update({f"listen.{name}": address for name, address in key_values(listen, "--listen").items()})
+    if data is not None:
+        flags["data_dir"] = str(data)
+    return flags
+
+
 def service_options(function: F) -> F:
     """Options of every command that runs a server: ``--set``, ``--config`` and ``--ready-file``."""
     for option in (

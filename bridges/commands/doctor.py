@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
-from bridges.commands.common import fail, json_option, key_values, print_json, shown
+from bridges.commands.common import fail, json_option, listen_option, node_flags, print_json, shown
 
 if TYPE_CHECKING:
     from bridges.checkup.finding import Finding
@@ -21,12 +21,15 @@ _COLOURS = {"ok": "green", "note": "blue", "warning": "yellow", "wrong": "red"}
 
 @click.command("doctor")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
+@listen_option
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting, as given to 'serve'.")
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
 )
 @json_option
-def command(data: Path | None, sets: tuple[str, ...], config: Path | None, as_json: bool) -> None:
+def command(
+    data: Path | None, listen: tuple[str, ...], sets: tuple[str, ...], config: Path | None, as_json: bool
+) -> None:
     """Look at this machine as a node with these settings would find it.
 
     Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Nothing is
@@ -36,11 +39,8 @@ def command(data: Path | None, sets: tuple[str, ...], config: Path | None, as_js
     from bridges.node.config import load
     from bridges.node.sections import SettingsError
 
-    flags = key_values(sets, "--set")
-    if data is not None:
-        flags["data_dir"] = str(data)
     try:
-        loaded = load(flags, environ=os.environ, file=config)
+        loaded = load(node_flags(data, sets, listen), environ=os.environ, file=config)
     except SettingsError as error:
         fail(str(error), EXIT_USAGE, as_json=as_json)
     found = [*(warning("settings", told, "correct or remove it") for told in loaded.warnings), *look(loaded.settings)]
@@ -60,11 +60,12 @@ def command(data: Path | None, sets: tuple[str, ...], config: Path | None, as_js
 
 def look(settings: Settings) -> Iterator[Finding]:
     """Everything that is looked at."""
-    from bridges.checkup import clock, database, doors, machine, storage
+    from bridges.checkup import clock, database, doors, machine, objects, storage
 
     now_s = clock.now_s()
     yield from storage.check(settings)
     yield from machine.check(settings)
     yield from clock.check(settings.data_dir, kept=clock.is_kept(), now_s=now_s)
     yield from database.check(settings.cluster.database)
+    yield from objects.check(settings)
     yield from doors.check(settings, running=storage.holder_of(settings.data_dir) is not None, now_s=now_s)

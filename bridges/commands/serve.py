@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bridges.commands import process
-from bridges.commands.common import key_values, service_options
+from bridges.commands.common import listen_option, node_flags, service_options
 
 if TYPE_CHECKING:
     from bridges.node.assembly import Node
@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("serve")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Data directory (setting data_dir).")
-@click.option(
-    "--listen",
-    multiple=True,
-    metavar="NAME=HOST:PORT",
-    help="Address of a listener; port 0 picks one, 'off' closes it.",
-)
+@listen_option
 @click.option(
     "--workers", type=click.IntRange(1, 64), help="Processes that serve together, for more cores (node.workers)."
 )
@@ -40,10 +35,7 @@ def command(
 
     Without options everything is served on this machine's loopback address with data in ./anabranch-data.
     """
-    flags = key_values(sets, "--set")
-    flags.update({f"listen.{name}": address for name, address in key_values(listen, "--listen").items()})
-    if data is not None:
-        flags["data_dir"] = str(data)
+    flags = node_flags(data, sets, listen)
     if workers is not None:
         flags["node.workers"] = str(workers)
 

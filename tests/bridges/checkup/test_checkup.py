@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from bridges.checkup import certificates, clock, database, doors, machine, storage
+from bridges.checkup import certificates, clock, database, doors, machine, objects, storage
 from bridges.checkup.finding import Finding, Severity
 from bridges.commands.cli import main
 from bridges.net.address import Address
@@ -25,6 +26,7 @@ from tests.certificates import Authority, openssl
 from tests.kafka_front.node_lab import serving
 from tests.ports import free_port, free_step
 from tests.postgres import Postgres
+from tests.s3_server import ACCESS
 
 
 def set_to(tmp_path: Path, **sets: str) -> Settings:
@@ -84,6 +86,123 @@ def test_an_address_that_is_taken_is_named_with_the_setting(tmp_path: Path) -> N
     assert [one["about"] for one in wrong] == ["listen.kafka"]
     assert taken in wrong[0]["sentence"]
     assert "listen.kafka" in wrong[0]["remedy"]
+
+
+async def test_a_node_with_another_directory_is_told_instead_of_its_addresses(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", {"listen.console": "127.0.0.1:0"}) as node:
+        console = node.addresses["console"]
+        addresses = {"console": console, "kafka": console}
+        found = await asyncio.to_thread(lambda: list(doors.check_free(addresses, tmp_path)))
+    assert [(one.severity, one.about) for one in found] == [(Severity.WARNING, "data directory")]
+    assert str(console) in found[0].sentence
+
+
+def told(tmp_path: Path, **sets: str) -> list[tuple[Severity, str]]:
+    found = doors.check(set_to(tmp_path, **sets), running=True, now_s=time.time())
+    return [(one.severity, one.about) for one in found if one.severity is not Severity.NOTE and one.about != "access"]
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "severity"),
+    [
+        ("0.0.0.0:9092", "0.0.0.0:9092", Severity.WRONG),
+        ("0.0.0.0:9092", "[::]:9092", Severity.WRONG),
+        ("0.0.0.0:9092", "127.0.0.1:9092", Severity.WARNING),
+        ("0.0.0.0:9092", "localhost:9092", Severity.WARNING),
+        ("0.0.0.0:9092", "no-such-host.invalid:9092", Severity.WARNING),
+        ("127.0.0.1:9092", "localhost:9092", None),
+        ("0.0.0.0:9092", "192.0.2.7:9092", None),
+    ],
+)
+def test_what_clients_are_told_leads_them_to_the_node(
+    listen: str, advertise: str, severity: Severity | None, tmp_path: Path
+) -> None:
+    found = told(tmp_path, listen__kafka=listen, advertise__kafka=advertise)
+    assert found == ([] if severity is None else [(severity, "advertise.kafka")])
+
+
+@pytest.mark.parametrize("console", ["127.0.0.1:9092", "0.0.0.0:9092"])
+def test_two_listeners_at_one_port_are_named(console: str, tmp_path: Path) -> None:
+    found = list(
+        doors.check(
+            set_to(tmp_path, listen__kafka="127.0.0.1:9092", listen__console=console), running=True, now_s=time.time()
+        )
+    )
+    ((severity, sentence),) = of(found, "listeners")
+    assert severity is Severity.WRONG
+    assert sentence.endswith("would both be at port 9092")
+    assert {"kafka", "console"} <= set(sentence.split())
+    assert told(tmp_path, listen__kafka="127.0.0.1:9092", listen__console="127.0.0.2:9092") == []
+
+
+def test_rules_that_nobody_can_make_are_told(tmp_path: Path) -> None:
+    def access(**sets: str) -> list[str]:
+        settings = set_to(tmp_path, auth__required="true", auth__rules="deny", **sets)
+        return [sentence for _, sentence in of(doors.check(settings, running=True, now_s=time.time()), "access")]
+
+    assert "no super user" in access()[0]
+    assert access(auth__super_users="User:root") == []
+
+
+def test_listeners_are_given_as_to_serve(tmp_path: Path) -> None:
+    words = [word for one in free_ports(tmp_path) for word in ("--listen", one.removeprefix("listen."))]
+    result = CliRunner().invoke(main, ["doctor", "--data", str(tmp_path / "data"), *words], env={})
+    assert result.exit_code == 0, result.output
+    assert "8 addresses are free" in result.output
+
+
+# --- the object storage -----------------------------------------------------------------------------------------------
+
+
+class Trials(dict[str, bytes]):
+    """A bucket, which keeps writers apart or does not."""
+
+    def __init__(self, *, apart: bool = True) -> None:
+        self.apart = apart
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        if self.apart and key in self:
+            return False
+        self[key] = content
+        return True
+
+    def delete(self, keys: list[str]) -> None:
+        for key in keys:
+            del self[key]
+
+
+def test_an_object_storage_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    for name, value in ACCESS.items():
+        monkeypatch.setenv(name, value)
+    (found,) = objects.check(set_to(tmp_path, sbp__durability="object", sbp__objects="s3://bucket/prefix"))
+    assert (found.severity, found.about) == (Severity.WRONG, "object storage")
+
+
+@pytest.mark.parametrize(("apart", "severity"), [(True, Severity.FINE), (False, Severity.WRONG)])
+def test_an_object_storage_keeps_two_writers_apart(
+    apart: bool, severity: Severity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials(apart=apart)
+    monkeypatch.setattr(objects, "Bucket", lambda url: trials)
+    (found,) = objects.check(set_to(tmp_path, sbp__durability="object", sbp__objects="s3://bucket/prefix"))
+    assert found.severity is severity
+    assert not trials, "nothing is left there"
+
+
+def test_a_cluster_whose_data_is_on_one_disk_each(tmp_path: Path) -> None:
+    (found,) = objects.check(set_to(tmp_path, cluster__database="postgresql://db/anabranch", node__id="1"))
+    assert found.severity is Severity.WARNING
+    assert "sbp.durability=object" in found.remedy
+
+
+@pytest.mark.parametrize("key", ["object_cache_bytes", "local_bytes"])
+def test_what_is_to_be_on_the_disk_fits_there(key: str, tmp_path: Path) -> None:
+    sets = {"sbp__objects": f"file://{tmp_path}", f"sbp__{key}": str(1 << 60)}
+    if key == "object_cache_bytes":
+        sets["sbp__durability"] = "object"
+    found = storage.check_space(set_to(tmp_path, **sets), tmp_path)
+    assert any(f"sbp.{key} is " in one.sentence for one in found if one.severity is Severity.WARNING)
 
 
 def test_wrong_settings_are_told_as_serve_tells_them(tmp_path: Path) -> None:
