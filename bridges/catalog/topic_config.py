@@ -29,8 +29,9 @@ from bridges.catalog.config_types import (
 )
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024 - 4096
-"""Largest batch that fits into one SBP frame (16 MiB) together with its headers. A topic may be configured with more, as at
-a broker: the value is kept and shown, and larger batches are refused."""
+"""Largest batch that fits into one SBP frame (16 MiB) together with its headers.
+
+A topic may be configured with more, as at a broker: the value is kept and shown, and larger batches are refused."""
 
 SPLIT = "anabranch.partitions.split"
 """Whether partitions may be split: with the next one, the only keys that are not Kafka's."""

@@ -350,9 +350,7 @@ class Catalog:
     ) -> tuple[dict[str, str], dict[str, str]]:
         check_topic_name(name)
         if name in RESERVED:
-            raise InvalidTopicName(
-                f"{name} is where a Kafka broker keeps its own state: a node keeps it in its database"
-            )
+            raise InvalidTopicName(f"{name} is where a Kafka broker keeps its own state: choose another name")
         self._index.check_free(name)
         self._check_many(partitions)
         if keys and len(keys) != partitions:
