@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .group import Group, GroupState, bytes_of
 from .requests import JoinRequest
 from .settings import GroupSettings
@@ -15,6 +17,11 @@ def rebalance_timeout(settings: GroupSettings, asked_ms: int) -> int:
 def session_timeout(settings: GroupSettings, stored_ms: int) -> int:
     """A stored timeout within today's settings; those in requests are refused instead."""
     return min(max(stored_ms, settings.min_session_timeout_ms), settings.max_session_timeout_ms)
+
+
+def said_bytes(topics: Iterable[str], *texts: str | None) -> int:
+    """What a member of a group without a leader says of itself takes, about: the topics it reads, and its names."""
+    return sum(len(name) + 60 for name in topics) + sum(len(text or "") for text in texts)
 
 
 def has_room(settings: GroupSettings, group: Group, request: JoinRequest) -> bool:

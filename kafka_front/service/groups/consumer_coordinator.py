@@ -18,7 +18,7 @@ from msgspec import Struct
 from bridges.barrier import Barrier
 
 from . import codes
-from .admission import rebalance_timeout
+from .admission import rebalance_timeout, said_bytes
 from .answers import Answers
 from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
 from .consumer_group import (
@@ -764,10 +764,5 @@ def _returns(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
 
 
 def _said_bytes(request: HeartbeatRequest) -> int:
-    return (
-        sum(len(name) + 60 for name in request.topics or ())
-        + len(request.member_id)
-        + len(request.instance_id or "")
-        + len(request.rack_id or "")
-        + len(request.pattern or "")
-    )
+    names = (request.member_id, request.instance_id, request.rack_id, request.pattern)
+    return said_bytes(request.topics or (), *names)

@@ -16,6 +16,7 @@ from bridges.formats import FORMAT_MASK, FormatId
 from bridges.log.transactions import without_aborted
 from bridges.net.budget import Kind
 from bridges.turns import Turns, gathered
+from kafka_front.long_requests import LONG_BYTES
 from kafka_front.service.fetch_partitions import KAFKA, Partitions
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.share.acknowledging import Acknowledging, Outcome, Said
@@ -51,7 +52,9 @@ class ShareFetch:
     def __init__(self, service: KafkaService, share: ShareService) -> None:
         self._share = share
         self._access = service.access
+        self._catalog = service.catalog
         self._by_id = service.catalog.by_id
+        self._changes = service.node.db.changes
         self._translator = service.translator
         self._metrics = service.metrics
         self._loop = service.loop
@@ -72,7 +75,7 @@ class ShareFetch:
         if epoch == 0 and says_any:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a session does not begin with acknowledgements")
         if epoch == 0:
-            session = sessions.open(group_id, member_id, ctx.connection)
+            session = await sessions.open(group_id, member_id, ctx.connection)
         else:
             session = sessions.next(group_id, member_id, epoch)
         outcomes = await self._acknowledge(
@@ -94,24 +97,58 @@ class ShareFetch:
                 for number in forgotten.partitions:
                     await turns.rest()
                     sessions.remove(session, (forgotten.topic_id, number))
-            for topic in request.topics:
-                for one in topic.partitions:
-                    await turns.rest()
-                    sessions.add(session, (topic.topic_id, one.partition_index))
+            datas = await self._add(session, request)
             if not request.is_renew_ack:
-                datas = await _Reading(self, ctx, request, session).run()
+                datas = await _Reading(self, ctx, request, session, datas).run()
+        turns = Turns()
         for place, (code, message) in outcomes.items():
-            data = datas.setdefault(place, _Data(partition_index=place[1]))
+            await turns.rest()
+            data = datas.get(place)
+            if data is None:
+                data = datas[place] = _Data(partition_index=place[1])
             data.acknowledge_error_code, data.acknowledge_error_message = code, message
         response = ShareFetchResponse(acquisition_lock_timeout_ms=self._share.lock_ms(group_id))
         topics: dict[bytes, ShareFetchResponse.ShareFetchableTopicResponse] = {}
         for (topic_id, _), data in datas.items():
+            await turns.rest()
             answer = topics.get(topic_id)
             if answer is None:
                 answer = topics[topic_id] = ShareFetchResponse.ShareFetchableTopicResponse(topic_id)
                 response.responses.append(answer)
             answer.partitions.append(data)
         return response
+
+    async def _add(self, session: ShareSession, request: ShareFetchRequest) -> dict[Place, _Data]:
+        """Have the session read what the request names; what is said of what is not there, which it does not keep.
+
+        Raises KafkaError.
+        """
+        unknown: list[Place] = []
+        turns = Turns()
+        for topic in request.topics:
+            for one in topic.partitions:
+                await turns.rest()
+                place = (topic.topic_id, one.partition_index)
+                if self._is_known(place):
+                    self._share.sessions.add(session, place)
+                else:
+                    unknown.append(place)
+        if not unknown:
+            return {}
+        await self._changes.latest()  # a member learns of topics from any node, and names them here once
+        refused: dict[Place, _Data] = {}
+        for place in unknown:
+            await turns.rest()
+            if self._is_known(place):
+                self._share.sessions.add(session, place)
+            else:
+                code = _UNKNOWN[place[0] in self._by_id]
+                refused[place] = _Data(partition_index=place[1], error_code=int(code))
+        return refused
+
+    def _is_known(self, place: Place) -> bool:
+        topic = self._by_id.get(place[0])
+        return topic is not None and self._catalog.partition(topic.name, place[1]) is not None
 
     async def acknowledge(self, ctx: Context, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
         """ShareAcknowledge: answered when what it says is durable."""
@@ -136,7 +173,9 @@ class ShareFetch:
         response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=self._share.lock_ms(group_id))
         kind = ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
         topics: dict[bytes, ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse] = {}
+        turns = Turns()
         for (topic_id, number), (code, message) in outcomes.items():
+            await turns.rest()
             answer = topics.get(topic_id)
             if answer is None:
                 answer = topics[topic_id] = kind(topic_id)
@@ -163,7 +202,10 @@ class ShareFetch:
                 if place[0] not in allowed:
                     error = self.refusal(ctx, place[0])
                     allowed[place[0]] = None if error is None else (error.code, error.message)
-                yield place, batches, allowed[place[0]]
+                known = allowed[place[0]]
+                if known is None and place not in session.partitions and place not in session.held:
+                    known = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), "the share session does not read the partition")
+                yield place, batches, known
 
         acknowledging = Acknowledging(self._share, session.group_id, session.member_id, renews=renews)
         return await acknowledging.take(permitted())
@@ -181,7 +223,15 @@ class ShareFetch:
 class _Reading:
     """The reading of one ShareFetch: what there is at once, or what comes while it waits."""
 
-    def __init__(self, owner: ShareFetch, ctx: Context, request: ShareFetchRequest, session: ShareSession) -> None:
+    def __init__(
+        self,
+        owner: ShareFetch,
+        ctx: Context,
+        request: ShareFetchRequest,
+        session: ShareSession,
+        datas: dict[Place, _Data],
+    ) -> None:
+        """``datas`` is what is said already of partitions that are not there."""
         self._owner = owner
         self._share = owner._share
         self._ctx = ctx
@@ -192,7 +242,7 @@ class _Reading:
         self._most = self._share.settings.share_partition_max_record_locks
         self._records_left = max(request.max_records, 0)
         self._room = min(request.max_bytes, owner._max_bytes)  # nothing is wanted with 0, as of a broker
-        self._datas: dict[Place, _Data] = {}
+        self._datas = datas
         self._lives: dict[Place, LivePartition] = {}
         self._stirred: asyncio.Future[None] | None = None
         # Whether there is something to tell at once: that a partition is unknown is told with the rest, or a consumer
@@ -202,7 +252,9 @@ class _Reading:
     async def run(self) -> dict[Place, _Data]:
         """Data by place, of those of which there is anything to tell."""
         loop = self._owner._loop
-        until = loop.time() + min(max(self._request.max_wait_ms, 0), self._owner._max_wait_ms) / 1000
+        # A long request is worked on while few others of its kind are: it does not wait for records.
+        most_ms = self._owner._max_wait_ms if self._ctx.size <= LONG_BYTES else 0
+        until = loop.time() + min(max(self._request.max_wait_ms, 0), most_ms) / 1000
         try:
             await self._open()
             while True:
@@ -217,6 +269,8 @@ class _Reading:
             for live in self._lives.values():
                 live.waiters.discard(self._stir)
                 live.log.remove_waiter(self)
+                if self._session.closed:
+                    self._share.rest(live)
 
     async def _open(self) -> None:
         """Find the session's share partitions, and be told when they move."""
@@ -227,9 +281,10 @@ class _Reading:
             if topic_id not in refused:
                 refused[topic_id] = self._owner.refusal(self._ctx, topic_id)
             error = refused[topic_id]
+            if error is not None:
+                self._refuse(place, error.code, error.message)
+                return
             try:
-                if error is not None:
-                    raise error
                 live = await self._share.partition(self._session.group_id, *place)
                 live.check()
             except KafkaError as failure:

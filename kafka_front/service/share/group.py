@@ -12,6 +12,7 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import said_bytes
 from kafka_front.service.groups.consumer_group import Partitions
 from kafka_front.wire.errors import KafkaError
 
@@ -34,6 +35,8 @@ class ShareMember(Struct):
     previous_epoch: int = 0
     deadline_ms: int = 0
     assigned: Partitions = field(default_factory=dict)
+    said_bytes: int = 0
+    """What it says of itself."""
 
 
 class ShareGroup(Struct):
@@ -47,6 +50,8 @@ class ShareGroup(Struct):
     seen: int = -1
     """The version of the topics for which ``layout`` counts."""
     layout: dict[str, tuple[bytes, int] | None] = field(default_factory=dict)
+    said_bytes: int = 0
+    """What its members say of themselves."""
 
     @property
     def state(self) -> str:
@@ -86,7 +91,7 @@ def check_form(request: ShareHeartbeat) -> None:
 
 
 def heartbeat(
-    group: ShareGroup, now_ms: int, request: ShareHeartbeat, *, session_ms: int, max_size: int
+    group: ShareGroup, now_ms: int, request: ShareHeartbeat, *, session_ms: int, max_size: int, max_bytes: int
 ) -> ShareMember | None:
     """Take a member's report; None if it has left. Raises KafkaError."""
     member = group.members.get(request.member_id)
@@ -100,15 +105,21 @@ def heartbeat(
             raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if len(group.members) >= max_size:
             raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, which is all it may")
-        member = ShareMember(request.member_id, request.client_id, request.client_host)
-        group.members[request.member_id] = member
-        group.epoch += 1
     elif request.epoch > member.epoch or request.epoch not in (0, member.epoch, member.previous_epoch):
         raise KafkaError(codes.FENCED_MEMBER_EPOCH, f"the member is in epoch {member.epoch}, not {request.epoch}")
-    member.deadline_ms = now_ms + session_ms
-    if request.rack_id is not None:
-        member.rack_id = request.rack_id
-    topics = member.topics if request.topics is None else tuple(sorted(set(request.topics)))
+    had = member or ShareMember(request.member_id, request.client_id, request.client_host)
+    topics = had.topics if request.topics is None else tuple(sorted(set(request.topics)))
+    rack_id = had.rack_id if request.rack_id is None else request.rack_id
+    says = said_bytes(topics, request.member_id, rack_id)
+    more = says - had.said_bytes
+    if more > 0 and group.said_bytes + more > max_bytes:
+        text = f"the group's members say more of themselves than kafka.group.max_bytes ({max_bytes})"
+        raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
+    if member is None:
+        member = group.members[request.member_id] = had
+        group.epoch += 1
+    group.said_bytes += more
+    member.said_bytes, member.rack_id, member.deadline_ms = says, rack_id, now_ms + session_ms
     if topics != member.topics:
         _unsubscribe(group, member)
         member.topics = topics
@@ -162,6 +173,7 @@ def expire(group: ShareGroup, now_ms: int) -> list[str]:
 
 def _remove(group: ShareGroup, member: ShareMember) -> None:
     del group.members[member.member_id]
+    group.said_bytes -= member.said_bytes
     _unsubscribe(group, member)
     group.seen = -1
     group.epoch += 1

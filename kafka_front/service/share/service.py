@@ -21,7 +21,7 @@ from kafka_front.service.share import group as rules
 from kafka_front.service.share import tables
 from kafka_front.service.share.group import ShareGroup, ShareHeartbeat, ShareMember, ShareReply
 from kafka_front.service.share.partition import SharePartition
-from kafka_front.service.share.sessions import ShareSession, ShareSessions
+from kafka_front.service.share.sessions import Place, ShareSession, ShareSessions
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class LivePartition:
     def check(self) -> None:
         """Raise KafkaError if this is not served here any more: who asks again gets what is durable."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)  # it is raised for everybody who asks, and keeps no frame of them
 
     async def save(self) -> None:
         """Return when all that has changed up to now is durable. Raises KafkaError if it will not be."""
@@ -115,7 +115,7 @@ class ShareService:
         self._configs = configs
         self._live: dict[Key, LivePartition] = {}
         self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
-        self.sessions = ShareSessions(settings.group.share_sessions, self._left)
+        self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._left)
         groups.remove_share = self.delete
         self._owned = groups.owned
         self._owners = node.owners
@@ -234,6 +234,7 @@ class ShareService:
             request,
             session_ms=int(self._configs.value(group.group_id, "share.session.timeout.ms")),
             max_size=self.settings.share_max_size,
+            max_bytes=self.settings.max_bytes,
         )
         if member is None:
             return ShareReply(request.member_id, rules.LEAVING)
@@ -379,22 +380,29 @@ class ShareService:
         """Those of a group that are being served."""
         return [live for key, live in self._live.items() if key[0] == group_id]
 
-    def _left(self, session: ShareSession) -> None:
-        """A member reads no more: what it has goes to others, and what nobody reads is not kept in memory."""
-        for place in session.held | session.partitions.keys():
-            key = (session.group_id, *place)
-            live = self._live.get(key)
-            if live is None:
-                continue
-            if live.state.release(session.member_id):
-                live.wake()
-            if not self.sessions.reads(key) and not live.state.holds_any:
-                self._loop.create_task(self._rest(live))
+    def _left(self, session: ShareSession, place: Place) -> None:
+        """A member reads a partition no more: what it has goes to others; what nobody reads is not kept in memory."""
+        live = self._live.get((session.group_id, *place))
+        if live is None:
+            return
+        if live.state.release(session.member_id):
+            live.wake()
+        if not self.sessions.reads(live.key) and not live.state.holds_any:
+            if live.saved == live.state.version:
+                self.rest(live)
+            else:
+                task = self._loop.create_task(self._save_and_rest(live))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
-    async def _rest(self, live: LivePartition) -> None:
+    async def _save_and_rest(self, live: LivePartition) -> None:
         try:
             await live.save()
         except KafkaError:
             return  # it is dropped already
+        self.rest(live)
+
+    def rest(self, live: LivePartition) -> None:
+        """Keep a share partition in memory no longer than somebody uses it."""
         if not self.sessions.reads(live.key) and not live.state.holds_any and not live.waiters:
             self.drop(live)

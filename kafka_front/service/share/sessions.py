@@ -6,10 +6,12 @@ connection, and with that it ends.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from bridges.turns import in_turns
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -49,25 +51,37 @@ class ShareSession:
 
 
 class ShareSessions:
-    """The sessions of a node; ``left`` is called with each that has ended."""
+    """The sessions of a node, ``limit`` at most; ``left`` is called with each place of one that has ended.
 
-    def __init__(self, limit: int, left: Callable[[ShareSession], None]) -> None:
+    As fetch sessions do, they remember at most ``partitions`` in all, and one of them a tenth of that: a request of a
+    few bytes is answered for all partitions of its session.
+    """
+
+    def __init__(self, limit: int, partitions: int, left: Callable[[ShareSession, Place], None]) -> None:
         self._limit = limit
+        self._most = partitions
         self._left = left
         self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._readers: Counter[tuple[str, bytes, int]] = Counter()
+        self.partitions = 0
+        """Of all sessions, those that are being ended included."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, group_id: str, member_id: str, client: Client) -> ShareSession:
+    async def open(self, group_id: str, member_id: str, client: Client) -> ShareSession:
         """A new session, in the place of the member's old one. Raises KafkaError."""
-        old = self._sessions.get((group_id, member_id))
-        if old is not None:
-            self.close(old)
-        if len(self._sessions) >= self._limit:
-            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, "the node has all the share sessions it may")
-        session = self._sessions[(group_id, member_id)] = ShareSession(group_id, member_id, client, self.close)
+        key = (group_id, member_id)
+        while (old := self._sessions.get(key)) is not None or key in self._ending:
+            if old is not None:
+                self.close(old)
+            # What it held is given back as the member's: only then may the member have something again.
+            await asyncio.shield(self._ending[key])
+        if len(self._sessions) + len(self._ending) >= self._limit:
+            text = f"the node has all of kafka.group.share_sessions ({self._limit})"
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, text)
+        session = self._sessions[key] = ShareSession(group_id, member_id, client, self.close)
         return session
 
     def next(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
@@ -84,32 +98,46 @@ class ShareSessions:
         return session
 
     def add(self, session: ShareSession, place: Place) -> None:
-        """The member reads this partition."""
-        if place not in session.partitions:
-            session.partitions[place] = None
-            self._readers[(session.group_id, *place)] += 1
+        """The member reads this partition. Raises KafkaError, and the session is over, where that is one too many."""
+        if place in session.partitions or session.closed:
+            return
+        if self.partitions >= self._most or len(session.partitions) >= self._most // 10:
+            self.close(session)
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                f"share sessions remember kafka.fetch_session_partitions ({self._most}), one of them a tenth of that",
+            )
+        session.partitions[place] = None
+        self._readers[(session.group_id, *place)] += 1
+        self.partitions += 1
 
     def remove(self, session: ShareSession, place: Place) -> None:
         """The member reads it no more."""
         if place in session.partitions:
             del session.partitions[place]
-            self._forget((session.group_id, *place))
+            self.partitions -= 1
+            key = (session.group_id, *place)
+            self._readers[key] -= 1
+            if self._readers[key] <= 0:
+                del self._readers[key]
 
     def reads(self, key: tuple[str, bytes, int]) -> bool:
         """Whether any session reads a share partition."""
         return key in self._readers
 
     def close(self, session: ShareSession) -> None:
-        """End a session."""
+        """End a session: what it has is given back in turns with everybody else's work."""
         if session.closed:
             return
         session.detach()
-        del self._sessions[(session.group_id, session.member_id)]
-        for place in session.partitions:
-            self._forget((session.group_id, *place))
-        self._left(session)
+        key = (session.group_id, session.member_id)
+        del self._sessions[key]
+        self._ending[key] = asyncio.get_running_loop().create_task(self._end(key, session))
 
-    def _forget(self, key: tuple[str, bytes, int]) -> None:
-        self._readers[key] -= 1
-        if self._readers[key] <= 0:
-            del self._readers[key]
+    async def _end(self, key: tuple[str, str], session: ShareSession) -> None:
+        try:
+            async for place in in_turns(session.held | session.partitions.keys()):
+                self.remove(session, place)
+                self._left(session, place)
+        finally:
+            del self._ending[key]

@@ -25,7 +25,7 @@ from kafka_front.service.groups import codes
 from kafka_front.service.share import tables
 from kafka_front.service.share.service import LivePartition, ShareService
 from kafka_front.wire import messages as m
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from sbp_back.awaited import awaited
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.kafka_front.node_lab import append, log_of, serving
@@ -463,6 +463,97 @@ async def test_a_forgotten_partition_and_a_topic_that_is_gone(tmp_path: Path) ->
         assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_ID
         forgotten = m.ShareFetchRequest.ForgottenTopic(member.topic_id, [0])
         assert (await member.fetch(max_wait_ms=50, forgotten_topics_data=[forgotten])).responses == []
+
+
+def named(*places: tuple[bytes, int]) -> list[m.ShareFetchRequest.FetchTopic]:
+    asked = m.ShareFetchRequest
+    return [asked.FetchTopic(topic_id, [asked.FetchPartition(number)]) for topic_id, number in places]
+
+
+async def test_partitions_that_are_not_there_are_told_of_once_and_not_kept(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        member, nobody, sessions = await made.member(), uuid.uuid4().bytes, share_of(made).sessions
+        there, absent, other = (made.topic_id, 0), (made.topic_id, 7), (nobody, 0)
+        answer = await member.fetch(topics=named(there, absent, other))
+        told = {
+            (one.topic_id, part.partition_index): part.error_code for one in answer.responses for part in one.partitions
+        }
+        assert told == {absent: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, other: ErrorCode.UNKNOWN_TOPIC_ID}
+        assert (sessions.partitions, len(sessions._readers)) == (1, 1)
+        assert (await member.fetch()).responses == []
+
+
+async def test_share_sessions_remember_no_more_partitions_than_they_may(tmp_path: Path) -> None:
+    async with lab(tmp_path, {"kafka.fetch_session_partitions": "30"}) as made:
+        await made.node.catalog.add_partitions("t", 40)
+        sessions = share_of(made).sessions
+        for number in range(9):
+            member = await made.member(f"g{number}")
+            answer = await member.fetch(topics=named(*((made.topic_id, one) for one in range(3))), max_wait_ms=0)
+            assert answer.error_code == 0
+        answer = await member.fetch(topics=named((made.topic_id, 3)))
+        assert answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED, "one has a tenth of all"
+        assert (await member.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+        members = [await made.member(f"h{number}") for number in range(3)]
+        for number, member in enumerate(members):
+            answer = await member.fetch(topics=named(*((made.topic_id, one) for one in range(3))), max_wait_ms=0)
+            assert answer.error_code == (ErrorCode.SHARE_SESSION_LIMIT_REACHED if number == 2 else 0)
+        for client in made.clients:
+            await client.__aexit__(None, None, None)
+        while sessions.partitions:
+            await asyncio.sleep(0.01)
+        assert (len(sessions), sessions._readers, sessions._ending) == (0, {}, {})
+        assert not share_of(made)._live, "what nobody reads is not kept"
+
+
+async def test_a_session_begins_when_what_the_one_before_held_is_given_back(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        assert len(await member.acquire()) == 10
+        again = Member(await made.client(), made.topic_id)
+        again.id = member.id
+        assert [count for *_, count in await again.acquire()] == [2] * 10
+        assert await again.acknowledge(0, 9, ACCEPT) == 0
+
+
+async def test_what_members_of_share_groups_say_of_themselves_is_bounded(tmp_path: Path) -> None:
+    async with lab(tmp_path, {"kafka.group.max_bytes": "2000"}) as made:
+        one = await made.member()
+        many = [f"topic-{number}" for number in range(20)]
+        assert (await one.beat(subscribed_topic_names=many)).error_code == 0
+        two = Member(one.client, made.topic_id)
+        refused = await two.beat(subscribed_topic_names=many)
+        assert (refused.error_code, "kafka.group.max_bytes" in refused.error_message) == (
+            codes.GROUP_MAX_SIZE_REACHED,
+            True,
+        )
+        assert set(share_of(made).find(GROUP).members) == {one.id}
+        assert (await one.beat(subscribed_topic_names=["t"])).error_code == 0
+        assert (await two.beat(subscribed_topic_names=many)).error_code == 0
+        assert (await two.beat(member_epoch=-1)).error_code == 0
+        assert (await one.beat(member_epoch=-1)).error_code == 0
+        assert share_of(made).find(GROUP).said_bytes == 0
+
+
+async def test_acknowledging_what_a_session_does_not_read_takes_nothing_over(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.node.catalog.add_partitions("t", 2)
+        member = await made.member()
+        await member.fetch(max_wait_ms=0)
+        assert await member.acknowledge(0, 0, ACCEPT, partition=1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        stored = await made.node.db.run(lambda connection: tables.of_group(connection, GROUP))
+        assert [number for _, number, *_ in stored] == [0]
+
+
+async def test_an_error_that_many_are_told_keeps_nothing_of_them(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        live = await share_of(made).partition(GROUP, made.topic_id, 0)
+        live.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node has the partition"))
+        for _ in range(5):
+            with pytest.raises(KafkaError) as told:
+                live.check()
+        assert len(told.traceback) == 2
 
 
 async def test_offsets_are_altered_while_nobody_is_in_the_group(tmp_path: Path) -> None:
