@@ -141,8 +141,8 @@ class KafkaSettings(Section):
     fetch_session_partitions: int = setting(
         500_000,
         ge=10,
-        description="Most partitions that all incremental fetch sessions remember, one of them a tenth of it; half a"
-        " million take up to 300 MB.",
+        description="Most partitions that all incremental fetch sessions remember, one of them a tenth of it, and as"
+        " many again all share sessions; half a million take up to 300 MB.",
     )
     transaction_max_timeout_ms: Duration = setting(
         900_000, ge=1, description="Longest transaction a producer may ask for."
