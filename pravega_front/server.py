@@ -14,6 +14,7 @@ from pravega_front.access import Access
 from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
 from pravega_front.session.connection import Connection, Encoded
+from pravega_front.session.slow_closes import SlowCloses
 from pravega_front.wire.commands import Command
 from pravega_front.wire.frames import HEAD, LENGTH, MAX_FRAME
 
@@ -86,6 +87,7 @@ class SegmentStore(net.Server):
         self.errors = ERRORS
         self.handlers: dict[type[Command], Handler] = {}
         self.turn = Turn(self.loop, self.barrier)
+        self.slow_closes = SlowCloses()
         self.framing = Framing(LENGTH, 0, MAX_FRAME - HEAD.size, head=HEAD.size)
 
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:

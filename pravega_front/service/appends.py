@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from bridges.errors import AppendConditionFailed, EventNumberConflict, LogDeleted, LogError, NotOwner, PartitionSealed
 from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer
@@ -27,6 +29,8 @@ from pravega_front.wire.commands import (
 
 if TYPE_CHECKING:
     from bridges.metrics import TopicTraffic
+
+_log = structlog.get_logger(__name__)
 
 _NEW = -1
 """What the ledger calls the last number of a writer that has written nothing."""
@@ -121,7 +125,7 @@ class Appender:
         send: Callable[[Command], None],
         begun: Callable[[Appending], None],
         over: Callable[[Appending], None],
-        broken: Callable[[str], None],
+        broken: Callable[[LogError], None],
         gone: Callable[[Appender], None],
         host_of: Callable[[NotOwner], str],
     ) -> None:
@@ -250,12 +254,17 @@ class Appender:
         name = self.segment.name
         if isinstance(error, PartitionSealed):
             self._send(SegmentIsSealed(append.request_id, name, "", append.first))
+        elif not error.retriable and not isinstance(error, NotOwner | LogDeleted | EventNumberConflict):
+            # The one answer of the protocol that ends a write with an error: clients look for successors, find none,
+            # and tell their users. After an end of the connection they repeat the append for ever.
+            _log.warning("an append is refused", segment=name, topic=self.segment.topic, reason=str(error))
+            self._send(SegmentIsSealed(append.request_id, name, "", append.first))
         elif isinstance(error, NotOwner):
             self._send(WrongHost(append.request_id, name, self._host_of(error)))
         elif isinstance(error, LogDeleted):
             self._send(NoSuchSegment(append.request_id, name, "", -1))
         elif isinstance(error, EventNumberConflict):
             self._send(InvalidEventNumber(self.writer_id, append.request_id, "", append.first))
-            self._broken(f"{error}")
+            self._broken(error)
         else:
-            self._broken(f"an append cannot be stored: {error}")
+            self._broken(error)

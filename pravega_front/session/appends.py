@@ -85,7 +85,7 @@ class Appends:
             send=connection.send,
             begun=self._begun,
             over=self._over,
-            broken=connection.close,
+            broken=lambda error: connection.close_slowly(error, segment.name),
             gone=self._gone,
             host_of=connection.host_of,
         )
@@ -109,7 +109,7 @@ class Appends:
                 self._end_block(frame, arrived)
         except (Protest, WireError) as error:
             self._connection.release(len(frame))
-            self._connection.close(str(error), command=code, bytes=len(frame))
+            self._connection.protest(error, command=code, bytes=len(frame))
 
     def conditional(self, slot: Slot, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, data: Buffer) -> None:
         """Append if the segment ends where the writer says. Raises Protest, Refused."""

@@ -6,6 +6,7 @@ connection. Those of one writer are in the order of its appends.
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections.abc import Awaitable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,6 +60,9 @@ _COMMAND_BYTES = 2048
 """What one takes of memory meanwhile, besides its frame."""
 _COMMAND_WORK = 31 * FRAME_WORK
 """What one counts of a turn of the event loop, besides what any frame does: a task of two steps, 0.1 ms together."""
+_CLOSE_S = 10.0
+_RETRIABLE_CLOSE_S = 0.5
+"""The longest delays of closes because of a segment that cannot be had, or not now."""
 #: Bytes of answers that do not wait for others of the same turn of the loop.
 _AT_ONCE = 64 * 1024
 
@@ -110,6 +114,8 @@ class Connection(net.Connection):
         self.reads = Reads(self)
         self._running = 0
         self._lost = False
+        # The close that is due, because of what is wrong with a segment.
+        self._late: TimerHandle | None = None
         self._unheard = False
         # Of those whose tokens were shown, by name.
         self._sessions: dict[str, Session] = {}
@@ -245,7 +251,7 @@ class Connection(net.Connection):
                     self.carry_out(slot, command, handler(self, command))
         except (Protest, WireError) as error:
             self.finish(slot)
-            self.close(str(error), command=type(command).__name__)
+            self.protest(error, command=type(command).__name__)
         except Refused as error:
             self.refuse(getattr(command, "request_id", wire.NO_ID), error, type(command).__name__)
             self.finish(slot)
@@ -297,7 +303,7 @@ class Connection(net.Connection):
         except LogError as error:
             # What cannot be had now is had on another connection, to which clients come back.
             self.server.observer.error_told(kind, type(error).__name__)
-            self.close(str(error), command=kind)
+            self.close_slowly(error, next(iter(_segments_of(command)), ""), command=kind)
         except Exception:  # the log gets a traceback, and the client an end
             log.exception("command failed", command=kind)
             self.server.observer.error_told(kind, "unexpected exception")
@@ -417,11 +423,28 @@ class Connection(net.Connection):
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
+    def close_slowly(self, error: LogError, segment: str, **told: object) -> None:
+        """Close because of what is wrong with a segment, later each time."""
+        most = _RETRIABLE_CLOSE_S if error.retriable else _CLOSE_S
+        delay = self.server.slow_closes.delay(segment, most, monotonic())
+        if not delay:
+            self.close(str(error), **told)
+        elif self._late is None and not self._lost:
+            self._late = self.server.loop.call_later(delay, lambda: self.close(str(error), **told))
+
+    def protest(self, error: Protest | WireError, **told: object) -> None:
+        """Close because of what the client sent. While a close is due anyway, it may not know yet of what failed."""
+        if self._late is None or isinstance(error, WireError):
+            self.close(str(error), **told)
+
     def drain(self) -> None:
         self.reads.stop()
         super().drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         self.server.turn.forget(self)
         self.reads.forget()
         self.appends.end()

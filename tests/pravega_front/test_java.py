@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from pravega_front.wire.controller import DeleteScopeStatus, TableStatus
 from tests import drivers
@@ -264,3 +265,17 @@ def test_a_scope_is_deleted_with_everything_in_it(java: Java, controller: Contro
     assert controller.deleteScopeRecursive(scope="goes").status == DeleteScopeStatus.SUCCESS
     assert java("create", stream="events", **inside), "nothing of it is left"
     assert java("group", name="readers", stream="events", **inside)
+
+
+@needs_node
+@pytest.mark.parametrize(("config", "value"), [("cleanup.policy", "compact"), ("max.message.bytes", "2000")])
+def test_a_write_that_the_rules_of_a_topic_refuse_ends_with_an_error(
+    node: NodeProcess, java: Java, config: str, value: str
+) -> None:
+    stream = f"refuses-{config.replace('.', '-')}"
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    topic = f"{SCOPE}.{stream}"
+    admin.create_topics([NewTopic(topic, 1, 1, config={config: value})])[topic].result(30)
+    java("writer", writer=stream, stream=stream)
+    with pytest.raises(drivers.DriverError, match="sealed"):
+        java("write", writer=stream, events=[["key", b64(bytes(3000))]])

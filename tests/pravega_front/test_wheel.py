@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from pravega_client import (
     StreamManager,
     StreamReader,
@@ -220,3 +221,17 @@ def test_listing_and_configuration(streams: StreamManager) -> None:
     assert streams.delete_scope("empty")
     with pytest.raises(ValueError, match="Scope not empty"):
         streams.delete_scope("wheel")
+
+
+@needs_node
+@pytest.mark.parametrize(("config", "value"), [("cleanup.policy", "compact"), ("max.message.bytes", "2000")])
+def test_a_write_that_the_rules_of_a_topic_refuse_ends_with_an_error(
+    node: NodeProcess, controller_address: str, config: str, value: str
+) -> None:
+    name = f"wheel.refuses-{config.replace('.', '-')}"
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.create_topics([NewTopic(name, 1, 1, config={config: value})])[name].result(30)
+    writer = manager(controller_address).create_writer(*name.split("."))
+    writer.write_event("x" * 3000)
+    with pytest.raises(ValueError, match="writing an event"):
+        writer.flush()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bridges.barrier import Barrier
-from bridges.errors import NotOwner
+from bridges.errors import LogError, NotOwner
 from bridges.net.budget import MemoryBudget
 from bridges.net.turn import Turn
 from pravega_front.controller import core, dispatch
@@ -278,9 +278,9 @@ def _without_here(name: str, command: wire.Command) -> tuple[str, str]:
 # --- appends that are under way as a segment moves --------------------------------------------------------------------
 
 
-def appender(made: ModuleType, segment: Segment) -> tuple[Any, list[wire.Command], list[str]]:
+def appender(made: ModuleType, segment: Segment) -> tuple[Any, list[wire.Command], list[LogError]]:
     sent: list[wire.Command] = []
-    broken: list[str] = []
+    broken: list[LogError] = []
     found = made.Appender(
         WRITER,
         segment,
