@@ -232,6 +232,10 @@ def test_a_write_that_the_rules_of_a_topic_refuse_ends_with_an_error(
     admin = AdminClient({"bootstrap.servers": node.kafka})
     admin.create_topics([NewTopic(name, 1, 1, config={config: value})])[name].result(30)
     writer = manager(controller_address).create_writer(*name.split("."))
-    writer.write_event("x" * 3000)
-    with pytest.raises(ValueError, match="writing an event"):
+
+    def write() -> None:  # either call may be the one that is told
+        writer.write_event("x" * 3000)
         writer.flush()
+
+    with pytest.raises(ValueError, match="writing an event"):
+        write()
