@@ -110,6 +110,8 @@ def _offset_fetch(request: m.OffsetFetchRequest, version: int, code: int, messag
     )
     if version >= 8:
         return m.OffsetFetchResponse(groups=[group(group_id=g.group_id, error_code=code) for g in request.groups])
+    if version >= 2:
+        return m.OffsetFetchResponse(error_code=code)
     return m.OffsetFetchResponse(
         error_code=code,
         topics=[

@@ -17,3 +17,6 @@ class Doorman:
 
     def allows_any(self, principal: Principal, operation: Operation, kind: ResourceKind) -> bool:
         return False
+
+    def stand_in(self, principal: Principal) -> Principal | None:
+        return principal

@@ -90,6 +90,10 @@ class Authorizer(Protocol):
         """Whether ``principal`` may do this to at least one resource of the kind, whether or not there is one."""
         ...
 
+    def stand_in(self, principal: Principal) -> Principal | None:
+        """A principal that may do the same, and stands for as many others as it can; None where all may do all."""
+        ...
+
 
 class Everybody:
     """Lets everybody do everything."""
@@ -99,3 +103,6 @@ class Everybody:
 
     def allows_any(self, principal: Principal, operation: Operation, kind: ResourceKind) -> bool:
         return True
+
+    def stand_in(self, principal: Principal) -> Principal | None:
+        return None

@@ -109,7 +109,7 @@ class Rules:
     """A set of rules. A question takes as many steps as names that are prefixes have different lengths, and rules of
     the asking principal about the resource, however many others there are."""
 
-    __slots__ = ("_counts", "_lengths", "_of", "_places")
+    __slots__ = ("_counts", "_lengths", "_of", "_places", "hosts")
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._places: dict[_Place, dict[str, dict[Rule, None]]] = {}
@@ -119,6 +119,8 @@ class Rules:
         self._lengths: dict[ResourceKind, Counter[int]] = {kind: Counter() for kind in ResourceKind}
         """Lengths of the names that are prefixes, and of how many places each is."""
         self._counts: Counter[ResourceKind] = Counter()
+        self.hosts: Counter[str] = Counter()
+        """How many rules are about each address."""
         for rule in rules:
             self.add(rule)
 
@@ -137,6 +139,7 @@ class Rules:
         if rule in self:
             return
         self._counts[rule.kind] += 1
+        self.hosts[rule.host] += 1
         place = (rule.kind, rule.pattern, rule.name)
         if place not in self._places and rule.pattern is Pattern.PREFIXED:
             self._lengths[rule.kind][len(rule.name)] += 1
@@ -148,6 +151,9 @@ class Rules:
         of = self._of[rule.kind, rule.principal]
         del of[rule]
         self._counts[rule.kind] -= 1
+        self.hosts[rule.host] -= 1
+        if not self.hosts[rule.host]:
+            del self.hosts[rule.host]
         if not of:
             del self._of[rule.kind, rule.principal]
         place = (rule.kind, rule.pattern, rule.name)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bridges.auth import NODE, Authorizer, Operation, Resource, ResourceKind
+from bridges.auth import NODE, Authorizer, Operation, Principal, Resource, ResourceKind
+from bridges.turns import in_turns
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -34,7 +35,13 @@ _BITS = {
     Operation.ALTER_CONFIGS: 1 << 11,
     Operation.IDEMPOTENT_WRITE: 1 << 12,
 }
-_OF_GROUPS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+_OF_GROUPS = (
+    Operation.READ,
+    Operation.DELETE,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
 _OF_TOPICS = tuple(one for one in _BITS if one not in (Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE))
 _OF_NODES = tuple(one for one in _BITS if one not in (Operation.READ, Operation.WRITE, Operation.DELETE))
 
@@ -45,19 +52,35 @@ NO_OPERATIONS = -(2**31)
 class Access:
     """Asks the authorizer in Kafka's words. The principal is that of the request's connection."""
 
-    __slots__ = ("_allows", "_allows_any")
+    __slots__ = ("_allows", "_allows_any", "_stand_in")
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._allows = authorizer.allows
         self._allows_any = authorizer.allows_any
+        self._stand_in = authorizer.stand_in
 
     def topic(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the topic?"""
         return self._allows(ctx.connection.principal, operation, _topic(name))
 
+    async def require_topics(self, ctx: Context, operation: Operation, names: Iterable[str]) -> None:
+        """Raise KafkaError, without their names, unless the client may do this to all topics."""
+        async for name in in_turns(names):
+            if not self.topic(ctx, operation, name):
+                text = f"you may not {operation.value} a topic that this is about"
+                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
+
     def any_topic(self, ctx: Context, operation: Operation) -> bool:
         """May the client do this to some topic?"""
         return self._allows_any(ctx.connection.principal, operation, ResourceKind.TOPIC)
+
+    def viewer(self, ctx: Context) -> Principal | None:
+        """Who may describe the same topics as the client, for :meth:`shows`; None where everybody may all."""
+        return self._stand_in(ctx.connection.principal)
+
+    def shows(self, viewer: Principal, topic: str) -> bool:
+        """May the viewer describe the topic?"""
+        return self._allows(viewer, Operation.DESCRIBE, Resource(ResourceKind.TOPIC, topic))
 
     def group(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the group?"""

@@ -365,4 +365,5 @@ def register(registry: Registry, service: KafkaService) -> None:
     registry.register(ApiKey.DESCRIBE_CONFIGS, configs.describe)
     registry.register(ApiKey.ALTER_CONFIGS, configs.alter)
     registry.register(ApiKey.INCREMENTAL_ALTER_CONFIGS, configs.incremental_alter)
-    registry.register(ApiKey.LIST_CONFIG_RESOURCES, configs.resources)
+    listed = service.access.of_node(Operation.DESCRIBE_CONFIGS, configs.resources)
+    registry.register(ApiKey.LIST_CONFIG_RESOURCES, listed)

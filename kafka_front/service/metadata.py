@@ -89,7 +89,10 @@ class Metadata:
                 check_topic_name(name)  # whatever else would hinder its creation, the topic is simply unknown
             except InvalidTopicName:
                 code = ErrorCode.INVALID_TOPIC_EXCEPTION
-            return _failed(name, code)
+            answer = _failed(name, code)
+            if operations:
+                answer.topic_authorized_operations = self._access.topic_operations(ctx, name)
+            return answer
         try:
             created = await self._catalog.create_topic(name, self._service.default_partitions())
             return await self._describe(ctx, created, operations)

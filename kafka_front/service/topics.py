@@ -93,10 +93,10 @@ class Topics:
             config = _config_of(wanted)
             if validate_only:
                 self._catalog.check_new_topic(wanted.name, partitions, config)
-                return self._created(wanted.name, _NO_ID, partitions, topic_config.validate(config))
+                return self._created(ctx, wanted.name, _NO_ID, partitions, topic_config.validate(config))
             topic = await self._catalog.create_topic(wanted.name, partitions, config)
             self._charge(ctx, partitions)
-            return self._created(topic.name, topic.topic_id.bytes, partitions, topic.config)
+            return self._created(ctx, topic.name, topic.topic_id.bytes, partitions, topic.config)
         except KafkaError as error:
             return _not_created(wanted.name, ErrorCode(error.code), error.message)
         except LogError as error:
@@ -131,7 +131,18 @@ class Topics:
                     f"partitions can be assigned to node {self._service.node_id} only, not to {brokers}",
                 )
 
-    def _created(self, name: str, topic_id: bytes, partitions: int, config: dict[str, str]) -> _CreateResult:
+    def _created(
+        self, ctx: Context, name: str, topic_id: bytes, partitions: int, config: dict[str, str]
+    ) -> _CreateResult:
+        if not self._access.topic(ctx, Operation.DESCRIBE_CONFIGS, name):
+            denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return _CreateResult(
+                name=name,
+                topic_id=topic_id,
+                topic_config_error_code=denied,
+                num_partitions=-1,
+                replication_factor=-1,
+            )
         catalog = self._catalog
         rows = []
         for key in topic_config.TOPIC_CONFIGS:
@@ -215,6 +226,8 @@ class Topics:
                 topic = self._catalog.by_id.get(wanted.topic_id)
                 if topic is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+                if self._access.topic(ctx, Operation.DESCRIBE, topic.name):
+                    result.name = topic.name
             else:
                 if wanted.topic_id != _NO_ID:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "both name and id of the topic are given")

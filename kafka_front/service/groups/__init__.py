@@ -56,6 +56,8 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs:
         works=node.works,
         configured=configs.number,
     )
+    if node.access_rules is not None:
+        node.access_rules.on_change.append(service.runtime.topics.rules_changed)
     if node.owners is not None:
         service.owned = OwnedGroups(node.owners, node.progress, service.runtime)
     return service

@@ -132,9 +132,11 @@ class GroupAdmin:
         """ListGroups, with the filters of KIP-518 and KIP-848; letter case does not matter to either."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
+        access = self._service.access
+        every = access.node(ctx, Operation.DESCRIBE)
         response = ListGroupsResponse()
         async for group_id in self._service.group_ids():
-            if not self._service.access.group(ctx, Operation.DESCRIBE, group_id):
+            if not (every or access.group(ctx, Operation.DESCRIBE, group_id)):
                 continue
             group = self._service.summary(group_id)
             if (not states or group.state.lower() in states) and (not types or group.kind in types):

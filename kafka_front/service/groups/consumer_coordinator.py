@@ -29,6 +29,7 @@ from .consumer_group import (
     ConsumerMember,
     MemberState,
     Partitions,
+    View,
     is_within,
 )
 from .consumer_requests import Compute, ConsumerJournal, HeartbeatCallback, HeartbeatReply, HeartbeatRequest, TopicIndex
@@ -374,7 +375,7 @@ class ConsumerCoordinator:
             rebalance_timeout_ms=old.rebalance_timeout_ms,
             assignor=old.assignor,
             topics=old.topics,
-            pattern=old.pattern,
+            view=old.view,
             assigned=old.assigned,
             target=old.target,
         )
@@ -400,8 +401,10 @@ class ConsumerCoordinator:
         if said != (member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id, member.client_host):
             group.changed(member)
         topics = member.topics if request.topics is None else request.topics
-        pattern = member.pattern if request.pattern is None else request.pattern or None
-        if group.subscribe(member, topics, pattern):
+        pattern = request.pattern
+        if pattern is None and member.view is not None:
+            pattern = member.view.pattern
+        if group.subscribe(member, topics, View(pattern, request.viewer) if pattern else None):
             self._bump(group)
         group.speaks_classic(member, None)
 
@@ -595,14 +598,15 @@ class ConsumerCoordinator:
         if group.seen_version == version:
             return
         topics: dict[str, tuple[bytes, int]] = {}
-        for names in (group.names, *(self._topics.matching(pattern) for pattern in group.patterns)):
+        for names in (group.names, *(self._topics.seen(view) for view in group.views)):
             for name in names:
                 found = self._topics.find(name)
                 if found is not None:
                     topics[name] = found
-        if topics != group.topics:
+        seen = {view: self._topics.seen(view) for view in group.views if view.viewer is not None}
+        if topics != group.topics or seen:
             self._read(group, topics)
-            digest = group.digest()
+            digest = group.digest(seen)
             if digest != group.topics_hash:
                 group.topics_hash = digest
                 self._bump(group)
@@ -614,9 +618,8 @@ class ConsumerCoordinator:
             return
         topics = group.topics or {}
         ids = {name: topic_id for name, (topic_id, _) in topics.items()}
-        by_pattern = {
-            pattern: frozenset(ids[name] for name in self._topics.matching(pattern) if name in ids)
-            for pattern in group.patterns
+        by_view = {
+            view: frozenset(ids[name] for name in self._topics.seen(view) if name in ids) for view in group.views
         }
         by_names: dict[frozenset[str], frozenset[bytes]] = {}
         members = []
@@ -624,7 +627,7 @@ class ConsumerCoordinator:
             named = by_names.get(member.topics)
             if named is None:
                 named = by_names[member.topics] = frozenset(ids[name] for name in member.topics if name in ids)
-            reads = named | by_pattern[member.pattern] if member.pattern else named
+            reads = named if member.view is None else named | by_view[member.view]
             members.append(AssignedMember(member.member_id, member.instance_id, reads, member.target))
         group.assignor = group.preferred_assignor or DEFAULT_ASSIGNOR
         group.computing = True

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
+
+from bridges.auth import Principal
+
+K = TypeVar("K")
 
 Partitions = Mapping[bytes, frozenset[int]]
 """Partitions by topic id; never changed in place, so members and computations share them."""
@@ -24,6 +29,14 @@ STATIC_LEFT = -2
 """Epoch of a static member that went away and keeps its place (and what such a member sends)."""
 LEFT = -1
 """Epoch with which a member leaves for good."""
+
+
+class View(NamedTuple):
+    """What a member reads that subscribes to a pattern: topics that match, as far as ``viewer`` may describe them;
+    None may describe all."""
+
+    pattern: str
+    viewer: Principal | None = None
 
 
 class MemberState(Enum):
@@ -61,7 +74,7 @@ class ConsumerMember(Struct):
     rebalance_timeout_ms: int = 1
     assignor: str | None = None
     topics: frozenset[str] = frozenset()
-    pattern: str | None = None
+    view: View | None = None
     classic: ClassicPart | None = None
     epoch: int = 0
     previous_epoch: int = 0
@@ -81,7 +94,7 @@ class ConsumerMember(Struct):
             + len(self.member_id)
             + len(self.instance_id or "")
             + len(self.rack_id or "")
-            + len(self.pattern or "")
+            + (0 if self.view is None else len(self.view.pattern))
             + protocols
         )
 
@@ -106,7 +119,7 @@ class ConsumerGroup(Struct):
     #: Stands for ``topics`` as they were when the epoch last rose.
     topics_hash: str = ""
     names: Counter[str] = field(default_factory=Counter)
-    patterns: Counter[str] = field(default_factory=Counter)
+    views: Counter[View] = field(default_factory=Counter)
     seen_version: int = -1
     """Version of the topics' index that ``topics`` are of."""
     said_bytes: int = 0
@@ -138,7 +151,7 @@ class ConsumerGroup(Struct):
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether members read ``topic``, by name or by pattern."""
-        if self.topics is None and self.patterns:
+        if self.topics is None and self.views:
             return True  # restored, and nobody has asked yet
         return topic in self.names or topic in (self.topics or ())
 
@@ -178,12 +191,12 @@ class ConsumerGroup(Struct):
         self._let_go(member)
         self.changed()
 
-    def subscribe(self, member: ConsumerMember, topics: frozenset[str], pattern: str | None) -> bool:
+    def subscribe(self, member: ConsumerMember, topics: frozenset[str], view: View | None) -> bool:
         """Replace what a member wants to read; False if it is what it was."""
-        if topics == member.topics and pattern == member.pattern:
+        if topics == member.topics and view == member.view:
             return False
         self._count(member, -1)
-        member.topics, member.pattern = topics, pattern
+        member.topics, member.view = topics, view
         self._count(member, 1)
         self.changed(member)
         return True
@@ -211,8 +224,8 @@ class ConsumerGroup(Struct):
         self.classic_count += change * (member.classic is not None)
         for name in member.topics:
             _add(self.names, name, change)
-        if member.pattern:
-            _add(self.patterns, member.pattern, change)
+        if member.view is not None:
+            _add(self.views, member.view, change)
         self.seen_version = -1
 
     def speaks_classic(self, member: ConsumerMember, classic: ClassicPart | None) -> None:
@@ -288,18 +301,20 @@ class ConsumerGroup(Struct):
 
     # --- subscriptions -------------------------------------------------------------------------------------------
 
-    def digest(self) -> str:
-        """Stands for the topics subscribed to, their ids and numbers of partitions."""
+    def digest(self, seen: Mapping[View, Collection[str]]) -> str:
+        """Stands for the topics subscribed to, their ids and numbers of partitions, and what is ``seen`` in views."""
         hashed = hashlib.blake2b(digest_size=12)
         for name, (topic_id, count) in sorted((self.topics or {}).items()):
             hashed.update(b"%d %s %d\n" % (len(name), name.encode() + topic_id, count))
+        for view, names in sorted((repr(view), names) for view, names in seen.items()):
+            hashed.update(f"{view} {' '.join(sorted(names))}\n".encode())
         return hashed.hexdigest()
 
 
-def _add(counter: Counter[str], name: str, change: int) -> None:
-    counter[name] += change
-    if not counter[name]:
-        del counter[name]
+def _add(counter: Counter[K], key: K, change: int) -> None:
+    counter[key] += change
+    if not counter[key]:
+        del counter[key]
 
 
 def _common(one: Partitions, other: Partitions) -> Partitions:

@@ -6,12 +6,13 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bridges.auth import Operation
+from bridges.auth import Operation, Principal
 from bridges.turns import in_turns
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import KafkaError
 from kafka_front.wire.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -21,7 +22,7 @@ from kafka_front.wire.messages import (
 
 from . import codes
 from .consumer_coordinator import Refused
-from .consumer_group import ConsumerGroup, ConsumerMember, Partitions
+from .consumer_group import ConsumerGroup, ConsumerMember, Partitions, View
 from .consumer_requests import HeartbeatReply, HeartbeatRequest
 from .group_service import GroupService
 
@@ -33,6 +34,7 @@ _OWN_MEMBER_ID_SINCE = 1
 """Clients make their member ids themselves from this version of the heartbeat on (KIP-1082): before, we do."""
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 _TOPIC = ConsumerGroupHeartbeatResponse.TopicPartitions
+_Described = ConsumerGroupDescribeResponse.DescribedGroup
 _DESCRIBED_TOPIC = ConsumerGroupDescribeResponse.TopicPartitions
 
 
@@ -47,21 +49,23 @@ class ConsumerMembership:
         self, ctx: Context, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | Outcome:
         """ConsumerGroupHeartbeat: answered when what it tells is durable."""
-        async for name in in_turns(request.subscribed_topic_names or ()):
-            if not self._service.access.topic(ctx, Operation.DESCRIBE, name):
-                return ConsumerGroupHeartbeatResponse(
-                    error_code=codes.TOPIC_AUTHORIZATION_FAILED, error_message="not authorized to a topic of the list"
-                )
-        pattern = request.subscribed_topic_regex
+        access = self._service.access
+        await access.require_topics(ctx, Operation.DESCRIBE, request.subscribed_topic_names or ())
+        asked = _request(ctx, request, access.viewer(ctx))
+        pattern = asked.pattern
+        if pattern is None:
+            group = self._runtime.directory.consumer.get(asked.group_id)
+            member = None if group is None else group.members.get(asked.member_id)
+            pattern = None if member is None or member.view is None else member.view.pattern
 
         def go_on() -> None:
             self._runtime.consumers.heartbeat(
-                self._runtime.now_ms(), _request(ctx, request), lambda answer: ctx.respond(_response(answer))
+                self._runtime.now_ms(), asked, lambda answer: ctx.respond(_response(answer))
             )
 
-        if pattern and request.member_epoch >= 0:
+        if pattern and asked.epoch >= 0:
             try:
-                await self._runtime.topics.learn(pattern, go_on)
+                await self._runtime.topics.learn(View(pattern, asked.viewer), go_on)
             except Refused as refused:
                 return _response(HeartbeatReply(refused.error, str(refused)))
         else:
@@ -71,30 +75,40 @@ class ConsumerMembership:
 
     async def describe(self, ctx: Context, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
         """ConsumerGroupDescribe: each group once, however often it is named."""
-        access, asked = self._service.access, request.include_authorized_operations
         response = ConsumerGroupDescribeResponse()
         async for group_id in in_turns(dict.fromkeys(request.group_ids)):
-            described = ConsumerGroupDescribeResponse.DescribedGroup(group_id=group_id)
-            response.groups.append(described)
-            if not access.group(ctx, Operation.DESCRIBE, group_id):
-                described.error_code = codes.GROUP_AUTHORIZATION_FAILED
-                continue
-            group = self._service.find(group_id)
-            if not isinstance(group, ConsumerGroup):
-                described.error_code = codes.GROUP_ID_NOT_FOUND
-                kind = "there is no group" if group is None else "a classic group has the name"
-                described.error_message = f"{kind} {group_id!r}"
-                continue
-            described.group_state = group.state.value
-            described.group_epoch = group.epoch
-            described.assignment_epoch = group.target_epoch
-            described.assignor_name = group.assignor
-            described.authorized_operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
-            async for member in in_turns(list(group.members.values())):
-                described.members.append(self._described(ctx.version, member))
+            try:
+                response.groups.append(await self._described(ctx, group_id, request.include_authorized_operations))
+            except KafkaError as error:
+                response.groups.append(_Described(error.code, error.message, group_id))
         return response
 
-    def _described(self, version: int, member: ConsumerMember) -> ConsumerGroupDescribeResponse.Member:
+    async def _described(self, ctx: Context, group_id: str, operations: bool) -> _Described:
+        """A group whose members read nothing that the client may not describe. Raises KafkaError."""
+        access = self._service.access
+        access.require_group(ctx, Operation.DESCRIBE, group_id)
+        group = self._service.find(group_id)
+        if not isinstance(group, ConsumerGroup):
+            kind = "there is no group" if group is None else "a classic group has the name"
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")
+        described = _Described(
+            group_id=group_id,
+            group_state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=group.assignor,
+            authorized_operations=access.group_operations(ctx, group_id) if operations else NO_OPERATIONS,
+        )
+        topics: set[str] = set()
+        async for member in in_turns(list(group.members.values())):
+            row = self._member(ctx.version, member)
+            described.members.append(row)
+            for assigned in (row.assignment, row.target_assignment):
+                topics.update(one.topic_name for one in assigned.topic_partitions)
+        await access.require_topics(ctx, Operation.DESCRIBE, topics)
+        return described
+
+    def _member(self, version: int, member: ConsumerMember) -> ConsumerGroupDescribeResponse.Member:
         kind = _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER
         return ConsumerGroupDescribeResponse.Member(
             member_id=member.member_id,
@@ -104,7 +118,7 @@ class ConsumerMembership:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=sorted(member.topics),
-            subscribed_topic_regex=member.pattern,
+            subscribed_topic_regex=None if member.view is None else member.view.pattern,
             assignment=self._assignment(member.assigned),
             target_assignment=self._assignment(member.target),
             member_type=kind if version >= _MEMBER_TYPE_SINCE else -1,
@@ -121,7 +135,7 @@ class ConsumerMembership:
         )
 
 
-def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
+def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest, viewer: Principal | None) -> HeartbeatRequest:
     topics = request.subscribed_topic_names
     member_id = request.member_id
     if not member_id and request.member_epoch == 0 and ctx.version < _OWN_MEMBER_ID_SINCE:
@@ -135,6 +149,7 @@ def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> HeartbeatR
         request.rebalance_timeout_ms,
         None if topics is None else frozenset(topics),
         request.subscribed_topic_regex,
+        viewer,
         request.server_assignor,
         _owned(request.topic_partitions),
         ctx.client_id or "",

@@ -7,16 +7,20 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from bridges.auth import Principal
 from bridges.sliced import Sliced
 
 from . import codes
 from .assignors import Targets
-from .consumer_group import Partitions
+from .consumer_group import Partitions, View
 from .requests import SavedCallback
 
 
 class HeartbeatRequest(Struct, frozen=True):
-    """ConsumerGroupHeartbeat. What is None is as the member said before; ``rebalance_timeout_ms`` then is -1."""
+    """ConsumerGroupHeartbeat. What is None is as the member said before; ``rebalance_timeout_ms`` then is -1.
+
+    ``viewer`` may describe the same topics as the member; None: all of them.
+    """
 
     group_id: str
     member_id: str
@@ -26,6 +30,7 @@ class HeartbeatRequest(Struct, frozen=True):
     rebalance_timeout_ms: int = -1
     topics: frozenset[str] | None = None
     pattern: str | None = None
+    viewer: Principal | None = None
     assignor: str | None = None
     owned: Partitions | None = None
     client_id: str = ""
@@ -67,8 +72,8 @@ class TopicIndex(Protocol):
         """Id and number of partitions of a topic."""
         ...
 
-    def matching(self, pattern: str) -> Collection[str]:
-        """Names of topics that match a pattern, which somebody has seen to being known."""
+    def seen(self, view: View) -> Collection[str]:
+        """Names of topics that are seen in a view, which somebody has seen to being known."""
         ...
 
 

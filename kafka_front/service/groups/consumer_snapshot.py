@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
+from bridges.auth import Principal
+
 from .assignors import ASSIGNORS
-from .consumer_group import NOTHING, ClassicPart, ConsumerGroup, ConsumerMember, MemberState, Partitions
+from .consumer_group import NOTHING, ClassicPart, ConsumerGroup, ConsumerMember, MemberState, Partitions, View
 from .snapshot import SnapshotError
 
 _MARK = b"kafka consumer group\n"
@@ -37,7 +39,7 @@ def encode_group(group: ConsumerGroup, to_unix: Callable[[int], int]) -> bytes:
 
 def _line(member: ConsumerMember) -> bytes:
     if member.stored is None:
-        classic = member.classic
+        classic, view = member.classic, member.view
         member.stored = _encoder.encode(
             {
                 "id": member.member_id,
@@ -48,7 +50,8 @@ def _line(member: ConsumerMember) -> bytes:
                 "rebalance_timeout_ms": member.rebalance_timeout_ms,
                 "assignor": member.assignor,
                 "topics": sorted(member.topics),
-                "pattern": member.pattern,
+                "pattern": None if view is None else view.pattern,
+                "viewer": None if view is None or view.viewer is None else msgspec.structs.astuple(view.viewer),
                 "epoch": member.epoch,
                 "previous_epoch": member.previous_epoch,
                 "state": member.state.value,
@@ -100,7 +103,7 @@ def _member(data: dict[str, Any]) -> ConsumerMember:
         data["rebalance_timeout_ms"],
         data["assignor"] if data["assignor"] in ASSIGNORS else None,
         frozenset(data["topics"]),
-        data["pattern"],
+        _view(data["pattern"], data.get("viewer")),
         None
         if classic is None
         else ClassicPart(
@@ -114,6 +117,10 @@ def _member(data: dict[str, Any]) -> ConsumerMember:
         _partitions(data["revoking"]),
         assigned if data["target"] is None else _partitions(data["target"]),
     )
+
+
+def _view(pattern: str | None, viewer: list[str] | None) -> View | None:
+    return None if pattern is None else View(pattern, None if viewer is None else Principal(*viewer))
 
 
 def _plain(partitions: Partitions) -> dict[str, list[int]]:

@@ -94,7 +94,9 @@ class GroupService:
         self.node_id = node_id
         self.access = access or Access(Everybody())
         self._barrier = barrier or Barrier()
-        self.runtime = GroupRuntime(progress, self.settings, catalog, self._barrier, works, configured)
+        self.runtime = GroupRuntime(
+            progress, self.settings, catalog, self._barrier, works, configured, self.access.shows
+        )
         self.directory = self.runtime.directory
         self.coordinator = self.runtime.coordinator
         self.consumers = self.runtime.consumers

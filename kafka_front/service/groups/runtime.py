@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import structlog
 from msgspec.structs import replace
 
+from bridges.auth import Principal
 from bridges.barrier import Barrier
 from bridges.deadlines import Alarm
 from bridges.errors import DataCorrupt
@@ -19,6 +20,7 @@ from . import codes
 from .assignors import Targets
 from .classic_members import ClassicMembers
 from .consumer_coordinator import ConsumerCoordinator, Refused
+from .consumer_group import View
 from .consumer_snapshot import decode_group
 from .coordinator import Coordinator
 from .directory import Directory
@@ -51,6 +53,7 @@ class GroupRuntime:
         barrier: Barrier | None = None,
         works: SlicedWorks | None = None,
         configured: Configured = nothing_configured,
+        shows: Callable[[Principal, str], bool] = lambda viewer, topic: True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
@@ -62,7 +65,7 @@ class GroupRuntime:
         self.directory = Directory()
         self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
         self.coordinator = Coordinator(settings, self.journal, new_member_id, barrier, self.directory)
-        self.topics = TopicIndex(catalog, self._patterns, works, barrier)
+        self.topics = TopicIndex(catalog, self._views, works, barrier, shows)
         self.consumers = ConsumerCoordinator(
             settings, self.directory, self.journal, self.topics, self._compute, self.coordinator, barrier, configured
         )
@@ -84,7 +87,7 @@ class GroupRuntime:
             except SnapshotError as error:
                 raise DataCorrupt(f"consumer group {group_id!r}: {error}") from error
             if group is not None:
-                await self._learn(group.patterns)
+                await self._learn(group.views)
                 self.consumers.restore(self.now_ms(), group)
             if snapshot is not None:
                 restored = replace(snapshot, since_ms=self.journal.from_unix(snapshot.since_ms))
@@ -136,15 +139,15 @@ class GroupRuntime:
 
     # --- work whose size clients choose --------------------------------------------------------------------------
 
-    def _patterns(self) -> set[str]:
-        return {pattern for group in self.directory.consumer.values() for pattern in group.patterns}
+    def _views(self) -> set[View]:
+        return {view for group in self.directory.consumer.values() for view in group.views}
 
-    async def _learn(self, patterns: Iterable[str]) -> None:
-        for pattern in patterns:
+    async def _learn(self, views: Iterable[View]) -> None:
+        for view in views:
             try:
-                await self.topics.learn(pattern, lambda: None)
+                await self.topics.learn(view, lambda: None)
             except Refused as refused:  # of a time with other limits: it matches nothing
-                _log.warning("pattern of a group not taken", pattern=pattern, error=str(refused))
+                _log.warning("pattern of a group not taken", pattern=view.pattern, error=str(refused))
 
     def _compute(self, begin: Callable[[], Sliced[Targets]], done: Callable[[int, Targets | None], None]) -> None:
         """The first step of a computation at once, which is all that most need, and the others off the loop."""

@@ -2,7 +2,9 @@
 
 Patterns are those of RE2, whose time is bounded by the length of what they are matched with; they must match all of a
 name. Each is compiled, and matched with all names, once for all groups, in slices off the event loop. A later topic
-is matched with all patterns likewise, and groups hear of it when a member asks next. Internal topics match none.
+is matched with all patterns likewise, and groups hear of it when a member asks next. Internal topics match none, and
+none that who asks may not describe: a consumer that is assigned such a topic asks for its metadata for ever. So what is
+kept is a view, of a pattern and who looks through it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import re2
 import structlog
 from msgspec import Struct
 
+from bridges.auth import Principal
 from bridges.barrier import Barrier
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
 from bridges.sliced import Sliced, SlicedWorks, in_turns
+from bridges.turns import portions
 
 from . import codes
 from .consumer_coordinator import Refused
+from .consumer_group import View
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -29,9 +34,9 @@ _COMPILED_BYTES = 1 << 20
 MAX_PATTERN = 4_096
 """Longest pattern, in characters."""
 MAX_PATTERNS = 1_000
-"""Most different patterns of all groups."""
+"""Most different views of all groups."""
 MAX_MATCHES = 1_000_000
-"""Most names that all patterns together may match."""
+"""Most names that all views together may have."""
 
 
 class Topics(Protocol):
@@ -53,22 +58,25 @@ class _Pattern(Struct):
 
 
 class TopicIndex:
-    """See :class:`.consumer_requests.TopicIndex`. ``in_use`` gives the patterns that groups have."""
+    """See :class:`.consumer_requests.TopicIndex`. ``in_use`` gives the views that groups have; ``shows`` says whether
+    somebody may describe a topic."""
 
     def __init__(
         self,
         catalog: Topics,
-        in_use: Callable[[], Collection[str]],
+        in_use: Callable[[], Collection[View]],
         works: SlicedWorks | None = None,
         barrier: Barrier | None = None,
+        shows: Callable[[Principal, str], bool] = lambda viewer, topic: True,
     ) -> None:
         self.version = 0
         self._catalog = catalog
         self._in_use = in_use
         self._works = works
         self._barrier = barrier or Barrier()
-        self._patterns: dict[str, _Pattern] = {}
-        self._wanted: dict[str, int] = {}  # patterns of requests under way
+        self._shows = shows
+        self._patterns: dict[View, _Pattern] = {}
+        self._wanted: dict[View, int] = {}  # of requests under way
         self._changed: dict[str, None] = {}  # names of topics that came or went
         self._worker: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -83,41 +91,51 @@ class TopicIndex:
         topic = self._catalog.by_id.get(topic_id)
         return None if topic is None else topic.name
 
-    def matching(self, pattern: str) -> Collection[str]:
-        known = self._patterns.get(pattern)
+    def seen(self, view: View) -> Collection[str]:
+        known = self._patterns.get(view)
         return () if known is None else known.names
 
-    async def learn(self, pattern: str, then: Callable[[], None]) -> None:
-        """Call ``then`` when it is known what a pattern matches, before anything can be forgotten of that.
+    async def learn(self, view: View, then: Callable[[], None]) -> None:
+        """Call ``then`` when it is known what is seen in a view, before anything can be forgotten of that.
 
-        Raises Refused for one that is no regular expression, or more than may be kept.
+        Raises Refused for a pattern that is no regular expression, or more than may be kept.
         """
-        self._wanted[pattern] = self._wanted.get(pattern, 0) + 1
+        self._wanted[view] = self._wanted.get(view, 0) + 1
         try:
-            if pattern not in self._patterns:
+            if view not in self._patterns:
                 async with self._lock:  # with what is being matched, no name may come or go unseen
-                    if pattern not in self._patterns:
-                        await self._learn(pattern)
+                    if view not in self._patterns:
+                        await self._learn(view)
             then()
         finally:
-            self._wanted[pattern] -= 1
-            if not self._wanted[pattern]:
-                del self._wanted[pattern]
+            self._wanted[view] -= 1
+            if not self._wanted[view]:
+                del self._wanted[view]
 
-    async def _learn(self, pattern: str) -> None:
-        if len(pattern) > MAX_PATTERN:
+    async def _learn(self, view: View) -> None:
+        if len(view.pattern) > MAX_PATTERN:
             raise Refused(codes.INVALID_REGULAR_EXPRESSION, f"a pattern may have {MAX_PATTERN} characters")
         if len(self._patterns) >= MAX_PATTERNS:
             self._forget_unused()
         if len(self._patterns) >= MAX_PATTERNS:
             raise Refused(codes.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may")
         # A topic that is made from here on is matched behind this, with what is known then.
-        found = await self._run(_compiled_and_matched(pattern, list(self._names(self._catalog.topics))))
+        found = await self._run(_compiled_and_matched(view.pattern, list(self._names(self._catalog.topics))))
+        found.names = await self._shown(view, found.names)
         if len(found.names) + sum(len(one.names) for one in self._patterns.values()) > MAX_MATCHES:
             raise Refused(
                 codes.GROUP_MAX_SIZE_REACHED, f"groups' patterns match {MAX_MATCHES} names, which is all they may"
             )
-        self._patterns[pattern] = found
+        self._patterns[view] = found
+
+    async def _shown(self, view: View, names: Iterable[str]) -> set[str]:
+        viewer, shows = view.viewer, self._shows
+        if viewer is None:
+            return set(names)
+        shown: set[str] = set()
+        async for some in portions(names):
+            shown.update(name for name in some if shows(viewer, name))
+        return shown
 
     def _names(self, names: Iterable[str]) -> Iterable[str]:
         topics = self._catalog.topics
@@ -125,8 +143,8 @@ class TopicIndex:
 
     def _forget_unused(self) -> None:
         kept = set(self._in_use())
-        for pattern in [one for one in self._patterns if one not in kept and one not in self._wanted]:
-            del self._patterns[pattern]
+        for view in [one for one in self._patterns if one not in kept and one not in self._wanted]:
+            del self._patterns[view]
 
     # --- topics that come and go ---------------------------------------------------------------------------------
 
@@ -134,9 +152,17 @@ class TopicIndex:
         if change.topic is None or change.kind not in (ChangeKind.CREATED, ChangeKind.DELETED, ChangeKind.PARTITIONS):
             return
         self.version += 1
-        if change.kind is ChangeKind.PARTITIONS or not (self._patterns or self._lock.locked()):
+        if change.kind is not ChangeKind.PARTITIONS:
+            self._match((change.topic.name,))
+
+    def rules_changed(self) -> None:
+        """Look at everything again: others may describe other topics now."""
+        self._match(self._catalog.topics)
+
+    def _match(self, names: Iterable[str]) -> None:
+        if not (self._patterns or self._lock.locked()):
             return
-        self._changed[change.topic.name] = None
+        self._changed.update(dict.fromkeys(names))
         if self._worker is None:
             self._worker = asyncio.get_running_loop().create_task(self._match_changed())
 
@@ -147,15 +173,15 @@ class TopicIndex:
                     self._forget_unused()
                     changed, self._changed = list(self._changed), {}
                     there = set(self._names(changed))
-                    patterns = [(one, one.compiled) for one in self._patterns.values()]
+                    patterns = [(view, one.compiled) for view, one in self._patterns.items()]
                     try:
                         found = await self._run(_matches(patterns, sorted(there)))
+                        shown = [(self._patterns[view], await self._shown(view, names)) for view, names in found]
                     except Exception as error:  # noqa: BLE001 - counted: groups go on with what they knew
                         self._barrier.caught("matching of topics with patterns", error)
                         continue
-                    gone = [name for name in changed if name not in there]
-                    for one, names in found:
-                        one.names.difference_update(gone)
+                    for one, names in shown:
+                        one.names.difference_update(changed)
                         one.names.update(names)
                     self.version += 1
         finally:
@@ -196,7 +222,7 @@ def _compiled_and_matched(pattern: str, names: list[str]) -> Sliced[_Pattern]:
     return found
 
 
-def _matches(patterns: list[tuple[_Pattern, Any]], names: list[str]) -> Sliced[list[tuple[_Pattern, list[str]]]]:
+def _matches(patterns: list[tuple[View, Any]], names: list[str]) -> Sliced[list[tuple[View, list[str]]]]:
     found = []
     for one, compiled in patterns:
         matching: list[str] = []

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kafka_front.service.access import Access
     from kafka_front.service.share.service import ShareService
 
+_Described = ShareGroupDescribeResponse.DescribedGroup
+
 
 class ShareMembership:
     """Handlers of the two requests."""
@@ -36,9 +38,7 @@ class ShareMembership:
     async def heartbeat(self, ctx: Context, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
         """ShareGroupHeartbeat."""
         topics = request.subscribed_topic_names
-        async for name in in_turns(topics or ()):
-            if not self._access.topic(ctx, Operation.DESCRIBE, name):
-                raise KafkaError(codes.TOPIC_AUTHORIZATION_FAILED, "not authorized to a topic of the list")
+        await self._access.require_topics(ctx, Operation.DESCRIBE, topics or ())
         asked = ShareHeartbeat(
             request.group_id,
             request.member_id,
@@ -67,36 +67,45 @@ class ShareMembership:
 
     async def describe(self, ctx: Context, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
         """ShareGroupDescribe: each group once, however often it is named."""
-        access, asked = self._access, request.include_authorized_operations
         response = ShareGroupDescribeResponse()
         async for group_id in in_turns(dict.fromkeys(request.group_ids)):
-            described = ShareGroupDescribeResponse.DescribedGroup(group_id=group_id)
-            response.groups.append(described)
             try:
-                access.require_group(ctx, Operation.DESCRIBE, group_id)
-                group = self._share.find(group_id)
+                response.groups.append(await self._described(ctx, group_id, request.include_authorized_operations))
             except KafkaError as error:
-                described.error_code, described.error_message = error.code, error.message
-                continue
-            described.group_state = group.state
-            described.group_epoch = described.assignment_epoch = group.epoch
-            described.assignor_name = ASSIGNOR
-            described.authorized_operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
-            async for member in in_turns(list(group.members.values())):
-                described.members.append(
-                    ShareGroupDescribeResponse.Member(
-                        member_id=member.member_id,
-                        rack_id=member.rack_id,
-                        member_epoch=member.epoch,
-                        client_id=member.client_id,
-                        client_host=member.client_host,
-                        subscribed_topic_names=list(member.topics),
-                        assignment=ShareGroupDescribeResponse.Assignment(
-                            [ShareGroupDescribeResponse.TopicPartitions(*one) for one in self._share.described(member)]
-                        ),
-                    )
-                )
+                response.groups.append(_Described(error.code, error.message, group_id))
         return response
+
+    async def _described(self, ctx: Context, group_id: str, operations: bool) -> _Described:
+        """A group whose members read nothing that the client may not describe. Raises KafkaError."""
+        self._access.require_group(ctx, Operation.DESCRIBE, group_id)
+        group = self._share.find(group_id)
+        described = _Described(
+            group_id=group_id,
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=group.epoch,
+            assignor_name=ASSIGNOR,
+            authorized_operations=self._access.group_operations(ctx, group_id) if operations else NO_OPERATIONS,
+        )
+        topics: set[str] = set()
+        async for member in in_turns(list(group.members.values())):
+            assigned = self._share.described(member)
+            topics.update(name for _, name, _ in assigned)
+            described.members.append(
+                ShareGroupDescribeResponse.Member(
+                    member_id=member.member_id,
+                    rack_id=member.rack_id,
+                    member_epoch=member.epoch,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    subscribed_topic_names=list(member.topics),
+                    assignment=ShareGroupDescribeResponse.Assignment(
+                        [ShareGroupDescribeResponse.TopicPartitions(*one) for one in assigned]
+                    ),
+                )
+            )
+        await self._access.require_topics(ctx, Operation.DESCRIBE, topics)
+        return described
 
 
 def register(registry: Registry, access: Access, share: ShareService) -> None:

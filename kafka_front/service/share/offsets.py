@@ -84,9 +84,9 @@ class ShareOffsets:
             topic = self._catalog.topics.get(name)
             told = _Topic(topic_name=name)
             answer.topics.append(told)
-            if topic is not None:
-                told.topic_id = topic.topic_id.bytes
             allowed = self._access.topic(ctx, Operation.DESCRIBE, name)
+            if topic is not None and allowed:
+                told.topic_id = topic.topic_id.bytes
             for number in numbers:
                 await turns.rest()
                 row = _Partition(partition_index=number, start_offset=-1, lag=-1)

@@ -127,6 +127,8 @@ class TransactionAdmin:
 
     async def write_markers(self, ctx: Context, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         """WriteTxnMarkers: end what a producer has open in partitions, as an operator's tool says (KIP-664)."""
+        if not self._access.node(ctx, Operation.CLUSTER_ACTION):
+            self._access.require_node(ctx, Operation.ALTER)
         response = WriteTxnMarkersResponse()
         async for marker in in_turns(request.markers):
             answer = WriteTxnMarkersResponse.WritableTxnMarkerResult(marker.producer_id)
@@ -171,7 +173,6 @@ class TransactionAdmin:
 def register(registry: Registry, service: KafkaService) -> None:
     """Serve keys 27, 65 and 66."""
     admin = TransactionAdmin(service)
-    of_node = service.access.of_node
-    registry.register(ApiKey.WRITE_TXN_MARKERS, of_node(Operation.ALTER, admin.write_markers))
+    registry.register(ApiKey.WRITE_TXN_MARKERS, admin.write_markers)
     registry.register(ApiKey.DESCRIBE_TRANSACTIONS, admin.describe)
     registry.register(ApiKey.LIST_TRANSACTIONS, admin.list)

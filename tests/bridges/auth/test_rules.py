@@ -188,3 +188,15 @@ def test_what_can_be_no_rule_says_why(wrong: Rule) -> None:
     with pytest.raises(InvalidRule):
         wrong.check()
     assert rule(principal="User:" + "a" * (LONGEST - 5), host="h" * LONGEST).check().name == "t"
+
+
+def test_principals_that_may_do_the_same_have_one_stand_in() -> None:
+    rules = Rules([rule(host=ALICE.host), rule("u")])
+    asked = RuleAuthorizer(rules, frozenset(), otherwise=False)
+    elsewhere, here = ALICE.at("10.0.0.9"), topic("t")
+    assert asked.stand_in(ALICE) == ALICE
+    assert asked.stand_in(elsewhere) == asked.stand_in(ALICE.at("10.0.0.8")) != asked.stand_in(BOB)
+    for one in (ALICE, BOB, elsewhere):
+        assert asked.allows(asked.stand_in(one), READ, here) == asked.allows(one, READ, here)
+    rules.remove(rule(host=ALICE.host))
+    assert asked.stand_in(ALICE) == asked.stand_in(elsewhere)

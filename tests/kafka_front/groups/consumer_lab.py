@@ -10,12 +10,13 @@ from typing import Any
 import re2
 from msgspec.structs import replace
 
+from bridges.auth import Principal
 from bridges.sliced import Sliced, at_once
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.assignors import Targets
 from kafka_front.service.groups.classic_members import ClassicMembers
 from kafka_front.service.groups.consumer_coordinator import ConsumerCoordinator
-from kafka_front.service.groups.consumer_group import ConsumerGroup, Partitions
+from kafka_front.service.groups.consumer_group import ConsumerGroup, Partitions, View
 from kafka_front.service.groups.consumer_requests import Encode, HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.consumer_snapshot import decode_group
 from kafka_front.service.groups.coordinator import Coordinator
@@ -41,6 +42,8 @@ class FakeTopics:
 
     known: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     version: int = 0
+    hidden: dict[Principal, set[str]] = field(default_factory=dict)
+    """Names of topics that somebody may not describe."""
 
     def make(self, name: str, partitions: int) -> bytes:
         topic_id = (
@@ -57,8 +60,9 @@ class FakeTopics:
     def find(self, name: str) -> tuple[bytes, int] | None:
         return self.known.get(name)
 
-    def matching(self, pattern: str) -> Collection[str]:
-        return [name for name in self.known if re2.fullmatch(pattern, name)]
+    def seen(self, view: View) -> Collection[str]:
+        hidden: set[str] = set() if view.viewer is None else self.hidden.get(view.viewer, set())
+        return [name for name in self.known if name not in hidden and re2.fullmatch(view.pattern, name)]
 
 
 @dataclass
@@ -187,6 +191,7 @@ class Reader:
     pattern: str | None = None
     instance_id: str | None = None
     assignor: str | None = None
+    viewer: Principal | None = None
     epoch: int = 0
     owned: Partitions = field(default_factory=dict)
     asked: Pending[HeartbeatReply] | None = None
@@ -195,7 +200,7 @@ class Reader:
     errors: list[int] = field(default_factory=list)
 
     def request(self) -> HeartbeatRequest:
-        request = HeartbeatRequest(GROUP, self.member_id, self.epoch, self.instance_id)
+        request = HeartbeatRequest(GROUP, self.member_id, self.epoch, self.instance_id, viewer=self.viewer)
         if self.epoch == 0 or self.tell:
             request = replace(
                 request,

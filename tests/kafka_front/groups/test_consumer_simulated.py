@@ -14,23 +14,27 @@ from typing import Any
 
 import pytest
 
-from kafka_front.service.groups import codes, consumer_coordinator
+from bridges.auth import Principal
+from kafka_front.service.groups import codes, consumer_coordinator, consumer_snapshot
 from kafka_front.service.groups.assignors import Targets
 from kafka_front.service.groups.consumer_coordinator import ConsumerCoordinator
-from kafka_front.service.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, Partitions
+from kafka_front.service.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, Partitions, View
 from kafka_front.service.groups.consumer_requests import HeartbeatRequest
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, ConsumerLab, Reader, places
 
 STEPS = 250
 NAMES = ("a1", "a2", "b1", "b2")
 SUBSCRIPTIONS = (frozenset({"a1"}), frozenset({"a1", "b1"}), frozenset(NAMES), frozenset({"b2", "gone"}))
+VIEWERS = (Principal("User", "alice"), Principal("User", "bob", "10.0.0.2"))
 
 
 class Simulation:
-    """One life of a group. All that happens follows from the seed."""
+    """One life of a group, whose members may describe what the rules for ``viewers`` allow. All that happens follows
+    from the seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, viewers: tuple[Principal, ...] = ()) -> None:
         self.random = random.Random(seed)
+        self.viewers = viewers
         self.lab = ConsumerLab()
         if self.random.random() < 0.5:
             self.lab.slow = []
@@ -58,11 +62,15 @@ class Simulation:
             (self.compute, 10),
             (self.pass_time, 10),
         ]
+        if self.viewers:
+            actions.append((self.change_rules, 3))
         choices, weights = zip(*actions, strict=True)
         for _ in range(STEPS):
             [action] = self.random.choices(choices, weights)
             action()
             self.check()
+        if self.viewers:
+            self.change_rules()
         self.settle()
 
     # --- what happens --------------------------------------------------------------------------------------------
@@ -98,6 +106,7 @@ class Simulation:
             self.random.choice((None, None, "a.*", "b[0-9]")),
             f"i{self.ids}" if static else None,
             self.random.choice((None, "uniform", "range")),
+            self.random.choice((None, *self.viewers)) if self.viewers else None,
         )
         self.readers[reader.member_id] = reader
         self.heard(reader)
@@ -116,7 +125,7 @@ class Simulation:
             old.leave(-2)
             del self.readers[old.member_id]
             self.ids += 1
-            new = Reader(self.lab, f"m{self.ids}", old.topics, old.pattern, old.instance_id, old.assignor)
+            new = Reader(self.lab, f"m{self.ids}", old.topics, old.pattern, old.instance_id, old.assignor, old.viewer)
             self.readers[new.member_id] = new
             self.heard(new)
 
@@ -148,6 +157,12 @@ class Simulation:
             self.lab.topics.delete(name)
         else:
             self.lab.topics.make(name, (there[1] if there else 0) + self.random.randint(1, 3))
+
+    def change_rules(self) -> None:
+        """Somebody may describe other topics now."""
+        hidden = set(self.random.sample(NAMES, self.random.randint(0, len(NAMES))))
+        self.lab.topics.hidden[self.random.choice(self.viewers)] = hidden
+        self.lab.topics.version += 1
 
     def restart(self) -> None:
         """What was not stored is gone, and so are the answers that waited."""
@@ -223,7 +238,7 @@ class Simulation:
         names = set()
         for reader in readers or self.readers.values():
             names |= {name for name in reader.topics or () if name in self.lab.topics.known}
-            names |= set(self.lab.topics.matching(reader.pattern)) if reader.pattern else set()
+            names |= set(self.lab.topics.seen(View(reader.pattern, reader.viewer))) if reader.pattern else set()
         return {(self.lab.topics.known[name][0], n) for name in names for n in range(self.lab.topics.known[name][1])}
 
     def settle(self) -> None:
@@ -254,8 +269,8 @@ class Simulation:
         assert read == self.wanted()
         stored = self.lab.journal.stored[GROUP]
         self.lab.start()
-        assert {one: (m.epoch, m.assigned) for one, m in self.lab.group.members.items()} == {
-            one: (m.epoch, m.assigned) for one, m in group.members.items()
+        assert {one: (m.epoch, m.assigned, m.view) for one, m in self.lab.group.members.items()} == {
+            one: (m.epoch, m.assigned, m.view) for one, m in group.members.items()
         }, stored
 
 
@@ -264,9 +279,14 @@ def test_no_partition_is_at_two_members_and_all_settles(seed: int) -> None:
     Simulation(seed).run()
 
 
-def many_lives() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_every_member_reads_what_it_may_describe(seed: int) -> None:
+    Simulation(seed, VIEWERS).run()
+
+
+def many_lives(viewers: tuple[Principal, ...] = ()) -> None:
     for seed in range(60):
-        Simulation(seed).run()
+        Simulation(seed, viewers).run()
 
 
 # --- what must be noticed ------------------------------------------------------------------------------------------
@@ -323,6 +343,16 @@ MUTATIONS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
+def _sees_no_rules(original: Any, self: ConsumerGroup, seen: Any) -> str:
+    digest: str = original(self, {})
+    return digest
+
+
+def _forgets_who_looks(original: Any, pattern: str | None, viewer: Any) -> View | None:
+    view: View | None = original(pattern, None)
+    return view
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_safeguard_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, attribute, instead = MUTATIONS[name]
@@ -344,3 +374,16 @@ def test_a_forgotten_duty_is_noticed(place: Any, attribute: str, instead: Any, m
     monkeypatch.setattr(place, attribute, changed)
     with pytest.raises((AssertionError, KeyError)):
         many_lives()
+
+
+@pytest.mark.parametrize(
+    ("place", "attribute", "instead"),
+    [(ConsumerGroup, "digest", _sees_no_rules), (consumer_snapshot, "_view", _forgets_who_looks)],
+)
+def test_a_rule_that_is_not_looked_at_is_noticed(
+    place: Any, attribute: str, instead: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(place, attribute)
+    monkeypatch.setattr(place, attribute, lambda *args: instead(original, *args))
+    with pytest.raises(AssertionError):
+        many_lives(VIEWERS)
