@@ -347,9 +347,12 @@ class Cluster:
         while not self.is_sure and self._unfenced_at < asked:
             if self._member.ended or time.monotonic() - asked > self._patience.lease:
                 raise NotOwner("what this node may own no more", -1)
-            if self._asking is None:
-                self._asking = asyncio.create_task(self._ask_fenced(), name="whether the log is this node's still")
-            await asyncio.wait({self._asking}, timeout=_RETIRING_S)
+            await asyncio.wait({self._begin_asking()}, timeout=_RETIRING_S)
+
+    def _begin_asking(self) -> asyncio.Task[None]:
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask_fenced(), name="whether the log is this node's still")
+        return self._asking
 
     async def _ask_fenced(self) -> None:
         began = time.monotonic()
@@ -361,6 +364,9 @@ class Cluster:
                 await self._ended(self._member.end())
         except OSError as error:
             _log.warning("whether the log is this node's still is not known", error=str(error))
+            await asyncio.sleep(_RETIRING_S)
+        except Exception as error:  # noqa: BLE001 - logged and counted: it is asked again
+            self._barrier.caught("whether the log is this node's still", error)
             await asyncio.sleep(_RETIRING_S)
         finally:
             self._asking = None
@@ -399,6 +405,10 @@ class Cluster:
                 return
             except LogError as error:
                 _log.warning("no heartbeat", error=str(error))
+                # Clients may ask this node alone who leads a partition: cut off from the database, it would send them
+                # to itself for ever, whoever has taken over meanwhile.
+                if not self.is_sure:
+                    self._begin_asking()
             await asyncio.sleep(max(0.01, self._patience.heartbeat - (time.monotonic() - began)))
 
     async def _watch(self) -> None:

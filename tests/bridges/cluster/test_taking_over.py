@@ -82,3 +82,35 @@ async def test_whose_range_server_has_the_log_already_takes_over(postgres: Postg
                 await asyncio.sleep(0.01)  # it hears of it with a heartbeat
         assert sum(service.taken_over for service in services) == 1
         assert services[has - 1].taken_over == 1
+
+
+async def test_a_node_that_is_cut_off_from_the_database_finds_out_that_it_was_taken_over() -> None:
+    """Nobody asks it for anything but who leads what: of that it would tell what was true before."""
+    server = Postgres()
+    try:
+        ended = asyncio.Event()
+        url = server.made()
+        db = database(url)
+        await db.open()
+        await db.run(identify)
+        await db.close()
+        service = Cluster(database(url), 1, PATIENCE, Barrier(), lambda _: ended.set(), OURS)
+        asked: list[bool] = []
+
+        async def fenced() -> bool:
+            asked.append(len(asked) > 1)
+            return asked[-1]
+
+        service.fenced = fenced
+        await service.enter()
+        await service.join(1, {}, "")
+        while not service.is_sure:
+            await asyncio.sleep(0.01)  # its first heartbeat
+        assert not asked, "while its heart beats there is nothing to ask"
+        await asyncio.to_thread(server.stop)
+        async with asyncio.timeout(WAIT_S):
+            await ended.wait()
+        assert asked == [False, False, True], "it goes on until somebody has taken over"
+        await service.close()
+    finally:
+        server.close()
