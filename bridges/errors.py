@@ -18,6 +18,10 @@ class OutOfOrderSequence(LogError):
     """An idempotent producer skipped or repeated sequence numbers in a way that cannot be deduplicated."""
 
 
+class UnknownProducer(OutOfOrderSequence):
+    """An idempotent producer goes on in a partition that was never written to, so its first batches are missing."""
+
+
 class ProducerFenced(LogError):
     """A producer with a newer epoch has taken this producer's identity."""
 

@@ -25,11 +25,11 @@ from bridges.errors import (
     TooManyTransactions,
 )
 from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of
-from bridges.formats.producer import LedgerKind
+from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import StoredBatch
 from bridges.log.byte_tail import ByteTail
 from bridges.log.interfaces import NOT_APPENDED, Appended, Phase
-from bridges.log.ledger_rules import Repeated, Skip
+from bridges.log.ledger_rules import Repeated, Skip, Unproven
 from bridges.log.streams import unwrapped
 from bridges.log.upkeep import rebuild_cost
 from sbp_back.errors import NoSpace, SbpError
@@ -266,7 +266,13 @@ class AppendPath:
             known: Repeated | Skip | None = None
             if batch.import_epoch < 0:  # what is imported was checked where it was written
                 try:
-                    known = table.check(key, stamp)
+                    found = table.check(key, stamp)
+                    if found is not Unproven.WRITER:
+                        known = found
+                    else:
+                        assert isinstance(stamp, ProducerStamp), stamp
+                        written = writer.next_offset > 0
+                        self._owner.refusals.require_first(log.topic, log.partition, stamp, written=written)
                 except LogError as error:
                     done(NOT_APPENDED, _answered(error))
                     return

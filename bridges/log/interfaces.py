@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bridges.log.admission import Admission
     from bridges.log.byte_search import ByteSearch
     from bridges.log.partition_log import PartitionLog
+    from bridges.log.refusals import Refusals
     from bridges.log.streams import Streams, Writer
     from bridges.log.time_search import TimeSearch
 
@@ -161,6 +162,9 @@ class Owner(Protocol):
 
     @property
     def admission(self) -> Admission: ...
+
+    @property
+    def refusals(self) -> Refusals: ...
 
     @property
     def positions(self) -> ByteSearch: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from bridges.errors import EventNumberConflict, LogError, OutOfOrderSequence, ProducerFenced
@@ -33,6 +34,12 @@ class Skip(NamedTuple):
     records: int
 
 
+class Unproven(Enum):
+    """Nothing that is known of a batch's writer tells whether batches before it are missing."""
+
+    WRITER = "unknown"
+
+
 class Last(NamedTuple):
     """The last number a writer used, and the base offset of the batch that carried it: durable once the high watermark
     lies above."""
@@ -44,8 +51,9 @@ class Last(NamedTuple):
 class Rule(Protocol):
     """The decisions for one kind of writer."""
 
-    def check(self, row: bytes | None, stamp: Any) -> Repeated | Skip | None:
-        """What to do with a batch: append it (None), leave out its first records, or all of it.
+    def check(self, row: bytes | None, stamp: Any) -> Repeated | Skip | Unproven | None:
+        """What to do with a batch: append it (None), leave out its first records, or all of it; where nothing is known
+        that could tell, whoever asks has other ways.
 
         ``row``: what is known of its writer, None if nothing is. Raises LogError for a batch to be refused.
         """
@@ -111,17 +119,19 @@ class KafkaRule:
     The marker that ends a transaction tells its producer's epoch and takes no number: what that wrote in earlier epochs
     is refused from then on, also if nothing of it was known (KIP-890)."""
 
-    def check(self, row: bytes | None, stamp: ProducerStamp) -> Repeated | None:
-        if row is None:
-            return None  # never seen, or expired: any sequence number may start (KIP-360)
+    def check(self, row: bytes | None, stamp: ProducerStamp) -> Repeated | Unproven | None:
         producer_id, stamped, base_sequence, records = stamp
+        if row is None:  # never seen, or expired: any sequence number may start (KIP-360)
+            return Unproven.WRITER if records else None
         epoch, count, _, latest = _LATEST.unpack_from(row, _LATEST_AT)
         if stamped != epoch:
             if stamped < epoch:
                 raise ProducerFenced(f"producer {producer_id} is at epoch {epoch}, not {stamped}")
-            if base_sequence != 0 and records and not count & _STALE:
-                raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {base_sequence}")
-            return None
+            if base_sequence == 0 or not records:
+                return None
+            if count & _STALE:
+                return Unproven.WRITER
+            raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {base_sequence}")
         expected = (latest + 1) % _SEQUENCES
         if base_sequence == expected:
             return None
@@ -129,8 +139,10 @@ class KafkaRule:
         for first, last, base_offset in _BATCH.iter_unpack(row[_HEAD_SIZE:]):
             if first == base_sequence and last == last_sequence:
                 return Repeated(base_offset, base_offset + records)
-        if count & _STALE or not records:
+        if not records:
             return None
+        if count & _STALE:
+            return Unproven.WRITER
         raise OutOfOrderSequence(f"producer {producer_id} sent sequence {base_sequence}, expected {expected}")
 
     def record(self, row: bytes | None, stamp: ProducerStamp, base_offset: int, now_ms: int) -> bytes:

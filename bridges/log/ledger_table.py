@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bridges.formats.producer import Stamp
-    from bridges.log.ledger_rules import Last, Repeated, Rule, Skip
+    from bridges.log.ledger_rules import Last, Repeated, Rule, Skip, Unproven
 
 SLICE = 1000
 """Writers handled in one turn of the event loop by whatever looks at many: how many there are is for clients to
@@ -65,7 +65,7 @@ class LedgerTable:
             return written
         return [*(one for one in self._frozen if one not in self._rows), *written]
 
-    def check(self, key: bytes, stamp: Stamp) -> Repeated | Skip | None:
+    def check(self, key: bytes, stamp: Stamp) -> Repeated | Skip | Unproven | None:
         """May this batch be appended next? None if so; see :class:`bridges.log.ledger_rules.Rule`, also for errors."""
         row = self._rows.get(key)
         if row is None and self._frozen is not None:

@@ -34,6 +34,7 @@ from bridges.log.ledger_rules import RULES, Rule
 from bridges.log.log_starts import LogStarts, Trims, first_readable
 from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
 from bridges.log.partition_state import PartitionState
+from bridges.log.refusals import Refusals
 from bridges.log.skips import Skips, Span, before, next_after, past
 from bridges.log.snapshotter import SnapshotStore, Snapshotter
 from bridges.log.stream_rows import KnownRows
@@ -206,6 +207,8 @@ class Logs:
         )
         self._retained_last: tuple[str, int] | None = None  # the last one that retention has opened
         works = works or SlicedWorks()
+        self.refusals = Refusals()
+        """What fronts have told their clients of batches that were refused."""
         self.admission = Admission(rules, works, self.barrier, self.options.inflated_bytes)
         self.aborted = aborted or AbortedBlocks()
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)

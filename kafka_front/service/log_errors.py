@@ -25,6 +25,8 @@ class Refused(errors.LogError):
 
 
 _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
+    # Clients go on in a new epoch, with sequence 0, where OUT_OF_ORDER_SEQUENCE_NUMBER makes librdkafka give up.
+    (errors.UnknownProducer, ErrorCode.UNKNOWN_PRODUCER_ID),
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (errors.ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),

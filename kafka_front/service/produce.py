@@ -1,11 +1,14 @@
 """Produce: check batches, hand them to the partition logs, answer when all are durable.
 
 One operation object per request collects the answers of its partitions; there is no task. The partitions of a request
-are appended in its order, and requests of a connection in theirs, so a pipelining producer keeps its order.
+are appended in its order, and requests of a connection in theirs, so a pipelining producer keeps its order. Where a
+request names a partition that this node has not heard of, others may have made it a moment ago: the database is asked
+first, and what the connection sends meanwhile waits behind.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections import deque
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 _TopicResponse = ProduceResponse.TopicProduceResponse
 _PartitionResponse = ProduceResponse.PartitionProduceResponse
 _Refused = tuple[ErrorCode, str]
+_Turns = Iterator["asyncio.Future[None] | None"]
 _IDS_SINCE = 13
 _OVERDUE_SCAN_S = 0.5
 _PER_TURN = 1000
@@ -57,6 +61,7 @@ class _Operation:
         "owner",
         "response",
         "transactional_id",
+        "unsure",
         "whole",
     )
 
@@ -70,6 +75,8 @@ class _Operation:
         self.deadline = deadline
         self.failed = False
         self.expired = False
+        self.unsure = False
+        """Whether the database did not say if there are topics that this node has not heard of."""
         self.whole = True
         """Whether all partitions are handed out: there is no answer before."""
         self.response = ProduceResponse()
@@ -122,12 +129,15 @@ class _Append(Struct, eq=False):
     response: _PartitionResponse
     batch: Batch
     traffic: TopicTraffic
+    topic: str
 
     def __call__(self, appended: Appended, error: LogError | None) -> None:
         operation = self.operation
         try:
             if error is None:
                 self.traffic.appended(1, self.batch.count, len(self.batch.payload))
+            else:
+                operation.owner.refusals.note(self.topic, self.response.index, self.batch.producer, error)
             if not operation.expired:
                 response = self.response
                 if error is None:
@@ -146,17 +156,21 @@ class Produce:
     def __init__(self, service: KafkaService) -> None:
         self._service = service
         self._logs = service.logs
+        self.refusals = service.logs.refusals
         self._transactions = service.transactions
         self._access = service.access
         self._quota = service.node.quotas.produce
         self._by_id = service.catalog.by_id
+        self._stream_of = service.catalog.stream_of
+        self._changes = service.node.db.changes
         self._hints = LeaderHints(service)
         self._metrics = service.metrics
         self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
         limits = service.node.limits
         self._limits = BatchLimits(limits.batch_records, limits.batch_inflated_bytes)
-        # By connection: requests of many partitions or bytes, and what came behind them.
-        self._handing: dict[Client, deque[tuple[_Operation, Iterator[None]]]] = {}
+        # By connection: requests of many partitions or bytes, or that name what has to be asked for, and what came
+        # behind them.
+        self._handing: dict[Client, deque[tuple[_Operation, _Turns]]] = {}
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
 
@@ -167,10 +181,12 @@ class Produce:
         operation = _Operation(self, ctx, request.acks, deadline, request.transactional_id)
         topics = request.topic_data
         parts = len(topics[0].partition_data) if len(topics) == 1 else sum(len(one.partition_data) for one in topics)
-        is_long = parts > _PER_TURN or ctx.size > _BYTES_PER_TURN
-        if is_long or self._handing:
+        in_turns = parts > _PER_TURN or ctx.size > _BYTES_PER_TURN
+        if self._changes.shared and not in_turns:
+            in_turns = not all(self._knows(ctx.version, topic) for topic in topics)
+        if in_turns or self._handing:
             queue = self._handing.get(ctx.connection)
-            if queue is None and is_long:
+            if queue is None and in_turns:
                 queue = self._handing[ctx.connection] = deque()
                 self._service.loop.call_soon(self._turn, ctx.connection)
             if queue is not None:
@@ -194,16 +210,36 @@ class Produce:
             self._service.loop.call_later(_OVERDUE_SCAN_S, self._scan)
         return DEFERRED
 
-    def _in_turns(self, operation: _Operation, request: ProduceRequest) -> Iterator[None]:
-        """Hand out a request of many partitions or bytes; yields when a turn of the event loop has had its share."""
+    def _knows(self, version: int, topic: ProduceRequest.TopicProduceData) -> bool:
+        """Whether this node has heard of the partitions that a request names."""
+        name = topic.name
+        if version >= _IDS_SINCE:
+            found = self._by_id.get(topic.topic_id)
+            if found is None:
+                return False
+            name = found.name
+        return all(self._stream_of(name, data.index) is not None for data in topic.partition_data)
+
+    def _in_turns(self, operation: _Operation, request: ProduceRequest) -> _Turns:
+        """Hand out a request of many partitions or bytes, or that names unknown ones; yields when a turn of the event
+        loop has had its share, or what is to be waited for."""
         whole = self._refused_whole(operation.ctx, request)
         handed = looked_at = 0
+        asked = not self._changes.shared
         for topic in request.topic_data:
+            if not asked and not self._knows(operation.ctx.version, topic):
+                asked = True
+                caught_up = asyncio.ensure_future(self._changes.catch_up())
+                yield caught_up
+                error = caught_up.exception()
+                operation.unsure = error is not None
+                if error is not None and not isinstance(error, LogError):
+                    self._service.node.barrier.caught("asking for a topic", error)
             name, answers, refused = self._begin_topic(operation, topic, whole)
             for data in topic.partition_data:
                 size = 0 if data.records is None else len(data.records)
                 if handed and (not handed % _PER_TURN or looked_at + size > _BYTES_PER_TURN):
-                    yield
+                    yield None
                     looked_at = 0
                 handed += 1
                 looked_at += size
@@ -213,13 +249,14 @@ class Produce:
                 self._hand_out(operation, name, data, answers, refused, crc)
 
     def _turn(self, connection: Client) -> None:
-        """Go on with what a connection sent since its request of many partitions, in order."""
+        """Go on with what a connection sent since its request that is handed out in turns, in order."""
         queue = self._handing[connection]
         operation, parts = queue[0]
         ended = True
+        awaited: asyncio.Future[None] | None = None
         try:
-            for _ in parts:
-                ended = False
+            for step in parts:
+                ended, awaited = False, step
                 break
             else:
                 operation.whole = True
@@ -229,10 +266,12 @@ class Produce:
             operation.ctx.crashed()
         if ended:
             queue.popleft()
-        if queue:
+        if not queue:
+            del self._handing[connection]
+        elif ended or awaited is None:
             self._service.loop.call_soon(self._turn, connection)
         else:
-            del self._handing[connection]
+            awaited.add_done_callback(lambda _: self._turn(connection))
 
     def _refused_whole(self, ctx: Context, request: ProduceRequest) -> _Refused | None:
         if ctx.version < 3:
@@ -255,7 +294,8 @@ class Produce:
             found = self._by_id.get(topic.topic_id)
             name = "" if found is None else found.name
             if found is None and refused is None:
-                refused = ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {uuid.UUID(bytes=topic.topic_id)}"
+                text = f"there is no topic with the id {uuid.UUID(bytes=topic.topic_id)}"
+                refused = _unknown(operation, ErrorCode.UNKNOWN_TOPIC_ID, text)
         operation.names.append(name)
         if refused is None and not self._access.topic(ctx, Operation.WRITE, name):
             refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"you may not write to topic {name!r}"
@@ -276,19 +316,23 @@ class Produce:
             operation.refuse(response, *refused)
             return
         log = self._logs.get(topic, response.index)
-        if log is None:
-            message = f"there is no partition {topic}-{response.index}"
-            operation.refuse(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-            return
         ctx = operation.ctx
+        batch: Batch | None = None
         try:
             batch = accept(data.records, ctx.version, ctx.connection, self._limits, crc)
         except Refusal as refusal:
-            operation.refuse(response, refusal.code, refusal.message)
+            if log is not None:
+                operation.refuse(response, refusal.code, refusal.message)
+                return
+        if log is None or batch is None:
+            if batch is not None:
+                self.refusals.note(topic, response.index, batch.producer)
+            text = f"there is no partition {topic}-{response.index}"
+            operation.refuse(response, *_unknown(operation, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
             return
         response.log_start_offset = log.log_start_offset
         operation.left += 1
-        append = _Append(operation, response, batch, self._metrics.topic(topic))
+        append = _Append(operation, response, batch, self._metrics.topic(topic), topic)
         if batch.transaction is None:
             log.append(batch, append)
         elif operation.transactional_id is None:
@@ -324,6 +368,12 @@ class Produce:
         self._scanning = bool(self._outstanding)
         if self._scanning:
             self._service.loop.call_later(_OVERDUE_SCAN_S, self._scan)
+
+
+def _unknown(operation: _Operation, code: ErrorCode, text: str) -> _Refused:
+    if operation.unsure:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{text} as far as this node knows: the database does not answer"
+    return code, text
 
 
 def register(registry: Registry, service: KafkaService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -23,6 +24,9 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridges.node.worker import LEASE_S
+from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
+from tests.bridges.log.log_lab import batch
 from tests.cluster.load import (
     PARTITIONS,
     PATIENCE,
@@ -38,6 +42,7 @@ from tests.cluster.test_failover import commanded
 from tests.cluster.test_pravega_clients import read
 from tests.compose.clients import Clients
 from tests.conftest import NodeFactory
+from tests.kafka_front.test_session import Client
 from tests.node_process import ANY, NodeFailed, NodeProcess
 from tests.node_users import login, rule, ruled, with_users
 from tests.ports import free_step
@@ -112,6 +117,39 @@ def test_clients_go_on_when_a_worker_is_killed(make: NodeFactory) -> None:
     await_leaders(admin, {0, 1})
     assert load.writer.longest < 30
     assert node.terminate() == 0
+
+
+def test_no_worker_calls_a_topic_unknown_that_another_has_just_made(make: NodeFactory) -> None:
+    """An idempotent producer's next batch might be taken, and its first one refused for good (KAFKA-15591)."""
+    node = workers(make, 2)
+    asyncio.run(write_at_once([address for name, address in node.addresses.items() if name.startswith("kafka")]))
+    assert node.terminate() == 0
+
+
+async def write_at_once(addresses: list[str]) -> None:
+    """Make topics at the first worker, and write to each of their partitions at its leader, at once."""
+
+    async def connect(address: str) -> Client:
+        host, _, port = address.rpartition(":")
+        return Client(*await asyncio.open_connection(host, int(port)))
+
+    clients = {address: await connect(address) for address in addresses}
+    first = clients[addresses[0]]
+    used = set()
+    for number in range(100):
+        name = f"new-{number}"
+        made = await first.call(7, m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic(name, 2, 1)], 30_000))
+        assert made.topics[0].error_code == 0
+        told = await first.call(12, m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=name)], False))
+        brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in told.brokers}
+        for partition in told.topics[0].partitions:
+            data = m.ProduceRequest.PartitionProduceData(partition.partition_index, bytes(batch(sequence=0).payload))
+            topic = m.ProduceRequest.TopicProduceData(name=name, partition_data=[data])
+            used.add(brokers[partition.leader_id])
+            answer = await clients[brokers[partition.leader_id]].call(12, m.ProduceRequest(None, -1, 30_000, [topic]))
+            code = answer.responses[0].partition_responses[0].error_code
+            assert code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER), "slots may be on their way"
+    assert used == set(addresses)
 
 
 def test_a_worker_that_does_not_get_on_is_killed(make: NodeFactory) -> None:

@@ -38,6 +38,10 @@ async def until(condition: Callable[[], bool]) -> None:
 class Lab:
     """A server with nothing but Produce, over one partition of a backend that does what the test says."""
 
+    def __init__(self, *, changes: Any = None) -> None:
+        self.changes = changes or SimpleNamespace(shared=False)
+        """What other nodes have changed; without, there are none."""
+
     async def start(self, memory: int) -> None:
         self.world = World()
         self.log = await self.world.boot()
@@ -46,7 +50,7 @@ class Lab:
         limits = SimpleNamespace(batch_records=1000, batch_inflated_bytes=1 << 20)
         service: Any = SimpleNamespace(
             logs=self.world.logs,
-            catalog=SimpleNamespace(by_id={}),
+            catalog=SimpleNamespace(by_id={}, stream_of=lambda *place: self.world.streams.get(place)),
             node_id=0,
             rack=None,
             brokers=Brokers(0, None, None),
@@ -55,7 +59,12 @@ class Lab:
             access=Access(Everybody()),
             transactions=None,
             works=None,
-            node=SimpleNamespace(barrier=Barrier(), quotas=Quotas(QuotaRules(), 1, Barrier()), limits=limits),
+            node=SimpleNamespace(
+                barrier=Barrier(),
+                quotas=Quotas(QuotaRules(), 1, Barrier()),
+                limits=limits,
+                db=SimpleNamespace(changes=self.changes),
+            ),
             loop=loop,
         )
         registry = Registry()

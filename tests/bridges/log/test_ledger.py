@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bridges.errors import OutOfOrderSequence, ProducerFenced
 from bridges.formats.producer import LedgerKind, ProducerStamp, SeqNoStamp
 from bridges.log.ledger import SLICE, KindLimits, Ledger, LedgerOptions
-from bridges.log.ledger_rules import BATCHES_KEPT, KafkaRule, Repeated, WrittenBatch, kafka_producer
+from bridges.log.ledger_rules import BATCHES_KEPT, KafkaRule, Repeated, Unproven, WrittenBatch, kafka_producer
 from bridges.log.ledger_table import LedgerTable
 from sbp_back.errors import DecodeError
 
@@ -33,8 +33,11 @@ class Producers(LedgerTable):
 
     def known(self, stamp: ProducerStamp) -> int | None:
         found = self.check(stamp.key, stamp)
-        assert found is None or (isinstance(found, Repeated) and found.end_offset == found.base_offset + stamp[3])
-        return None if found is None else found.base_offset
+        if found is None or found is Unproven.WRITER:
+            return None
+        assert isinstance(found, Repeated)
+        assert found.end_offset == found.base_offset + stamp[3]
+        return found.base_offset
 
     def take(self, stamp: ProducerStamp, base: int, now_ms: int) -> bytes | None:
         return self.record(stamp.key, stamp, base, now_ms)
