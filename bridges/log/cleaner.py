@@ -250,6 +250,8 @@ class Cleaner:
             wanted=lambda: self._policy_or_none(log.topic) is not None,
         )
         self._under_way = work.result
+        # Of each producer the log keeps the last batch only, and the ledger knows five.
+        await log.keep_knowledge_below(due.end)
         try:
             done = await work.run(due.start, due.end, now_ms - policy.min_lag_ms, now_ms)
         finally:

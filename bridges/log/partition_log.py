@@ -652,6 +652,10 @@ class PartitionLog:
             await asyncio.wait({self.replacing.ended})
             await self._upkeep.trimmed()
 
+    async def keep_knowledge_below(self, offset: int) -> None:
+        """Have it saved what compaction is about to take from the log. Raises LogUnavailable."""
+        await self._upkeep.keep_knowledge_below(offset)
+
     async def saved_behind(self, offset: int) -> None:
         """Have a snapshot at ``offset`` or behind it, of an open log. Raises LogUnavailable."""
         await self._upkeep.saved_behind(offset)

@@ -74,7 +74,7 @@ class Upkeep:
 
     async def _trim(self, offset: int, trimming: asyncio.Future[None]) -> None:
         try:
-            await self._keep_knowledge_below(offset)
+            await self.keep_knowledge_below(offset)
             await self._owner.trim(self._log.stream_id, offset)
             self.start_raised(offset)
         except SbpError as error:
@@ -129,16 +129,17 @@ class Upkeep:
         finally:
             self._needed -= 1
 
-    async def _keep_knowledge_below(self, offset: int) -> None:
-        """Have a snapshot that knows the producers and the positions of what is about to be trimmed: the log will not
-        tell any more."""
+    async def keep_knowledge_below(self, offset: int) -> None:
+        """Have a snapshot that knows the producers and the positions of what is about to be trimmed, or compacted: the
+        log will not tell any more. Raises LogUnavailable."""
         log = self._log
         while log.is_open and self._unknown_below(offset):
             error = await self._snapshot_now()
             if isinstance(error, StorageFull):
-                return  # trimming is what gives space back
+                return  # this is what gives space back
             if error is not None:
-                raise LogUnavailable(f"{log.topic}-{log.partition} cannot be trimmed now: {error}") from error
+                reason = f"what is known of {log.topic}-{log.partition} below {offset} cannot be saved: {error}"
+                raise LogUnavailable(reason) from error
 
     def _unknown_below(self, offset: int) -> bool:
         state = self._log.state

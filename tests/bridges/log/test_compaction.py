@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Struct, field
 
 from bridges.awaited import awaited
-from bridges.errors import LogError
+from bridges.errors import LogError, StorageFull
 from bridges.formats import FORMAT_MASK, FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
 from bridges.formats.kafka_compaction import horizon_of, is_gap
@@ -30,6 +30,7 @@ from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.log.transactions import Transactions
 from bridges.node.assembly import Node
+from sbp_back.sql.connection import Connection
 from sbp_back.wire.model import Entry
 from tests.bridges.log.blocks_lab import small_blocks
 from tests.bridges.node.test_node import settings_of
@@ -62,12 +63,23 @@ class Lab:
         clock = self.node.cleaner._clock
         self.node.cleaner._clock = lambda: clock() + self.ahead_ms
 
-    async def restart(self, *, forget: bool = False) -> None:
-        """``forget``: what is known of the logs has to be told from them."""
-        if forget:
+    async def restart(self, *, forget: bool = False, killed: bool = False) -> None:
+        """``forget``: what is known of the logs has to be told from them; ``killed``: from those and from what was
+        saved before the end, which saves nothing."""
+        if forget or killed:
+            saved: list[Any] = []
+            if killed:
+                query = "SELECT * FROM partition_snapshots"
+                saved = await self.node.db.run(lambda connection: connection.execute(query).fetchall())
+
+            def put_back(connection: Connection) -> None:
+                connection.execute("DELETE FROM partition_snapshots")
+                for row in saved:
+                    connection.execute(f"INSERT INTO partition_snapshots VALUES ({', '.join('?' * len(row))})", row)
+
             await self.node.stop()
             await self.start()
-            await self.node.db.run(lambda connection: connection.execute("DELETE FROM partition_snapshots"))
+            await self.node.db.run(put_back)
             for log in self.node.logs:
                 assert not log.has_moved
         await self.node.stop()
@@ -279,6 +291,20 @@ async def test_the_last_batch_of_a_producer_is_kept_for_the_ledger(tmp_path: Pat
         await put(log, stamped(5, 5, (b"a", b"4")))
         await lab.compact()
         assert len([one for one in await stored(log) if not is_gap(parse_header(one.payload))]) == 2
+
+
+async def test_a_killed_node_knows_the_last_five_batches_of_what_it_has_compacted(tmp_path: Path) -> None:
+    """Of all but the last one not even a header is left."""
+    async with Lab(tmp_path) as lab:
+        log = await lab.topic()
+        written = [await put(log, stamped(5, number, (b"a", b"%d" % number))) for number in range(6)]
+        await lab.compact()
+        assert len(await visible(log)) == 1
+        await lab.restart(killed=True)
+        log = await lab.log()
+        for number in range(1, 6):
+            again = await put(log, stamped(5, number, (b"a", b"%d" % number)))
+            assert again == written[number]._replace(duplicate=True)
 
 
 CONTROL = 0x20
@@ -510,16 +536,22 @@ async def test_a_snapshot_is_believed_whose_last_batch_was_compacted(tmp_path: P
         log = await lab.log()
         await log.trim(1, own=True)
         await put(log, plain((b"x", b"3")))
+        # From here on there is no room for another one.
+        lab.node.logs._snapshotter._take = full  # type: ignore[method-assign]
         # Two passes: the batch below the snapshot is part of a longer gap then, which reaches over its offset.
         await lab.compact()
         await put(log, plain((b"x", b"4")))
         await lab.compact()
         assert len(await stored(log)) == 3
-        lab.node.logs._snapshotter.want = lambda log: None  # type: ignore[method-assign]
         await lab.restart()
         again = await put(await lab.log(), stamped(5, 0, (b"a", b"1")))
         assert again.duplicate, "what was trimmed is known from the snapshot alone"
         assert (await lab.log()).state.index.starts == sorted((await lab.log()).state.index.starts)
+
+
+async def full(log: PartitionLog) -> StorageFull:
+    """In the place of a snapshot."""
+    return StorageFull("there is no room for a snapshot")
 
 
 async def nobody(*_: object) -> None:
