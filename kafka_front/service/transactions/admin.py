@@ -149,6 +149,9 @@ class TransactionAdmin:
         to = self._service.logs.get(topic, index)
         if to is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if marker.producer_epoch < 0:
+            # The log takes such a marker from whoever has decided, and compares it with no producer's epoch.
+            return ErrorCode.INVALID_PRODUCER_EPOCH
         try:
             await to.ready()
             if marker.producer_id not in to.state.transactions.open:

@@ -247,6 +247,19 @@ async def test_tools_see_and_end_what_is_open(node: Node, client: WireClient) ->
     assert log_of(node, "t").last_stable_offset == 2
 
 
+async def test_a_marker_without_the_epoch_of_its_producer_ends_nothing(node: Node, client: WireClient) -> None:
+    producer = Producer(client)
+    assert [await producer.init() for _ in range(2)] == [0, 0], "others have an earlier epoch"
+    assert await producer.produce(12) == 0
+    topics = [m.WriteTxnMarkersRequest.WritableTxnMarkerTopic("t", [0])]
+    for epoch in (-(2**15), -1, 0):
+        marker = m.WriteTxnMarkersRequest.WritableTxnMarker(producer.id, epoch, True, topics)
+        answer: Any = await client.call(1, m.WriteTxnMarkersRequest([marker]))
+        assert answer.markers[0].topics[0].partitions[0].error_code == E.INVALID_PRODUCER_EPOCH
+    assert log_of(node, "t").last_stable_offset == 0
+    assert await producer.end(False) == 0
+
+
 @pytest.mark.parametrize(("length", "code"), [(0, E.INVALID_REQUEST), (1000, E.NONE), (1001, E.INVALID_REQUEST)])
 async def test_what_is_remembered_is_not_as_long_as_a_client_likes(client: WireClient, length: int, code: E) -> None:
     assert await Producer(client, "x" * length).init() == code
