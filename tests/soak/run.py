@@ -60,7 +60,10 @@ class Soak(Mixed):
         every = {name: addresses(nodes, name) for name in ("kafka", "ydb", "pravega", "console", "pipeline")}
         first = {name: next(iter(found.values())) for name, found in every.items()}
         self.directory, self.spark = directory, spark
-        self.pipeline, self.consoles = first["pipeline"], every["console"]
+        self.consoles = every["console"]
+        # The source that reads from the node's own listener does not know of other nodes.
+        alone = len(self.consoles) == 1
+        self.spark_endpoint = f"anabranch://{first['pipeline']}" if alone else f"kafka://{first['kafka']}"
         bootstrap = ",".join(every["kafka"].values())
         scene = Scene(bootstrap, first["ydb"], directory / "history", seed, TOPIC, SEGMENTS, DERIVED, MONEY_TOPIC, rate)
         super().__init__(scene, first["pravega"])
@@ -85,8 +88,8 @@ class Soak(Mixed):
         self.readers += [YdbConsumer(scene, YDB_CONSUMER, over)]
         self.readers += [ConsoleReader(scene, "console", over, list(self.consoles.values()))]
         self.readers += [PravegaMember(WHEEL, self.controller, "pravega-reader", (), over)]
-        if self.spark and len(self.consoles) == 1:  # the source reads what one process has
-            self.readers.append(SparkReader(scene, "spark", over, self.pipeline, self.directory))
+        if self.spark:
+            self.readers.append(SparkReader(scene, "spark", over, self.spark_endpoint, self.directory))
 
     def run(self, seconds: float) -> None:
         """Raises Frozen when a process does not answer any more."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Member(Client):
         self.group = name.partition(".")[0]
         self.protocol = protocol
         self.session = 0
+        self._next: dict[int, int] = {}
+        """By partition, the offset behind what was given."""
 
     def work(self) -> None:
         while not self.finish.is_set():
@@ -73,8 +75,9 @@ class Member(Client):
                         for one in given
                     ]
                     self.polled("kafka", str(self.session), invoked, records)
+                    self._next |= {one.partition() or 0: (one.offset() or 0) + 1 for one in given}
                 if time.monotonic() > commit_at:
-                    self._commit(consumer)
+                    self._commit(consumer, self._next)
                     commit_at = time.monotonic() + _COMMIT_S
         finally:
             consumer.close()
@@ -83,12 +86,15 @@ class Member(Client):
         self.session += 1  # another member may have gone on where this one was before
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._commit(consumer)
+        self._commit(consumer, [place.partition for place in places])
+        for place in places:
+            self._next.pop(place.partition, None)
 
-    def _commit(self, consumer: Consumer) -> None:
-        for place in consumer.position(consumer.assignment()):
-            if place.offset >= 0:
-                self.commit_place(consumer, self.group, place)
+    def _commit(self, consumer: Consumer, partitions: Iterable[int]) -> None:
+        """Not what the consumer calls its position: in the middle of a call to ``consume`` that is behind records
+        which librdkafka throws away when their partition is revoked before it returns."""
+        for partition in [one for one in partitions if one in self._next]:
+            self.commit_place(consumer, self.group, TopicPartition(self.scene.topic, partition, self._next[partition]))
 
 
 class YdbConsumer(YdbReader):
@@ -177,13 +183,13 @@ def _get(console: str, path: str, patience: float) -> bytes:
 class SparkReader(Client):
     """A streaming query of Spark's in a process of its own (spark_query.py), which keeps the history itself."""
 
-    def __init__(self, scene: Scene, name: str, finish: threading.Event, pipeline: str, directory: Path) -> None:
+    def __init__(self, scene: Scene, name: str, finish: threading.Event, endpoint: str, directory: Path) -> None:
         super().__init__(scene, name, finish)
-        self.pipeline, self.checkpoint = pipeline, directory / "checkpoint"
+        self.endpoint, self.checkpoint = endpoint, directory / "checkpoint"
         self.log = directory / "spark.log"
 
     def work(self) -> None:
-        command = [sys.executable, "-m", "tests.soak.spark_query", "--endpoint", f"anabranch://{self.pipeline}"]
+        command = [sys.executable, "-m", "tests.soak.spark_query", "--endpoint", self.endpoint]
         command += ["--topic", self.scene.topic, "--checkpoint", str(self.checkpoint)]
         command += ["--history", str(self.scene.directory / "spark-query.jsonl")]
         with self.log.open("wb") as log:

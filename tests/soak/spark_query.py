@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--history", type=Path, required=True)
     args = parser.parse_args()
     os.nice(10)  # what it costs is not to be taken from the node
+    protocol = "kafka" if args.endpoint.startswith("kafka:") else "sbp"
     recorder = Recorder(args.history, NAME)
 
     def given(rows: DataFrame, batch: int) -> None:
@@ -43,7 +44,7 @@ def main() -> int:
                 client=NAME,
                 invoked=invoked,
                 told=time.monotonic(),
-                protocol="pipeline",
+                protocol=f"spark, {protocol}",
                 session="1",
                 records=records,
             )
@@ -55,6 +56,7 @@ def main() -> int:
     query = (
         spark.readStream.format("anabranch")
         .option("endpoint", args.endpoint)
+        .option("protocol", protocol)
         .option("subscribe", args.topic)
         .option("startingOffsets", "earliest")
         .load()
