@@ -64,6 +64,8 @@ _AT_ONCE = 100
 """Records that are translated in one turn of the event loop: each takes some ten microseconds."""
 _BYTES_AT_ONCE = 1024 * 1024
 """Bytes of a batch that are copied in one."""
+_OVERHEAD = 300
+"""Bytes that a remembered translation takes besides its own."""
 _STEPS_AT_ONCE = 2
 """Few bytes may decompress to very many: what takes more steps than this is begun anew off the loop."""
 
@@ -176,12 +178,12 @@ class Translator:
             self._keep(key, task.result())
 
     def _keep(self, key: _Key, translated: Buffer) -> Buffer:
-        # A translation that ended in the turn before may already be there.
-        self._bytes += len(translated) - len(self._cache.get(key, b""))
+        before = self._cache.get(key)  # a translation that ended in the turn before may already be there
+        self._bytes += len(translated) - len(before) if before is not None else len(translated) + _OVERHEAD
         self._cache[key] = translated
         while self._bytes > self.max_bytes:
             _, dropped = self._cache.popitem(last=False)
-            self._bytes -= len(dropped)
+            self._bytes -= len(dropped) + _OVERHEAD
         return translated
 
 

@@ -166,3 +166,17 @@ SHORT = [
 def test_what_many_clients_send_is_translated_at_once(batch: StoredBatch, target: FormatId) -> None:
     """Where writers of several protocols take turns, every batch that is not is an answer of its own for a reader."""
     assert Translator(1 << 20).payload(1, batch, target) is not None
+
+
+def test_what_is_remembered_of_many_small_batches_is_counted_whole() -> None:
+    """A small one takes more for its key and its place than for its bytes."""
+    batches = [StoredBatch(number, number + 1, int(FormatId.RAW), b"%060d" % number) for number in range(20_000)]
+    translator = Translator(1 << 20)
+    tracemalloc.start()
+    try:
+        for batch in batches:
+            translator.payload(1, batch, FormatId.KAFKA)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * (1 << 20) < held < 1.5 * (1 << 20)
