@@ -20,7 +20,7 @@ from bridges.auth.comparisons import AuthenticationBusy, Comparisons
 from bridges.auth.oauth import OAuth, OAuthOptions
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
 from bridges.auth.private_file import stamp
-from bridges.auth.scram import ScramError, ScramExchange, ScramKeys
+from bridges.auth.scram import ScramError, ScramExchange, ScramKeys, Shape, shapes_of
 from bridges.auth.sessions import Sessions
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenKeys, load_keys
 from bridges.auth.users import User, Users, UsersError, change, load
@@ -67,6 +67,7 @@ class Authenticator:
         self._clock = clock
         self._users: Users = {}
         self._users_stamp: object = None
+        self._shapes: Mapping[str, Mapping[Shape, int]] = {}
         self._keys: TokenKeys | None = None
         self._oauth = None if options.oauth is None else OAuth(options.oauth, clock, barrier or Barrier())
         self._nobody = PasswordHash.of_nobody()
@@ -92,7 +93,12 @@ class Authenticator:
 
     async def _load(self) -> None:
         async with self._reading:
-            changed = self._take(*await asyncio.to_thread(self._read))
+            read, users, keys = await asyncio.to_thread(self._read)
+            if users is not None:
+                shapes = await asyncio.to_thread(shapes_of, [user.scram for user in users.values()])
+            changed = self._take(read, users, keys)
+            if changed:
+                self._shapes = shapes
         if changed:
             await self.sessions.look()
 
@@ -160,7 +166,7 @@ class Authenticator:
             user = self._users.get(name)
             return None if user is None else user.scram.get(mechanism)
 
-        return ScramExchange(mechanism, find, self.keys.salts)
+        return ScramExchange(mechanism, find, self.keys.salts, self._shapes.get(mechanism, {}))
 
     def proved(self, exchange: ScramExchange) -> Principal:
         """Who has come to the end of a login with SCRAM. Raises ScramError if the keys that it began with are not the

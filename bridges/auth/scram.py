@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Callable
-from typing import Any, Self
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -19,6 +22,44 @@ ITERATIONS = 16384
 scrypt, which is why a user has such keys only when asked for."""
 
 _SALT_BYTES = 16
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_KAFKA_SALTS = 2**130
+"""Kafka's tools write a number below that with these digits."""
+_MOST_SHAPES = 100
+
+
+class Shape(NamedTuple):
+    """What a stranger sees of keys. ``text``: the salt has digits and letters alone, as from Kafka's tools."""
+
+    iterations: int = ITERATIONS
+    salt_bytes: int = _SALT_BYTES
+    text: bool = False
+
+    def salt(self, secret: bytes, name: bytes) -> bytes:
+        """A salt like those of users; the same each time for a name."""
+        digest = hmac.digest(secret, name, "sha256")
+        stream = digest + hashlib.shake_256(digest).digest(self.salt_bytes)
+        if not self.text:
+            return stream[: self.salt_bytes]
+        least, end = 36 ** (self.salt_bytes - 1), 36**self.salt_bytes
+        if least < _KAFKA_SALTS < end:
+            end = _KAFKA_SALTS
+        number = least + int.from_bytes(stream, "big") % (end - least)
+        salt = bytearray()
+        while number:
+            number, digit = divmod(number, 36)
+            salt.append(_DIGITS[digit])
+        return bytes(salt[::-1])
+
+
+def shapes_of(users: Iterable[Mapping[str, ScramKeys]]) -> dict[str, dict[Shape, int]]:
+    """The most frequent shapes of users' keys, by mechanism, and how many have each."""
+    found: dict[str, Counter[Shape]] = {mechanism: Counter() for mechanism in MECHANISMS}
+    for scram in users:
+        for mechanism, keys in scram.items():
+            text = not keys.salt.strip(_DIGITS)
+            found[mechanism][Shape(keys.iterations, len(keys.salt), text)] += 1
+    return {mechanism: dict(counted.most_common(_MOST_SHAPES)) for mechanism, counted in found.items()}
 
 
 class ScramKeys(Struct, frozen=True):
@@ -74,19 +115,27 @@ class ScramExchange:
     """A server's side of one login: :meth:`first`, then :meth:`final`. Without sockets, and quick.
 
     ``find`` gives the keys of a name and None for nobody, who gets an answer all the same, so that names cannot be
-    tried out: a salt of its own for each name and mechanism, as users have, and the same each time. So ``secret`` must
-    be the same after a restart, too, and at every node that has the same users.
+    tried out: a salt of its own for each name and mechanism, as users have, of one of their ``shapes``, and the same
+    each time while there are the same users. So ``secret`` must be the same after a restart, too, and at every node
+    that has the same users.
     """
 
-    __slots__ = ("_find", "_first", "_nonce", "_secret", "keys", "mechanism", "name")
+    __slots__ = ("_find", "_first", "_nonce", "_secret", "_shapes", "keys", "mechanism", "name")
 
-    def __init__(self, mechanism: str, find: Callable[[str], ScramKeys | None], secret: bytes) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        find: Callable[[str], ScramKeys | None],
+        secret: bytes,
+        shapes: Mapping[Shape, int] = MappingProxyType({}),
+    ) -> None:
         self.name = ""
         self.mechanism = mechanism
         self.keys: ScramKeys | None = None
         """The user's as they were at :meth:`first`; None for nobody's."""
         self._find = find
         self._secret = secret
+        self._shapes = shapes
         self._first = b""
         self._nonce = b""
 
@@ -102,14 +151,24 @@ class ScramExchange:
             raise ScramError("the name is not UTF-8") from None
         self.keys = self._find(self.name)
         if self.keys is None:
-            salted = f"{self.mechanism}\0{self.name}".encode()
-            salt, iterations = hmac.digest(self._secret, salted, "sha256")[:_SALT_BYTES], ITERATIONS
+            name = f"{self.mechanism}\0{self.name}".encode()
+            shape = self._choose(name)
+            salt, iterations = shape.salt(self._secret, name), shape.iterations
         else:
             salt, iterations = self.keys.salt, self.keys.iterations
         self._nonce = fields[1][2:] + b64encode(os.urandom(18))
         answer = b"r=%b,s=%b,i=%d" % (self._nonce, b64encode(salt), iterations)
         self._first = bare + b"," + answer
         return answer
+
+    def _choose(self, name: bytes) -> Shape:
+        """A shape as often as users have it. Few names get another one when users come or go (weighted rendezvous)."""
+
+        def rank(shape: Shape) -> float:
+            drawn = int.from_bytes(hmac.digest(self._secret, name + repr(shape).encode(), "sha256")[:8], "big")
+            return math.log((drawn + 1) / 2**64) / self._shapes[shape]
+
+        return max(self._shapes, key=rank, default=Shape())
 
     def final(self, message: bytes) -> bytes:
         """Answer the client's last message: it knows the password. Raises ScramError."""

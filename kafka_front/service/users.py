@@ -7,7 +7,6 @@ credential is never told, but for the number of iterations.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from bridges.auth import Operation
-from bridges.auth.scram import MECHANISMS, ScramKeys
+from bridges.auth.scram import ScramKeys
 from bridges.auth.users import User, UsersError, check_name
 from bridges.turns import by_name, in_turns
 from kafka_front.dispatch import Registry
@@ -40,6 +39,7 @@ _BY_NUMBER = {number: name for name, number in _MECHANISMS.items()}
 _ITERATIONS = range(4096, 16384 + 1)
 """As a broker has it."""
 _MOST_SALT = 1024
+"""Bytes of a salt, and of a salted password: a broker takes any, and of a hash's length are those of most clients."""
 _MOST_USERS = 10_000
 """Whom requests may add; the command line may add more."""
 
@@ -114,13 +114,12 @@ def _changed(name: str, user: User | None, wanted: Mapping[int, _Deletion | _Ups
 
 def _keys(mechanism: str, one: _Upsertion) -> ScramKeys:
     """Raises _Refused."""
-    size = hashlib.new(MECHANISMS[mechanism]).digest_size
     if one.iterations not in _ITERATIONS:
         text = f"iterations are {_ITERATIONS[0]} to {_ITERATIONS[-1]}, not {one.iterations}"
     elif not 0 < len(one.salt) <= _MOST_SALT:
         text = f"a salt has 1 to {_MOST_SALT} bytes, not {len(one.salt)}"
-    elif len(one.salted_password) != size:
-        text = f"a salted password of {mechanism} has {size} bytes, not {len(one.salted_password)}"
+    elif not 0 < len(one.salted_password) <= _MOST_SALT:
+        text = f"a salted password has 1 to {_MOST_SALT} bytes, not {len(one.salted_password)}"
     else:
         return ScramKeys.of_salted(mechanism, bytes(one.salt), one.iterations, bytes(one.salted_password))
     raise _Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)

@@ -113,7 +113,8 @@ async def test_what_cannot_be_is_refused_user_by_user(tmp_path: Path) -> None:
         ("many", E.UNACCEPTABLE_CREDENTIAL, [], [of("many", iterations=16385)]),
         ("unsalted", E.UNACCEPTABLE_CREDENTIAL, [], [of("unsalted", salt=b"")]),
         ("salted", E.UNACCEPTABLE_CREDENTIAL, [], [of("salted", salt=bytes(1025))]),
-        ("short", E.UNACCEPTABLE_CREDENTIAL, [], [of("short", 2, size=32)]),
+        ("unhashed", E.UNACCEPTABLE_CREDENTIAL, [], [of("unhashed", size=0)]),
+        ("hashed", E.UNACCEPTABLE_CREDENTIAL, [], [of("hashed", size=1025)]),
         ("other", E.UNSUPPORTED_SASL_MECHANISM, [], [of("other", 3)]),
         ("unknown", E.UNSUPPORTED_SASL_MECHANISM, [Deletion("unknown", 0)], []),
         ("twice", E.DUPLICATE_RESOURCE, [], [of("twice"), of("twice")]),
@@ -121,6 +122,8 @@ async def test_what_cannot_be_is_refused_user_by_user(tmp_path: Path) -> None:
         ("bob", E.UNACCEPTABLE_CREDENTIAL, [Deletion("bob", 2)], [of("bob", iterations=1)]),
         ("nobody", E.RESOURCE_NOT_FOUND, [Deletion("nobody", 1)], []),
         ("carol", E.NONE, [], [of("carol")]),
+        ("dave", E.NONE, [], [of("dave", 2, size=32)]),
+        ("erin", E.NONE, [], [of("erin", size=64)]),
     ]
     request = m.AlterUserScramCredentialsRequest(
         [one for _, _, deletions, _ in cases for one in deletions],
@@ -133,7 +136,8 @@ async def test_what_cannot_be_is_refused_user_by_user(tmp_path: Path) -> None:
             assert {one.user: one.error_code for one in answer.results} == {name: code for name, code, *_ in cases}
             assert all(bool(one.error_message) == bool(one.error_code) for one in answer.results)
             found = load(path)
-            assert found.pop("carol").password is None
+            for made in ("carol", "dave", "erin"):
+                assert found.pop(made).password is None
             assert found == before
             assert (await client.call(0, m.AlterUserScramCredentialsRequest())).results == []
 

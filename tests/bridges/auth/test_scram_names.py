@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import secrets
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from bridges.auth.authenticator import Authenticator, AuthOptions
 from bridges.auth.passwords import Cost, PasswordHash
-from bridges.auth.scram import MECHANISMS, ScramKeys
+from bridges.auth.scram import ITERATIONS, MECHANISMS, ScramExchange, ScramKeys, Shape
 from bridges.auth.users import User, change
 
 NAMES = ("alice", "bare", "nobody", "nobody else")
@@ -70,3 +73,42 @@ async def test_nobody_can_work_it_out_who_does_not_have_the_keys(users: Path) ->
     users.with_name("keys.json").unlink()
     again = await told(users)
     assert all((first[place] == again[place]) == (place[0] == "alice") for place in first)
+
+
+def kafka_salt() -> bytes:
+    """As Kafka's tools make one."""
+    number, digits = secrets.randbits(130), ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits.encode()
+
+
+async def test_names_that_nobody_has_are_answered_as_users_of_every_making_are(users: Path) -> None:
+    """Of the node's own command, of kafka-configs and of a tool with a salt of 64 bytes."""
+
+    def edit(found: dict[str, User]) -> None:
+        made = [(4096, kafka_salt()) for _ in range(60)]
+        made += [(8192, secrets.token_bytes(64)) for _ in range(20)]
+        made += [(ITERATIONS, secrets.token_bytes(16)) for _ in range(20)]
+        for number, (iterations, salt) in enumerate(made):
+            keys = ScramKeys.of_salted("SCRAM-SHA-256", salt, iterations, b"salted")
+            found[f"user{number}"] = User(f"user{number}", None, {"SCRAM-SHA-256": keys})
+        del found["alice"]
+
+    def shapes(names: Iterable[str], exchanges: Callable[[], ScramExchange]) -> Counter[Shape]:
+        def seen(name: str) -> Shape:
+            _, salt, iterations = exchanges().first(f"n,,n={name},r=abc".encode()).split(b",")
+            raw = b64decode(salt[2:])
+            return Shape(int(iterations[2:]), len(raw), raw.isalnum() and raw == raw.lower())
+
+        return Counter(map(seen, names))
+
+    change(users, edit)
+    auth = Authenticator(AuthOptions(users, users.with_name("keys.json")))
+    await auth.load()
+    known = shapes((f"user{n}" for n in range(100)), lambda: auth.scram("SCRAM-SHA-256"))
+    unknown = shapes((f"nobody{n}" for n in range(1000)), lambda: auth.scram("SCRAM-SHA-256"))
+    assert set(unknown) <= set(known)
+    assert all(abs(unknown[shape] - 10 * known[shape]) < 100 for shape in known)
+    auth.close()
