@@ -30,6 +30,14 @@ def _dialect(value: object) -> object:
     return value.removeprefix("sbp-") if isinstance(value, str) else value
 
 
+def _super_users(value: object) -> object:
+    for name in value.split(";") if isinstance(value, str) else ():
+        kind, _, rest = name.strip().partition(":")
+        if name.strip() and (kind != "User" or rest in ("", "*") or ",User:" in rest):
+            raise ValueError(f"{name.strip()!r} is nobody: users are named as User:admin;User:CN=admin,O=flights")
+    return value
+
+
 def _names(value: object) -> object:
     if isinstance(value, str):
         names = [part.strip() for part in value.split(",") if part.strip()]
@@ -380,7 +388,9 @@ class AuthSettings(Section):
         "they allow, and everything to what none is about.",
     )
     super_users: str = setting(
-        "", description="Who may do everything whatever rules say, as User:NAME, with ; between them."
+        "",
+        read=_super_users,
+        description="Who may do everything whatever rules say, as User:NAME, with ; between them.",
     )
     max_rules: int = setting(100_000, ge=1, description="Most access rules that are kept.")
     max_quotas: int = setting(100_000, ge=1, description="Most quotas that are kept.")

@@ -120,6 +120,10 @@ def test_every_wrong_value_is_named_at_once() -> None:
         ("[sbp]\ndialect = 0.2", "sbp.dialect = 0.2: must be 0.2 or v0.1, as text"),
         ("[sbp]\npd = 'here'", "sbp.pd = 'here': 'here' is not HOST:PORT"),
         ("[auth]\nrequired = 'maybe'", "auth.required = 'maybe': must be true or false"),
+        ("[auth]\nsuper_users = 'admin'", "auth.super_users = 'admin': 'admin' is nobody: users are named as User:"),
+        ("[auth]\nsuper_users = 'User:a; user:b'", "'user:b' is nobody"),
+        ("[auth]\nsuper_users = 'User:a,User:b'", "'User:a,User:b' is nobody"),
+        ("[auth]\nsuper_users = 'User:*'", "'User:*' is nobody"),
         ("[ydb]\ndatabase = '/a//b'", "ydb.database = '/a//b': must be a path such as /local"),
     ],
 )
