@@ -25,6 +25,11 @@ RECEIVE_BUFFER = 256 * 1024
 FIRST_ALLOCATION = 1024 * 1024
 
 
+_TLS = b"\x16\x03"
+"""How a TLS client begins (RFC 8446, section 5.1). No frame does: it would be one of 369 MB, or of a type that no
+protocol has."""
+
+
 class Framing(Struct, frozen=True):
     """How frames of a protocol are told apart.
 
@@ -175,6 +180,8 @@ class Framer(Receiver):
                 start = front - head
                 alone = view[start:end]
                 return [bytearray(alone) if data.startswith(mutable, start, end) else bytes(alone)]
+        if end >= front and data.startswith(_TLS):
+            raise FrameError("a TLS client at a listener without TLS: set tls.LISTENER.cert and tls.LISTENER.key")
         frames: list[bytes | bytearray] = []
         while end - pos >= front:
             (size,) = unpack(data, pos)

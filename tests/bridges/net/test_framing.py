@@ -107,6 +107,16 @@ def test_unacceptable_lengths(size: int) -> None:
         feed(framer, struct.pack(">i", size) + b"x" * 20, [1000])
 
 
+@pytest.mark.parametrize("framing", [KAFKA, TYPED])
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_a_tls_client_is_named(framing: Framing, cut: int) -> None:
+    hello = bytes.fromhex("16030100fa010000f60303") + bytes(60)
+    framer = framing.framer(ReceiveBuffer())
+    assert feed(framer, hello[:cut], [60]) == []
+    with pytest.raises(FrameError, match="TLS client at a listener without TLS"):
+        feed(framer, hello[cut:], [100])
+
+
 def test_a_length_alone_allocates_little() -> None:
     framer = Framer(ReceiveBuffer(), KAFKA)
     tracemalloc.start()
