@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import click
 
-from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table
+from bridges.commands.common import NodeClient, confirm, json_option, node_option, print_json, print_table, yes_option
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -87,13 +87,13 @@ def add(deny: bool, node: str, as_json: bool, **options: Any) -> None:
 
 @command.command("remove")
 @_fields
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @node_option
 @json_option
 def remove(yes: bool, node: str, as_json: bool, **options: Any) -> None:
     """Have the rules that agree with the options hold no longer; shows which those were."""
     client, given = NodeClient(node, as_json=as_json), _given(options)
-    if not yes and not as_json:
+    if not (yes or as_json):
         _print(client.call("GET", f"/api/acls?{urlencode(given)}"), as_json)
-        click.confirm("Remove these rules?", abort=True, err=True)
+    confirm("Remove these rules?", yes=yes, as_json=as_json)
     _print(client.call("POST", "/api/acls/remove", given), as_json)

@@ -98,6 +98,23 @@ def node_flags(data: Path | None, sets: Iterable[str], listen: Iterable[str]) ->
     return flags
 
 
+def yes_option(function: F) -> F:
+    """``--yes``: see :func:`confirm`."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+
+
+def confirm(question: str, *, yes: bool, as_json: bool) -> None:
+    """Ask on the terminal before something that cannot be undone, unless ``yes``. Ends the command where there is no
+    terminal to ask on."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail(
+            f"nothing was changed: give --yes, there is no terminal to ask on: {question}", EXIT_USAGE, as_json=as_json
+        )
+    click.confirm(question, abort=True, err=True)
+
+
 def service_options(function: F) -> F:
     """Options of every command that runs a server: ``--set``, ``--config`` and ``--ready-file``."""
     for option in (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +13,7 @@ from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import (
     NOTHING,
     NodeClient,
+    confirm,
     fail,
     history_options,
     json_option,
@@ -25,6 +25,7 @@ from bridges.commands.common import (
     print_table,
     shown,
     topic_path,
+    yes_option,
 )
 
 
@@ -187,13 +188,12 @@ def alter(
 
 @command.command("delete")
 @click.argument("topic")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @node_option
 @json_option
 def delete(topic: str, yes: bool, node: str, as_json: bool) -> None:
     """Delete a topic and its data, for good."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete topic {topic} and all its records?", abort=True, err=True)
+    confirm(f"Delete topic {topic} and all its records?", yes=yes, as_json=as_json)
     answer = NodeClient(node, as_json=as_json).call("DELETE", topic_path(topic))
     if as_json:
         print_json(answer)
@@ -206,13 +206,12 @@ def delete(topic: str, yes: bool, node: str, as_json: bool) -> None:
 @click.argument("offset", type=click.IntRange(0))
 @click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
 @click.option("--force", is_flag=True, help="Skip the batch even if it can be read.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @node_option
 @json_option
 def skip(topic: str, offset: int, partition: int, force: bool, yes: bool, node: str, as_json: bool) -> None:
     """Have readers pass over the batch at OFFSET that cannot be read, for good."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Give up the batch at offset {offset} of {topic}-{partition}?", abort=True, err=True)
+    confirm(f"Give up the batch at offset {offset} of {topic}-{partition}?", yes=yes, as_json=as_json)
     path = topic_path(topic, "partitions", str(partition), "skip")
     done = NodeClient(node, as_json=as_json).call("POST", path, {"offset": offset, "force": force})
     if as_json:

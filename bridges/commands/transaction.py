@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import (
     NOTHING,
     NodeClient,
+    confirm,
     fail,
     json_option,
     node_option,
@@ -20,6 +20,7 @@ from bridges.commands.common import (
     print_table,
     shown,
     topic_path,
+    yes_option,
 )
 
 
@@ -127,22 +128,16 @@ def _known(transaction: dict[str, Any] | None) -> list[str]:
     return [shown(transaction["transactional_id"]), transaction["state"], _open_for(transaction)]
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    if not yes and sys.stdin.isatty():
-        click.confirm(question, abort=True, err=True)
-
-
 _partition = click.option(
     "--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition of TOPIC."
 )
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @command.command("abort")
 @click.argument("name", metavar="ID | TOPIC")
 @click.argument("producer", type=click.IntRange(0), required=False)
 @_partition
-@_yes
+@yes_option
 @node_option
 @json_option
 def abort(name: str, producer: int | None, partition: int, yes: bool, node: str, as_json: bool) -> None:
@@ -153,7 +148,7 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, node: str,
         return
     if click.get_current_context().get_parameter_source("partition") is not ParameterSource.DEFAULT:
         fail("--partition is for the transaction of a TOPIC and PRODUCER", EXIT_USAGE, as_json=as_json)
-    _confirm(f"Hide what {shown(name)} wrote in its open transaction, for good?", yes=yes)
+    confirm(f"Hide what {shown(name)} wrote in its open transaction, for good?", yes=yes, as_json=as_json)
     done = NodeClient(node, as_json=as_json).call("POST", f"{_path(name)}/abort")
     if as_json:
         print_json(done)
@@ -167,7 +162,7 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, node: str,
 @click.argument("topic")
 @click.argument("producer", type=click.IntRange(0))
 @_partition
-@_yes
+@yes_option
 @node_option
 @json_option
 def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_json: bool) -> None:
@@ -178,7 +173,7 @@ def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_j
 def _end(topic: str, producer: int, partition: int, yes: bool, node: str, *, commit: bool, as_json: bool) -> None:
     what = "Show" if commit else "Hide"
     question = f"{what} what producer {producer} wrote to {topic}-{partition} in its open transaction, for good?"
-    _confirm(question, yes=yes)
+    confirm(question, yes=yes, as_json=as_json)
     path = topic_path(topic, "partitions", str(partition), "transactions", str(producer), "end")
     done = NodeClient(node, as_json=as_json).call("POST", path, {"commit": commit})
     if as_json:

@@ -318,10 +318,10 @@ def test_a_kafka_client_reads_past_a_damaged_batch_once_an_operator_has_skipped_
     assert before[-1] < 0, "an error, not a silent gap"
     damaged = len(before) - 1
     assert damaged <= 6
-    assert json.loads(command("skip", "t", "0", code=1))["kind"] == "StillReadable"
-    assert json.loads(command("skip", "t", "99", code=1))["kind"] == "OffsetOutOfRange"
-    assert json.loads(command("skip", "t", "0", "--partition", "7", code=1))["error"]
-    skipped = json.loads(command("skip", "t", "6"))
+    assert json.loads(command("skip", "t", "0", "--yes", code=1))["kind"] == "StillReadable"
+    assert json.loads(command("skip", "t", "99", "--yes", code=1))["kind"] == "OffsetOutOfRange"
+    assert json.loads(command("skip", "t", "0", "--yes", "--partition", "7", code=1))["error"]
+    skipped = json.loads(command("skip", "t", "6", "--yes"))
     assert (skipped["first"], skipped["end"]) == (6, 8)
     assert "checksum" in skipped["reason"]
     expected = [*range(6), *range(8, 12)]
