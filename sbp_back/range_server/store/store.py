@@ -638,11 +638,11 @@ class Store:
         """Refuse or accept appends depending on the free space of the disk."""
         self._log.stats.disk_free = free
         if free < self._options.low_water:
-            self._writer.refuse_appends = DiskFull(
-                f"only {free} bytes are free on the disk: appends are refused below {self._options.low_water}"
+            self._writer.refuse(
+                DiskFull(f"only {free} bytes are free on the disk: appends are refused below {self._options.low_water}")
             )
         else:
-            self._writer.refuse_appends = None
+            self._writer.accept()
 
     def _disk_failing(self, error: BaseException) -> None:
         self._writer.fail(error)

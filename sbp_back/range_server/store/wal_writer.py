@@ -413,7 +413,7 @@ class WalWriter(Writing):
 
     def _no_room(self) -> DiskFull:
         error = DiskFull("the disk is full: appends are refused until there is room, reads go on")
-        self.refuse_appends = error
+        self.refuse(error)
         return error
 
     def _roll(self) -> StoreError | None:

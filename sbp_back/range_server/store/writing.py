@@ -48,6 +48,18 @@ class Writing:
     def close(self) -> None:
         """Let go of files and connections; the thread has ended."""
 
+    def refuse(self, error: DiskFull) -> None:
+        """Refuse appends from now on, until :meth:`accept`. Logs it the first time."""
+        if self.refuse_appends is None:
+            logger.error("%s", error)
+        self.refuse_appends = error
+
+    def accept(self) -> None:
+        """Take appends again. Logs it if they were refused."""
+        if self.refuse_appends is not None:
+            logger.warning("appends are accepted again: the disk has room")
+        self.refuse_appends = None
+
     def fail(self, error: BaseException) -> StoreFailed:
         """Nothing more may be acknowledged: the disk is failing, or the program is, when ``error`` is no ``OSError``.
 

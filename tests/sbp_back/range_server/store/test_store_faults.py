@@ -105,7 +105,9 @@ async def test_a_failure_to_create_a_segment_is_final(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-async def test_no_room_for_another_segment_refuses_appends_and_nothing_else(tmp_path: Path, number: int) -> None:
+async def test_no_room_for_another_segment_refuses_appends_and_nothing_else(
+    tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     files = FaultyFiles()
     async with Driver(tmp_path, small_options(files=files, segment_bytes=256 * KIB)) as driver:
         await driver.create(1)
@@ -133,6 +135,8 @@ async def test_no_room_for_another_segment_refuses_appends_and_nothing_else(tmp_
         driver.store._maintenance.tick()
         await driver.until(lambda: not driver.store.stats.disk_full)
         await driver.append(make_entry(1, base))
+        assert caplog.messages.count("the disk is full: appends are refused until there is room, reads go on") == 1
+        assert caplog.messages.count("appends are accepted again: the disk has room") == 1
         assert driver.failures == []
         driver.reopen()
         assert [e.base_offset for e in await driver.read(1, base)] == [base]
@@ -175,7 +179,7 @@ async def test_a_file_system_that_runs_full_in_the_middle_of_a_write(tmp_path: P
         assert bytes((await driver.read(1))[1].payload) == make_entry(1, 1, fill=2).payload
 
 
-async def test_below_the_low_water_mark_appends_wait_for_room(tmp_path: Path) -> None:
+async def test_below_the_low_water_mark_appends_wait_for_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = FaultyFiles()
     async with Driver(tmp_path, small_options(files=files, low_water_bytes=1 << 20)) as driver:
         await driver.create(1)
@@ -184,6 +188,7 @@ async def test_below_the_low_water_mark_appends_wait_for_room(tmp_path: Path) ->
         await driver.until(lambda: driver.store.stats.disk_full)
         with pytest.raises(DiskFull, match="1048575 bytes are free"):
             await driver.append(make_entry(1, 1))
+        assert sum("appends are refused below 1048576" in one for one in caplog.messages) == 1
         await driver.trim(1, 1)
         assert await driver.read(1, 1) == []
         assert driver.store.stats.disk_free == (1 << 20) - 1
