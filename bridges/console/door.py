@@ -32,6 +32,7 @@ class ConsoleDoor:
         self._site = HttpSite(
             most_connections=limits.http_connections,
             request_seconds=limits.http_request_ms / 1000,
+            observer=node.metrics.front("http"),
             kept=HEALTH,
         )
 

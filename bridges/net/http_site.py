@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from bridges.net.http_running import Running
     from bridges.net.own_names import OwnNames
+    from bridges.net.server import Observer
 
 _log = structlog.get_logger("anabranch.http")
 
@@ -171,8 +172,11 @@ class HttpSite:
     ``kept``, and told otherwise that there is no room; without ``kept`` they are closed at once.
     """
 
-    def __init__(self, *, most_connections: int, request_seconds: float, kept: Collection[str] = ()) -> None:
+    def __init__(
+        self, *, most_connections: int, request_seconds: float, observer: Observer, kept: Collection[str] = ()
+    ) -> None:
         self._most = most_connections
+        self._observer = observer
         self._kept = kept
         self._request_s = request_seconds
         self._make: Callable[[], Awaitable[web.Application]] | None = None
@@ -185,7 +189,6 @@ class HttpSite:
         self._owing: dict[_Gated, None] = {}
         self._extra: set[_Gated] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self.refused = 0
 
     @property
     def connections(self) -> int:
@@ -280,13 +283,14 @@ class HttpSite:
         """Count a new connection, and close one when there are too many."""
         assert gated.transport is not None
         if len(self._open) - len(self._extra) >= self._most and not self._make_room():
-            self.refused += 1
+            self._observer.connection_refused()
             if not self._kept or (len(self._extra) >= _KEPT_PLACES and not self._make_room(extra=True)):
                 gated.transport.abort()
                 return
             gated.extra = True
             self._extra.add(gated)
         self._open[gated.transport] = gated
+        self._observer.connection_opened()
         self._owing[gated] = None
         if self._running is not None:
             self._serve(gated)
@@ -298,7 +302,8 @@ class HttpSite:
         for gated in [*islice((one for one in self._owing if one.extra is extra), _LOOKED_AT)]:
             if not gated.has_moved():
                 self._drop(gated)
-                self.refused += not extra
+                if not extra:
+                    self._observer.connection_refused()
                 return True
             self._wait_for(gated)
         return False
@@ -314,8 +319,8 @@ class HttpSite:
 
     def forget(self, gated: _Gated) -> None:
         """The connection is gone."""
-        if gated.transport is not None:
-            self._open.pop(gated.transport, None)
+        if gated.transport is not None and self._open.pop(gated.transport, None) is not None:
+            self._observer.connection_closed()
         self._owing.pop(gated, None)
         self._extra.discard(gated)
 

@@ -27,7 +27,9 @@ class HealthServer:
         self._tells = tells
         self._metrics = metrics
         self._names = names
-        self._site = HttpSite(most_connections=_CONNECTIONS, request_seconds=_REQUEST_S, kept=HEALTH)
+        self._site = HttpSite(
+            most_connections=_CONNECTIONS, request_seconds=_REQUEST_S, observer=metrics.front("http"), kept=HEALTH
+        )
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the real address. Raises OSError."""

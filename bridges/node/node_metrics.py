@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import os
+import platform
 import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +28,7 @@ from bridges.net.budget import Kind, MemoryBudget
 from bridges.node.log_limit import LOG_LIMIT
 from bridges.node.stalls import BUCKETS
 from bridges.turns import Parts, sorting
+from bridges.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,8 +201,21 @@ def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:
     yield value("anabranch_loop_stall_longest_seconds", "Longest of these so far.", stalls.longest)
 
 
+@cache
+def _started() -> float:
+    """Return when the process started, by the wall clock of the first call. Raises OSError."""
+    with open("/proc/self/stat", "rb") as stat:
+        ticks = int(stat.read().rpartition(b")")[2].split()[19])  # since the system started: proc(5), starttime
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def process_metrics() -> Iterator[Metric]:
     """What any process tells of itself."""
+    build = gauge("anabranch_build_info", "1, of this version and Python.", "version", "python")
+    build.add_metric([VERSION, platform.python_version()], 1)
+    yield build
+    with suppress(OSError):  # no /proc
+        yield value("anabranch_start_time_seconds", "When the process started, in seconds since 1970.", _started())
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
     yield value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)

@@ -61,6 +61,7 @@ class PipelineFront(Front):
         self._site = HttpSite(
             most_connections=settings.max_connections,
             request_seconds=settings.connections_max_idle_ms / 1000,
+            observer=node.metrics,
         )
         self.server: PipelineServer | None = None
         self._taking_up: set[asyncio.Task[None]] = set()

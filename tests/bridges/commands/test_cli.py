@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bridges.version import VERSION
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from tests.node_process import NodeProcess
@@ -119,16 +123,44 @@ def test_failures_are_one_clear_sentence(one: NodeProcess, arguments: Sequence[s
     assert done.stdout == b""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "delete", "kept"],
+        ["topic", "skip", "kept", "0", "--force"],
+        ["transaction", "abort", "kept"],
+        ["transaction", "abort", "kept", "7"],
+        ["transaction", "commit", "kept", "7"],
+        ["acl", "remove", "--resource", "topic"],
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_cannot_be_undone_is_refused_where_nobody_can_be_asked(arguments: list[str], as_json: bool) -> None:
+    with nobody_answers() as node:
+        done = run(*arguments, *(["--json"] if as_json else []), "--node", node, stdin=b"y\n")
+    told = done.stderr.decode()
+    if arguments[0] == "acl" and not as_json:
+        assert done.returncode == 3, "it shows the rules first"
+        return
+    assert done.returncode == 2
+    assert "--yes" in (json.loads(told)["error"] if as_json else told)
+
+
+@contextmanager
+def nobody_answers() -> Iterator[str]:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, but it does not listen
+        yield f"http://127.0.0.1:{nobody.getsockname()[1]}"
+
+
 def test_failures_as_json(one: NodeProcess) -> None:
     done = run("topic", "describe", "missing", "--json", node=one)
     assert json.loads(done.stderr) == {"error": "there is no topic 'missing'", "kind": "TopicNotFound"}
 
 
 def test_no_node_answers() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # bound, but it does not listen
-        port = nobody.getsockname()[1]
-        done = run("topic", "list", "--node", f"http://127.0.0.1:{port}")
+    with nobody_answers() as node:
+        done = run("topic", "list", "--node", node)
     assert done.returncode == 3
     assert b"no node answers at http://127.0.0.1" in done.stderr
 
@@ -277,6 +309,12 @@ def test_metrics(one: NodeProcess) -> None:
     assert found["anabranch_request_seconds_count", kind] >= 1
     for name in ("anabranch_topics", "anabranch_partitions", "anabranch_groups", "anabranch_store_groups_total"):
         assert (name, ()) in found
+    http = (("front", "http"),)
+    assert found["anabranch_connections", http] == 1, "the one that asks"
+    assert found["anabranch_connections_opened_total", http] > 1
+    build = (("python", platform.python_version()), ("version", VERSION))
+    assert found["anabranch_build_info", build] == 1
+    assert 0 <= time.time() - found["anabranch_start_time_seconds", ()] < 600
     assert found["anabranch_store_append_bytes_total", ()] > 0
 
 

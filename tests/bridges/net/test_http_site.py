@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from bridges.console.errors import errors_as_json
+from bridges.metrics import FrontMetrics
 from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
 from bridges.net.own_names import OwnNames
@@ -22,8 +23,9 @@ Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Serving:
     """A site whose page waits for ``go`` under /slow, and the address to connect to."""
 
-    def __init__(self, site: HttpSite) -> None:
+    def __init__(self, site: HttpSite, metrics: FrontMetrics) -> None:
         self.site = site
+        self.metrics = metrics
         self.go = asyncio.Event()
         self.started = asyncio.Event()
         self.address = Address("127.0.0.1", 0)
@@ -75,7 +77,8 @@ class Serving:
 async def serving(
     most: int = 10, seconds: float = 30.0, *, made: bool = True, kept: frozenset[str] = frozenset()
 ) -> AsyncIterator[Serving]:
-    found = Serving(HttpSite(most_connections=most, request_seconds=seconds, kept=kept))
+    metrics = FrontMetrics("http")
+    found = Serving(HttpSite(most_connections=most, request_seconds=seconds, observer=metrics, kept=kept), metrics)
     await found.begin()
     if made:
         found.made.set()
@@ -109,7 +112,7 @@ async def test_when_all_places_are_taken_the_one_without_a_request_for_longest_g
         assert (await links[0][0].readuntil(b"page")).endswith(b"page")
         assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
         assert (await ended(links[1])).endswith(b"page")
-        assert (found.site.refused, found.site.connections) == (1, 3)
+        assert (found.metrics.connections_refused, found.site.connections) == (1, 3)
         assert (await links[2][0].readuntil(b"page")).endswith(b"page")
         for link in (links[0], links[2]):
             assert await ask(link) == b"HTTP/1.1 200 OK\r\n"
@@ -123,7 +126,7 @@ async def test_a_further_connection_is_closed_when_every_other_has_a_request_in_
             link[1].write(GET.replace(b"/ ", b"/slow "))
             await found.started.wait()
         assert await ended(await found.connect()) == b""
-        assert (found.site.refused, found.site.connections) == (1, 2)
+        assert (found.metrics.connections_refused, found.site.connections) == (1, 2)
         found.go.set()
         for link in links:
             assert await link[0].readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
@@ -223,7 +226,7 @@ async def test_half_sent_bodies_make_room_however_often_a_byte_of_them_comes() -
         for _ in range(2):
             halves[0][1].write(b"{")  # the other has done nothing for longest, and then this one
             assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
-        assert found.site.refused == 2
+        assert found.metrics.connections_refused == 2
         assert b"200" not in await ended(halves[1])
 
 
@@ -305,7 +308,7 @@ async def test_who_waits_for_the_application_has_a_place_like_others_and_may_go(
             await asyncio.sleep(0.001)
         found.made.set()
         assert await ask(second) == b"HTTP/1.1 200 OK\r\n"
-        assert found.site.refused == 1
+        assert found.metrics.connections_refused == 1
 
 
 async def test_a_site_that_nobody_has_asked_ends_without_an_application() -> None:
@@ -319,3 +322,17 @@ async def test_a_site_that_nobody_has_asked_ends_without_an_application() -> Non
         found.made.set()
         await stopping
         assert await ended(link) == b""
+
+
+async def test_connections_are_counted_from_their_beginning_to_their_end() -> None:
+    async with serving() as found:
+        metrics = found.metrics
+        links = [await found.connect() for _ in range(2)]
+        for link in links:
+            assert await ask(link) == b"HTTP/1.1 200 OK\r\n"
+        assert (metrics.connections, metrics.connections_total) == (2, 2)
+        links[0][1].close()
+        async with asyncio.timeout(30):
+            while metrics.connections > 1:
+                await asyncio.sleep(0.01)
+    assert (metrics.connections, metrics.connections_total, metrics.connections_refused) == (0, 2, 0)
