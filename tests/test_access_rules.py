@@ -153,7 +153,7 @@ def test_rules_made_through_one_protocol_bind_all(node: NodeProcess) -> None:
     assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     with driver(node, "alice") as connected, pytest.raises(ydb.issues.Error):
         connected.topic_client.writer("/Root/orders", producer_id="p").write_with_ack(b"three", timeout=SECONDS)
-    gone = acl(node, "root", "remove", "--principal", "User:*")
+    gone = acl(node, "root", "remove", "--principal", "User:*", "--yes")
     assert [one["allow"] for one in gone["acls"]] == [False]
     assert produce(node, "alice", "orders") is None
     assert len(acl(node, "root", "list", "--about", "orders", "--resource", "topic")["acls"]) == 2

@@ -9,6 +9,7 @@ serves a connection is made when its handshake is done.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from typing import Any, cast
 
 from sbp_back.transport.tls_memory import RECEIVED_AT_ONCE
 from sbp_back.transport.untie import untie
+
+logger = logging.getLogger(__name__)
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -65,6 +68,12 @@ class _Tls(SSLProtocol):
         untie(self._socket_transport)
 
     def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
+        if isinstance(handshake_exc, ssl.SSLError) and not isinstance(handshake_exc, ssl.SSLEOFError):
+            # asyncio tells it in debug mode only. Who only looks whether a port is open sends nothing.
+            known = self._socket_transport.get_extra_info
+            host, port = (known("peername") or ("?", "?"))[:2]  # None where the client had gone already
+            own = known("sockname")[1]
+            logger.warning("the TLS handshake of %s:%s at port %s failed: %s", host, port, own, handshake_exc.reason)
         super()._on_handshake_complete(handshake_exc)
         if isinstance(handshake_exc, BaseException):  # asyncio may give a class
             handshake_exc.__traceback__ = None  # in whose frames it is

@@ -107,9 +107,15 @@ def encode_frame(
     return [head + header, *payload, _CRC.pack(crc)]
 
 
+_TLS = 0x1603
+"""What a length begins with that is the head of a TLS handshake (RFC 8446, section 5.1)."""
+
+
 def _check_head(head: tuple[int, int, int, int, int, int], limit: int) -> None:
     length, magic, _, _, _, header_word = head
     if magic != _MAGIC:
+        if length >> 16 == _TLS:
+            raise DecodeError("a TLS client at a listener without TLS")
         raise DecodeError(f"frame magic is {magic}, not {_MAGIC}")
     if not _MIN_LENGTH <= length <= limit:
         raise DecodeError(f"frame length {length} is outside {_MIN_LENGTH}..{limit}")

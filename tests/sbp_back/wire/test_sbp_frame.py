@@ -208,3 +208,8 @@ def test_announced_but_unsent_bytes_get_no_memory() -> None:
         tracemalloc.stop()
     assert peak < 20 * 600 * 1024
     assert current < 20 * 600 * 1024
+
+
+def test_a_tls_client_is_named() -> None:
+    with pytest.raises(DecodeError, match="TLS client at a listener without TLS"):
+        FrameReader().feed(bytes.fromhex("16030100fa010000f60303") + bytes(60))
