@@ -18,6 +18,7 @@ from pravega_front.wire.commands import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bridges.formats.records import Buffer
     from bridges.log.partition_log import PartitionLog
     from pravega_front.service.segments import Segments
 
@@ -34,7 +35,7 @@ class Found:
 
     __slots__ = ("answer", "data")
 
-    def __init__(self, answer: Command, data: list[memoryview] | None = None) -> None:
+    def __init__(self, answer: Command, data: list[Buffer] | None = None) -> None:
         self.answer = answer
         self.data = data
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _CURSORS = 16_384
 """Places of readers that are remembered, of all segments together."""
+_JOINED = 1024
+"""Fewer bytes of a batch are put together with those of others when they are read."""
 _AHEAD = 64 * 1024
 """What is read of the log beyond the bytes asked for: headers, and records before the position."""
 
@@ -41,6 +43,17 @@ class Truncated(LogError):
 
 SegmentDone = Callable[[int, LogError | None], None]
 """Called with (length of the segment after an append, None) or (-1, error)."""
+
+
+def _add(pieces: list[Buffer], piece: memoryview, whole: int) -> None:
+    """Append a piece of a batch that has ``whole`` bytes. Small ones are joined, since a view takes 300 bytes itself;
+    one that is a small part of its batch is copied, since a view would keep all of it."""
+    if len(piece) >= _JOINED and 4 * len(piece) >= whole:
+        pieces.append(piece)
+    elif pieces and type(last := pieces[-1]) is bytearray:
+        last += piece
+    else:
+        pieces.append(bytearray(piece))
 
 
 class Cursors:
@@ -258,7 +271,7 @@ class Segment:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    async def read(self, position: int, most: int) -> list[memoryview]:
+    async def read(self, position: int, most: int) -> list[Buffer]:
         """At most ``most`` bytes from ``position`` on, which lies below the end; at least one.
 
         Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, DataCorrupt where nobody can
@@ -267,7 +280,7 @@ class Segment:
         log, life = self.log, self._life
         known = self._cursors.take(self._life, position)
         place = known or await log.find_byte_batch(position)
-        pieces: list[memoryview] = []
+        pieces: list[Buffer] = []
         left = most
         first = offset = max(place.offset, log.log_start_offset)
         at = place.position
@@ -286,8 +299,7 @@ class Segment:
                 skip = max(0, position - at)
                 piece = data[skip : skip + left]
                 if len(piece):
-                    # A small part of a batch that is kept would keep all of it.
-                    pieces.append(piece if 4 * len(piece) >= len(data) else memoryview(bytes(piece)))
+                    _add(pieces, piece, len(data))
                     left -= len(piece)
                 if skip + len(piece) < len(data) or (wrong is not None and pieces):
                     self._cursors.keep(life, position + most - left, BytePlace(batch.base_offset, at))
