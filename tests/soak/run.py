@@ -31,7 +31,8 @@ from tests.soak.deployments import DEPLOYMENTS, addresses, pids
 from tests.soak.soak_clients import ConsoleReader, Health, Member, Memory, SparkReader, YdbConsumer
 from tests.torture.mixed import DERIVED, MONEY_TOPIC, Mixed, check_given, show
 from tests.torture.mixed_clients import Scene
-from tests.torture.torture_pravega import SEGMENTS, TOPIC, WHEEL, PravegaMember, TransactionLoad
+from tests.torture.run import JAVA
+from tests.torture.torture_pravega import SEGMENTS, TOPIC, WHEEL, PravegaMember, TransactionLoad, WriterLoad, java
 from tests.torture.torture_ydb import prepare as prepare_ydb
 
 __all__ = ["check_given", "grown", "main"]
@@ -45,8 +46,8 @@ MEMORY_MOST = 1 << 30
 MEMORY_GROWTH = 32 << 20
 """Bytes that a process may grow by in the last half of a run, beside a twentieth of what it has: it fills caches for a
 while, and then it has what it needs."""
-MEMORY_LEAST_S = 600.0
-"""Growth in a run that is shorter says nothing."""
+MEMORY_LEAST_S = 2700.0
+"""Growth in a run that is shorter says nothing: until then caches fill."""
 
 
 class Frozen(Exception):
@@ -56,10 +57,12 @@ class Frozen(Exception):
 class Soak(Mixed):
     """One run against nodes that nothing happens to."""
 
-    def __init__(self, nodes: Sequence[NodeProcess], directory: Path, seed: int, rate: float, spark: bool) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeProcess], directory: Path, seed: int, rate: float, *, spark: bool, java: bool
+    ) -> None:
         every = {name: addresses(nodes, name) for name in ("kafka", "ydb", "pravega", "console", "pipeline")}
         first = {name: next(iter(found.values())) for name, found in every.items()}
-        self.directory, self.spark = directory, spark
+        self.directory, self.spark, self.java = directory, spark, java
         self.consoles = every["console"]
         # The source that reads from the node's own listener does not know of other nodes.
         alone = len(self.consoles) == 1
@@ -88,6 +91,11 @@ class Soak(Mixed):
         self.readers += [YdbConsumer(scene, YDB_CONSUMER, over)]
         self.readers += [ConsoleReader(scene, "console", over, list(self.consoles.values()))]
         self.readers += [PravegaMember(WHEEL, self.controller, "pravega-reader", (), over)]
+        if self.java:
+            command = java()
+            writer = WriterLoad(command, self.controller, scene.seed, "pravega-java", scene.rate, self.finish)
+            self.writers.append(writer)
+            self.readers.append(PravegaMember(command, self.controller, "pravega-java-reader", (), over))
         if self.spark:
             self.readers.append(SparkReader(scene, "spark", over, self.spark_endpoint, self.directory))
 
@@ -134,7 +142,10 @@ def main() -> int:
     parser.add_argument("--deployment", choices=DEPLOYMENTS, default="one")
     parser.add_argument("--rate", type=float, default=10.0, help="records a second of each writer")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--spark", action=argparse.BooleanOptionalAction, default=shutil.which("java") is not None)
+    has_java = shutil.which("java") is not None
+    parser.add_argument("--spark", action=argparse.BooleanOptionalAction, default=has_java)
+    has_maven = has_java and shutil.which("mvn") is not None
+    parser.add_argument("--java", action=argparse.BooleanOptionalAction, default=has_maven, help=JAVA)
     parser.add_argument("--directory", type=Path, help="kept; without it a temporary one is removed if all is well")
     parser.add_argument("--json", type=Path, help="where the report goes")
     args = parser.parse_args()
@@ -143,7 +154,7 @@ def main() -> int:
     directory.mkdir(exist_ok=True)
     print(f"seed {seed}, in {directory}", flush=True)
     with DEPLOYMENTS[args.deployment](directory) as nodes:
-        soak = Soak(nodes, directory, seed, args.rate, args.spark)
+        soak = Soak(nodes, directory, seed, args.rate, spark=args.spark, java=args.java)
         try:
             soak.begin()
             soak.run(args.minutes * 60)
