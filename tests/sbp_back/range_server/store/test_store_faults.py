@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
-from sbp_back.range_server.store import Store
+from sbp_back.range_server.store import Store, store
 from sbp_back.range_server.store.index import StoredRange
+from sbp_back.wire.model import Buffer
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, FaultyFiles, make_entry, small_options
 
 
@@ -396,3 +400,41 @@ async def test_a_store_that_failed_before_it_was_served_tells_its_server(tmp_pat
     assert server.failure is not None
     await server.close()
     driver.close()
+
+
+class Gated(FaultyFiles):
+    """A disk that writes when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gated = False
+        self.writes, self.may_write = threading.Semaphore(0), threading.Semaphore(0)
+
+    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+        if self.gated:
+            self.writes.release()
+            self.may_write.acquire()
+        return super().write(fd, parts, offset, durable)
+
+
+async def test_how_long_nothing_has_become_durable_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, now = Gated(), 100.0
+    monkeypatch.setattr(store, "time", SimpleNamespace(perf_counter=lambda: now))
+    async with Driver(tmp_path, small_options(files=files)) as driver:
+        await driver.create(1)
+        assert driver.store.stats.stuck_seconds == 0
+        files.gated = True
+        first = driver.append(make_entry(1, 0))
+        await asyncio.to_thread(files.writes.acquire)
+        now = 107.0
+        assert driver.store.stats.stuck_seconds == 7
+        second = driver.append(make_entry(1, 1))  # in flight behind it
+        files.may_write.release()
+        await first
+        now = 110.0
+        assert driver.store.stats.stuck_seconds == 3, "something came back meanwhile"
+        files.may_write.release()
+        await second
+        now = 500.0
+        assert driver.store.stats.stuck_seconds == 0, "nothing waits"
+        files.gated = False
