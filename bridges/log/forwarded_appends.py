@@ -129,10 +129,9 @@ class ForwardedAppends:
                 self._answer(one, NOT_APPENDED, error)
 
     def _give_up_old(self, place: _Place) -> None:
-        oldest = time.monotonic() - _WORTH_S
-        while place.waiting and place.waiting[0].since < oldest:
-            one = place.waiting.popleft()
-            self._answer(one, NOT_APPENDED, LogUnavailable(f"{place} had no owner that answered for {_WORTH_S:.0f} s"))
+        """Refuse all that waits once the oldest has waited for too long: what comes behind must not overtake it."""
+        if place.waiting and place.waiting[0].since < time.monotonic() - _WORTH_S:
+            self._refuse(place, LogUnavailable(f"{place} had no owner that answered for {_WORTH_S:.0f} s"))
 
     def _answer(self, one: _Forwarded, appended: Appended, error: LogError | None) -> None:
         one.answered = True

@@ -244,6 +244,19 @@ async def test_nothing_overtakes_what_was_refused_though_the_partition_comes_bac
         assert [int(bytes(found.payload)) for found in two.taken] == [*range(20)]
 
 
+async def test_nothing_overtakes_what_was_given_up() -> None:
+    async with ends(2) as made:
+        here, there = made
+        own(made, 2)
+        await there.close()
+        answers: list[LogError | None] = []
+        for number in (1, 2):
+            here.appends.append("t", 0, batch(number), lambda _, error: answers.append(error))
+        here.appends._places["t", 0].waiting[0].since -= 1000
+        await until(lambda: bool(answers))
+        assert [type(error) for error in answers] == [LogUnavailable] * 2
+
+
 def test_writers_of_a_fronts_own_kind_are_told_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = payload_of(5, ["a=b"], b"me", 7)
     sent = Batch(payload, 1, LINES, 5, LineStamp(b"me", 7))
