@@ -25,6 +25,7 @@ from kafka_front.service import (
     quotas,
     sasl,
     topics,
+    unheard,
     users,
 )
 from kafka_front.service.core import KafkaService
@@ -117,6 +118,7 @@ class KafkaServer:
         share_fetch.register(registry, service, share)
         share_offsets.register(of_groups, service, share)
         txn_offsets.register(registry, service, joined)
+        unheard.hear_first(registry, service)
         limits = Limits(
             frame_bytes=settings.max_request_bytes,
             connection_bytes=settings.unacknowledged_bytes_per_connection,
