@@ -1,7 +1,9 @@
 """Nodes of a simulated cluster, in the world of the object log's simulation, over the product's own tables and keepers.
 
-The database is SQLite in memory with the product's transactions. What lies below, ranges and a fence for each start's
-log, is as little as is needed to tell whether two nodes were acknowledged: the object log has a simulation of its own.
+The database is SQLite in memory with the product's transactions, or, with ``Rules.postgres``, what the product's engine
+for PostgreSQL makes of a wire that breaks (tests/bridges/cluster/postgres.py). What lies below, ranges and a fence for
+each start's log, is as little as is needed to tell whether two nodes were acknowledged: the object log has a simulation
+of its own.
 ``Rules`` leaves safeguards out, one at a time, so that a test can tell whether they are noticed.
 """
 
@@ -18,6 +20,7 @@ from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
 from bridges.cluster.members import Member, Patience, State
 from bridges.cluster.slots import Move
+from tests.bridges.cluster.postgres import Client, Database, Guard
 from tests.sbp_back.range_server.object_log.checker import Broken, Checker
 from tests.sbp_back.range_server.object_log.world import Service, World
 
@@ -35,6 +38,10 @@ class Rules:
     give: Callable[..., list[int]] = tables.give
     raise_epoch: Callable[..., int | None] = tables.raise_epoch
     beat: Callable[..., bool] = tables.beat
+    postgres: bool = False
+    """Nodes reach the database by the product's engine, and its wire breaks; without, what is asked is lost whole."""
+    engine: tuple[str, str] | None = None
+    """A line of the engine's, and what stands there instead."""
     workers: bool = False
     """Nodes are processes of one machine with logs that nobody else can take over: whoever comes back serves what its
     former self has written, of which nothing is under way any more."""
@@ -110,6 +117,21 @@ class Logs:
         return [value for one in self.ranges[slot] for value in one.values]
 
 
+class Asking:
+    """A process' way to a database that does what it is asked, at some time, or not, and answers, or not."""
+
+    def __init__(self, cluster: Cluster, guard: Guard) -> None:
+        self._cluster = cluster
+        self._guard = guard
+
+    def ask(self, work: Callable[[sqlite3.Connection], Any], done: Callable[[bool, Any], None]) -> None:
+        """``done`` gets whether there was an answer, and which."""
+        self._cluster.database.ask(partial(self._cluster.transaction, work), self._guard(done))
+
+    def kill(self) -> None:
+        """What was asked is on its way."""
+
+
 class Cluster:
     """Nodes, their database, and what lies below."""
 
@@ -117,11 +139,17 @@ class Cluster:
         self.rules = rules
         self.world = World(seed)
         self.database = Service(self.world, "database", 0.002)
+        self.postgres = Database(self.world, self._committed, rules.engine) if rules.postgres else None
         self.backend = Service(self.world, "backend", 0.005)
         self.logs = Logs(slots)
         self.checker = Checker()
-        self.connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
+        self.connection = (
+            sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
+            if self.postgres is None
+            else self.postgres.server.connection
+        )
         migrated(self.connection)
+        self.connection.execute("CREATE TABLE noted (what TEXT, start INTEGER)")
         tables.make(self.connection, slots)
         self.slots = slots
         self.nodes = [Node(self, number) for number in range(1, nodes + 1)]
@@ -130,31 +158,60 @@ class Cluster:
         self._owners: dict[tuple[int, int], int] = {}
         self.moves = 0
         self._beaten: dict[int, float] = {}
+        self._noted = 0
 
     def beat(self, connection: sqlite3.Connection, start: int) -> bool:
         lives = self.rules.beat(connection, start)
         if lives:
-            self._beaten[start] = self.world.now
+            connection.execute("INSERT INTO noted VALUES ('beat', ?)", (start,))
         return lives
 
     def claim(self, connection: sqlite3.Connection, member: Member, by: int) -> bool:
         lived = tables.state_of(connection, member.start) is not State.ENDING
         claimed = self.rules.claim(connection, member.start, member.beats, by)
-        since = self.world.now - self._beaten.get(member.start, -PATIENCE.lease)
-        # So long it believes that it is not suspected.
-        if claimed and lived and since < (PATIENCE.lease if self.rules.workers else PATIENCE.doubt):
-            raise Broken(f"{member.start} is ended though it has beaten {since} s ago")
+        if claimed and lived:
+            connection.execute("INSERT INTO noted VALUES ('claim', ?)", (member.start,))
         return claimed
 
+    def client(self, guard: Guard) -> Client | Asking:
+        """A process' way to the database; ``guard`` makes its steps those of its life."""
+        return Asking(self, guard) if self.postgres is None else self.postgres.client(guard)
+
     def transaction(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        connection = self.connection
-        connection.execute("BEGIN")
-        result = work(connection)
-        for slot, owner, epoch in connection.execute("SELECT slot, owner, epoch FROM cluster_slots").fetchall():
+        """Run ``work`` at once, with nothing between it and the database."""
+        if self.postgres is not None:
+            self.postgres.server.end_holders(None, 0.0)
+        self.connection.execute("BEGIN")
+        result = work(self.connection)
+        self.connection.execute("COMMIT")
+        self._committed()
+        return result
+
+    def leave(self, seconds: float) -> None:
+        """The database is away for so long."""
+        self.database.away_until = self.world.now + seconds
+        if self.postgres is not None:
+            self.postgres.server.leave(seconds)
+
+    def _committed(self) -> None:
+        """Raises Broken where what is committed now must not be."""
+        now = self.world.now
+        query = "SELECT rowid, what, start FROM noted WHERE rowid > ? ORDER BY rowid"
+        for number, what, start in self.connection.execute(query, (self._noted,)).fetchall():
+            self._noted = number
+            since = now - self._beaten.get(start, -PATIENCE.lease)
+            if what == "beat":
+                self._beaten[start] = now
+            # So long it believes that it is not suspected.
+            elif since < (PATIENCE.lease if self.rules.workers else PATIENCE.doubt):
+                raise Broken(f"{start} is ended though it has beaten {since} s ago")
+        for slot, owner, epoch in self.connection.execute("SELECT slot, owner, epoch FROM cluster_slots").fetchall():
             if owner:
                 self.owned(slot, epoch, owner)
-        connection.execute("COMMIT")
-        return result
+
+    def close(self) -> None:
+        if self.postgres is not None:
+            self.postgres.server.close()
 
     def owned(self, slot: int, epoch: int, start: int) -> None:
         """``start`` has the slot in the epoch."""
@@ -209,6 +266,7 @@ class Node:
         self._stopping = False
         self.leaves = False
         self._former: tuple[int, int, float] | None = None
+        self._client = cluster.client(self.mine)
 
     # --- its life -----------------------------------------------------------------------------------------------
 
@@ -221,9 +279,11 @@ class Node:
         self._open, self._opening, self.in_flight, self._ending = {}, set(), {}, set()
         self._busy = self._stopping = self.leaves = False
         self._former = None
+        self._client = self.cluster.client(self.mine)
         self._enter()
 
     def kill(self) -> None:
+        self._client.kill()
         self.alive = self.paused = False
         self.life += 1
         self._waiting = []
@@ -273,13 +333,11 @@ class Node:
     def _ask(self, work: Callable[[sqlite3.Connection], Any], done: Callable[[bool, Any], None]) -> None:
         life = self.life
 
-        def transaction() -> Any:
+        def closure(connection: sqlite3.Connection) -> Any:
             # What a process of this machine has not begun when it is killed never happens.
-            if life != self.life and self.cluster.rules.workers:
-                return None
-            return self.cluster.transaction(work)
+            return None if life != self.life and self.cluster.rules.workers else work(connection)
 
-        self.cluster.database.ask(transaction, self.mine(done))
+        self._client.ask(closure, done)
 
     def _after(self, seconds: float, step: Callable[[], None]) -> None:
         self.world.after(seconds, self.mine(step))

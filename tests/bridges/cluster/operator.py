@@ -22,6 +22,7 @@ class Operator:
         self._world = cluster.world
         self._pins: dict[int, Any] = {}
         self._drained: dict[int, Any] = {}
+        self._client = cluster.client(lambda step: step)
 
     def work(self) -> None:
         """One wish, and later the next one."""
@@ -52,7 +53,7 @@ class Operator:
             elif taken and told.get(key) is not _UNSURE:
                 told[key] = value
 
-        self._cluster.database.ask(lambda: self._cluster.transaction(work), done)
+        self._client.ask(work, done)
 
     def relent(self) -> None:
         """All is calm: somebody who stays may own something."""
@@ -61,7 +62,7 @@ class Operator:
         for number in sorted(drained):
             if alone or self._world.random.random() < 0.3:
                 self._cluster.transaction(partial(self._cluster.rules.undrain, node_id=number))
-                self._drained.pop(number, None)
+                self._drained[number] = _UNSURE  # an answer to an earlier wish may be on its way
 
     def drained(self) -> set[int]:
         """Nodes that are to own nothing, as the database has it."""

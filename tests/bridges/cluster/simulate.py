@@ -3,6 +3,7 @@
 python -m tests.bridges.cluster.simulate 1000        # the first thousand seeds
 python -m tests.bridges.cluster.simulate --seed 17   # one, told line by line
 python -m tests.bridges.cluster.simulate --workers 1000     # nodes are workers of one machine
+python -m tests.bridges.cluster.simulate --postgres 1000    # nodes reach PostgreSQL by a wire that breaks
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Schedule:
             raise Broken("slots move though nothing has happened")
         self.operator.judge()
         cluster.checker.judge({slot: cluster.logs.contents(slot) for slot in range(SLOTS)})
+        if cluster.postgres is not None:
+            cluster.postgres.judge()
         return self
 
     def digest(self) -> str:
@@ -136,7 +139,7 @@ class Schedule:
                 node.pause()
                 world.after(random.uniform(0.5, 6.0), lambda: node.paused and node.resume())
             case 4:
-                self.cluster.database.away_until = world.now + random.uniform(0.1, 3.0)
+                self.cluster.leave(random.uniform(0.1, 3.0))
             case 5 if node.alive and not node.paused:
                 node.stop()
                 world.after(random.uniform(3.0, 6.0), lambda: node.alive or world.calm or node.begin())
@@ -148,17 +151,20 @@ class Schedule:
 def first_broken(seeds: range, rules: Rules | None = None) -> tuple[int, Broken] | None:
     """The first seed whose schedule breaks a promise, and how; None: none does."""
     for seed in seeds:
+        schedule = Schedule(seed, rules)
         try:
-            Schedule(seed, rules).run()
+            schedule.run()
         except Broken as broken:
             return seed, broken
+        finally:
+            schedule.cluster.close()
     return None
 
 
 def main(arguments: list[str]) -> int:
     """Exit code 1 when a promise was broken."""
-    rules = Rules(workers=arguments[:1] == ["--workers"])
-    arguments = arguments[rules.workers :]
+    rules = Rules(workers=arguments[:1] == ["--workers"], postgres=arguments[:1] == ["--postgres"])
+    arguments = arguments[rules.workers or rules.postgres :]
     if arguments[:1] == ["--seed"]:
         schedule = Schedule(int(arguments[1]), rules)
         try:

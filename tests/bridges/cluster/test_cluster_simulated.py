@@ -15,6 +15,7 @@ from bridges.cluster.members import Member, State, Watch
 from bridges.cluster.slots import Slot, sizes_of
 from bridges.cluster.tables import Look
 from tests.bridges.cluster.actors import Rules
+from tests.bridges.cluster.postgres import FAULTS
 from tests.bridges.cluster.simulate import Schedule, first_broken
 from tests.depth import factor, timeout
 
@@ -33,10 +34,24 @@ def test_every_promise_is_kept_among_workers() -> None:
     assert first_broken(range(SCHEDULES * factor()), Rules(workers=True)) is None
 
 
-def test_the_same_seed_tells_the_same_story_twice() -> None:
-    first, again, other = (Schedule(seed).run() for seed in (7, 7, 8))
-    assert first.digest() == again.digest() != other.digest()
-    assert first.world.story == again.world.story
+@pytest.mark.slow
+@pytest.mark.timeout(timeout(300))
+def test_every_promise_is_kept_over_a_wire_to_postgresql_that_breaks() -> None:
+    assert first_broken(range(SCHEDULES // 5 * factor()), Rules(postgres=True)) is None
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules(postgres=True)], ids=["sqlite", "postgres"])
+def test_the_same_seed_tells_the_same_story_twice(rules: Rules) -> None:
+    first, again, other = (told(seed, rules) for seed in (7, 7, 8))
+    assert first == again != other
+
+
+def told(seed: int, rules: Rules) -> list[str]:
+    schedule = Schedule(seed, rules)
+    try:
+        return schedule.run().world.story
+    finally:
+        schedule.cluster.close()
 
 
 def test_schedules_do_what_they_are_for() -> None:
@@ -44,6 +59,13 @@ def test_schedules_do_what_they_are_for() -> None:
     stories = "\n".join("\n".join(Schedule(seed).run().world.story) for seed in range(60))
     for happening in ("kill", "pause", "takes over", "it is no member", " gave [", "gave perhaps", "has left"):
         assert stories.count(happening) >= 3, happening
+
+
+def test_every_message_to_postgresql_breaks_in_every_way() -> None:
+    stories = "\n".join("\n".join(told(seed, Rules(postgres=True))) for seed in range(12))
+    for fault in FAULTS:
+        for statement in ("COMMIT", "INSERT"):
+            assert f" {fault.value}: {statement}" in stories, (fault, statement)
 
 
 class Forgetful(Keeper):
@@ -180,6 +202,37 @@ WITHOUT: dict[str, Mapping[str, Any]] = {
     "who was drained ends its former self": {"keeper": Passive},
     "who stops is not undrained": {"undrain": also_who_stops},
 }
+
+
+ENGINE_WITHOUT = {
+    "a question's row is told from the transaction's": ("(%s, %s, 'infinity')", "(%s, %s, 'now')"),
+    "an error behind COMMIT proves nothing": (
+        "            if mark is None:",
+        "            if mark is None or not db.closed:",
+    ),
+    "a commit whose answer is lost is asked for": ("            raise mark from error", "            raise"),
+    "to ask keeps a commit from happening later": (
+        "db.execute(_ASK, (",
+        "db.execute('SELECT count(*) FROM sql_commits WHERE session = %s AND number = %s', (",
+    ),
+    "a commit that is lost each time is told as failed": (
+        '                _fail(group, SqlFailed(f"its COMMIT',
+        '                str(SqlFailed(f"its COMMIT',
+    ),
+    "a transaction has a row of its own": (
+        "        mark = _Unknown(self._session, self._number)",
+        "        return _Unknown(self._session, self._number)",
+    ),
+}
+"""Lines of the engine for PostgreSQL, and what stands there instead."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(timeout(300))
+@pytest.mark.parametrize("safeguard", ENGINE_WITHOUT)
+def test_a_safeguard_of_the_engine_for_postgresql_that_is_left_out_is_noticed(safeguard: str) -> None:
+    rules = Rules(postgres=True, engine=ENGINE_WITHOUT[safeguard])
+    assert first_broken(range(200), rules) is not None
 
 
 def in_its_former_epoch(connection: sqlite3.Connection, node_id: int, workers: Collection[int]) -> int:
