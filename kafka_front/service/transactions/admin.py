@@ -114,8 +114,8 @@ class TransactionAdmin:
                 continue
             if producers and one.row.producer_id not in producers:
                 continue
-            # What has run for longer than that, of those that run.
-            if request.duration_filter >= 0 and not 0 <= one.row.started_ms < now_ms - request.duration_filter:
+            # What began longer ago than that: also what has ended since, or has not begun at all, as at a broker.
+            if request.duration_filter >= 0 and one.row.started_ms >= now_ms - request.duration_filter:
                 continue
             if pattern is not None and pattern.fullmatch(name) is None:
                 continue

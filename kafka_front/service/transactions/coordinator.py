@@ -183,7 +183,9 @@ class Coordinator:
             if isinstance(following, int):
                 reply(Producer(following))
                 return
-            following = following._replace(state=TxnState.EMPTY, timeout_ms=timeout_ms, updated_ms=now.unix_ms)
+            following = following._replace(
+                state=TxnState.EMPTY, timeout_ms=timeout_ms, started_ms=-1, updated_ms=now.unix_ms
+            )
             self._change(transaction, Save(following, anew=True), partial(self._initialised, transaction, reply))
 
     def _initialised(

@@ -38,7 +38,8 @@ DECIDED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
 
 
 class Row(NamedTuple):
-    """What the database keeps of a transactional id. Times in ms, of the day.
+    """What the database keeps of a transactional id. Times in ms, of the day; ``started_ms`` is of the transaction
+    that is open or was the last one, and -1 before the first of its producer.
 
     ``last_epoch``: the epoch before the last bump that a producer asked for, which may ask again (KIP-360).
     ``previous_id``: the producer's id before the epochs ran out; ``next_id``: the one after the end that is decided.
@@ -118,7 +119,7 @@ class Transaction(OpenTransaction):
 def completed(row: Row, now_ms: int) -> Row:
     """The row once what was decided is carried out."""
     state = TxnState.COMPLETE_COMMIT if row.state == TxnState.PREPARE_COMMIT else TxnState.COMPLETE_ABORT
-    row = row._replace(state=state, started_ms=-1, updated_ms=now_ms)
+    row = row._replace(state=state, updated_ms=now_ms)
     if row.next_id == NO_ID:
         return row
     return row._replace(producer_id=row.next_id, epoch=0, previous_id=row.producer_id, next_id=NO_ID)

@@ -69,7 +69,7 @@ def _view(transaction: Transaction) -> TransactionView:
         row.producer_id,
         row.epoch,
         row.timeout_ms,
-        None if row.started_ms < 0 else row.started_ms,
+        row.started_ms if transaction.is_open else None,
         row.updated_ms,
         transaction.places,
         transaction.groups,

@@ -220,6 +220,32 @@ async def test_a_partition_is_split_under_an_open_transaction(tmp_path: Path, mo
             assert log.last_stable_offset == 2
 
 
+async def test_tools_see_since_when_the_last_transaction_was_open(node: Node, client: WireClient) -> None:
+    producer = Producer(client)
+
+    async def seen() -> tuple[str, bool, list[str]]:
+        """State, whether a start is told, and the states that are listed as older than an hour."""
+        told: Any = await client.call(0, m.DescribeTransactionsRequest(["tx"]))
+        listed: Any = await client.call(2, m.ListTransactionsRequest(duration_filter=3_600_000))
+        (one,) = told.transaction_states
+        states = [row.transaction_state for row in listed.transaction_states]
+        return one.transaction_state, one.transaction_start_time_ms > 0, states
+
+    assert await producer.init() == 0
+    assert await seen() == ("Empty", False, ["Empty"])
+    assert await producer.produce(12) == 0
+    assert await seen() == ("Ongoing", True, [])
+    assert await producer.end(True) == 0
+    async with asyncio.timeout(10):
+        while (await seen())[0] != "CompleteCommit":
+            await asyncio.sleep(0)
+    assert await seen() == ("CompleteCommit", True, [])
+    everything: Any = await client.call(2, m.ListTransactionsRequest(duration_filter=0))
+    assert [row.transaction_state for row in everything.transaction_states] == ["CompleteCommit"]
+    assert await producer.init() == 0
+    assert await seen() == ("Empty", False, ["Empty"])
+
+
 async def test_tools_see_and_end_what_is_open(node: Node, client: WireClient) -> None:
     producer = Producer(client)
     assert await producer.init() == 0
