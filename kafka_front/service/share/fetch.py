@@ -101,6 +101,10 @@ class ShareFetch:
             if not request.is_renew_ack:
                 datas = await _Reading(self, ctx, request, session, datas).run()
         turns = Turns()
+        if epoch == 0:  # as at a broker, all that the session reads is told once
+            for place in list(session.partitions):
+                await turns.rest()
+                datas.setdefault(place, _Data(partition_index=place[1], records=_NO_RECORDS))
         for place, (code, message) in outcomes.items():
             await turns.rest()
             data = datas.get(place)
@@ -432,8 +436,25 @@ class _Reading:
         self._datas[place] = _Data(
             partition_index=place[1],
             records=parts or _NO_RECORDS,
-            acquired_records=[ShareFetchResponse.AcquiredRecords(one.first, one.last, one.count) for one in got],
+            acquired_records=_joined(got, self._request.batch_size),
         )
+
+
+def _joined(got: Iterable[Acquired], enough: int) -> list[ShareFetchResponse.AcquiredRecords]:
+    """Ranges with neighbours put together, until they have ``enough`` records."""
+    joined: list[ShareFetchResponse.AcquiredRecords] = []
+    for one in got:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.last_offset + 1 == one.first
+            and last.delivery_count == one.count
+            and one.first - last.first_offset < enough
+        ):
+            last.last_offset = one.last
+        else:
+            joined.append(ShareFetchResponse.AcquiredRecords(one.first, one.last, one.count))
+    return joined
 
 
 def register(registry: Registry, service: KafkaService, share: ShareService) -> None:

@@ -44,6 +44,8 @@ class ShareGroup(Struct):
 
     group_id: str
     epoch: int = 0
+    reached: int = 0
+    """The highest epoch that a member has been brought to."""
     members: dict[str, ShareMember] = field(default_factory=dict)
     readers: dict[str, list[str]] = field(default_factory=dict)
     """By topic, the ids of its readers in order."""
@@ -56,6 +58,10 @@ class ShareGroup(Struct):
     @property
     def state(self) -> str:
         return "Stable" if self.members else "Empty"
+
+    def bump(self) -> None:
+        """A new epoch, unless nobody has reached this one."""
+        self.epoch = self.reached + 1
 
 
 class ShareHeartbeat(Struct, frozen=True):
@@ -117,7 +123,7 @@ def heartbeat(
         raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
     if member is None:
         member = group.members[request.member_id] = had
-        group.epoch += 1
+        group.bump()
     group.said_bytes += more
     member.said_bytes, member.rack_id, member.deadline_ms = says, rack_id, now_ms + session_ms
     if topics != member.topics:
@@ -126,7 +132,7 @@ def heartbeat(
         for topic in topics:
             insort(group.readers.setdefault(topic, []), member.member_id)
         group.seen = -1
-        group.epoch += 1
+        group.bump()
     return member
 
 
@@ -137,7 +143,7 @@ def look(group: ShareGroup, version: int, find: TopicFinder) -> None:
     layout = {topic: find(topic) for topic in group.readers}
     if layout != group.layout:
         group.layout = layout
-        group.epoch += 1
+        group.bump()
     group.seen = version
 
 
@@ -160,6 +166,7 @@ def assign(group: ShareGroup, member: ShareMember) -> bool:
     changed = assigned != member.assigned
     member.assigned = assigned
     member.previous_epoch, member.epoch = member.epoch, group.epoch
+    group.reached = group.epoch
     return changed
 
 
@@ -176,7 +183,7 @@ def _remove(group: ShareGroup, member: ShareMember) -> None:
     group.said_bytes -= member.said_bytes
     _unsubscribe(group, member)
     group.seen = -1
-    group.epoch += 1
+    group.bump()
 
 
 def _unsubscribe(group: ShareGroup, member: ShareMember) -> None:

@@ -58,7 +58,7 @@ class Member:
         return answer
 
     async def fetch(self, partition: int = 0, **fields: Any) -> m.ShareFetchResponse:
-        given = {"max_wait_ms": 100, "min_bytes": 1, "max_records": 100, "batch_size": 100, **fields}
+        given = {"max_wait_ms": 100, "min_bytes": 1, "max_records": 100, "batch_size": 1, **fields}
         asked = m.ShareFetchRequest
         topics = [asked.FetchTopic(self.topic_id, [asked.FetchPartition(partition)])] if self.session == 0 else []
         answer: m.ShareFetchResponse = await self.client.call(
@@ -169,6 +169,29 @@ async def write(node: Node, values: Sequence[bytes], records: int = 1) -> None:
         some = values[start : start + records]
         payload = encode([Record(None, value, timestamp=1_000_000) for value in some])
         await append(log, Batch(payload, len(some), int(FormatId.KAFKA), 1_000_000))
+
+
+async def test_neighbouring_records_are_acquired_in_ranges_of_the_size_that_is_asked_for(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        await made.earliest()
+        member = await made.member()
+        assert await member.acquire(batch_size=4) == [(0, 3, 1), (4, 7, 1), (8, 9, 1)]
+        assert await member.acknowledge(0, 9, *[ACCEPT] * 3, *[RELEASE] * 3, ACCEPT, *[RELEASE] * 3) == 0
+        assert await member.acquire(batch_size=100) == [(3, 5, 2), (7, 9, 2)]
+        await write(made.node, [b"later"])
+        await member.acknowledge(9, 9, RELEASE)
+        assert await member.acquire(batch_size=100) == [(9, 9, 3), (10, 10, 1)], "what came another number of times"
+
+
+async def test_a_session_begins_with_all_that_it_reads(tmp_path: Path) -> None:
+    async with lab(tmp_path, records=0) as made:
+        await made.earliest()
+        member = await made.member()
+        assert member.epoch == 1
+        first, second = await member.fetch(max_wait_ms=0), await member.fetch(max_wait_ms=0)
+        assert [(one.partition_index, one.error_code, len(one.records or b"")) for one in first.responses[0].partitions]
+        assert first.responses[0].topic_id == made.topic_id
+        assert second.responses == []
 
 
 async def test_what_one_member_has_the_other_gets_none_of(tmp_path: Path) -> None:
@@ -479,7 +502,11 @@ async def test_partitions_that_are_not_there_are_told_of_once_and_not_kept(tmp_p
         told = {
             (one.topic_id, part.partition_index): part.error_code for one in answer.responses for part in one.partitions
         }
-        assert told == {absent: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, other: ErrorCode.UNKNOWN_TOPIC_ID}
+        assert told == {
+            there: ErrorCode.NONE,
+            absent: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            other: ErrorCode.UNKNOWN_TOPIC_ID,
+        }
         assert (sessions.partitions, len(sessions._readers)) == (1, 1)
         assert (await member.fetch()).responses == []
 
