@@ -115,20 +115,19 @@ class ClassicMembers:
             raise Refused(codes.INVALID_REQUEST, "too many protocols")
         if not _fits(group, request):
             raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+        new_id = request.member_id or self._new_member_id(request.instance_id or request.client_id)
+        if not request.member_id and request.instance_id is None and request.require_known_id:
+            self._consumers.post(reply, JoinReply(new_id, codes.MEMBER_ID_REQUIRED))
+            return
         try:
             topics = subscribed_topics(request.protocols[0][1])
             owned = self._consumers.by_id(owned_partitions(request.protocols[0][1]))
         except EmbeddedFormatError as error:
             raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, f"unreadable subscription: {error}") from error
-        if not request.member_id:
-            new_id = self._new_member_id(request.instance_id or request.client_id)
-            if request.instance_id is None and request.require_known_id:
-                self._consumers.post(reply, JoinReply(new_id, codes.MEMBER_ID_REQUIRED))
-                return
-            is_new = True
-        else:
+        is_new = not request.member_id
+        if not is_new:
             # Whose id was just given has nothing yet; who has something was a member, and must hear that it is none.
-            new_id, is_new = request.member_id, request.instance_id is None and not owned
+            is_new = request.instance_id is None and not owned
             if request.instance_id is not None:
                 _member(group, request.member_id, request.instance_id, None)
         request = replace(

@@ -208,3 +208,14 @@ async def test_a_group_is_told_of(place: Place) -> None:
     assert gone.error_code == codes.NONE
     [told] = (await client.call(1, m.ConsumerGroupDescribeRequest([group]))).groups
     assert told.error_code == codes.GROUP_ID_NOT_FOUND
+
+
+async def test_a_classic_member_is_given_an_id_before_its_metadata_is_read(place: Place) -> None:
+    group = (await alone(place)).group
+    client = await place.client()
+    asked = w.join(group, protocols=w.protocols(("range", b"\0")))
+    given = await client.call(9, asked)
+    assert given.error_code == codes.MEMBER_ID_REQUIRED
+    asked.member_id = given.member_id
+    refusals = (codes.INCONSISTENT_GROUP_PROTOCOL, codes.UNKNOWN_SERVER_ERROR)  # a broker has not expected it
+    assert (await client.call(9, asked)).error_code in refusals
