@@ -45,8 +45,8 @@ class Entity(NamedTuple):
     ip: str | None = None
 
 
-FIELDS = {"user": "user", "client-id": "client_id", "ip": "ip"}
-"""Kafka's names of an entity's parts."""
+FIELDS = {"client-id": "client_id", "user": "user", "ip": "ip"}
+"""Kafka's names of an entity's parts, in the order in which a broker tells them."""
 
 
 def entity_of(parts: Mapping[str, str | None]) -> Entity:

@@ -57,7 +57,8 @@ class ClientQuotaHandlers:
         changes: list[Change] = []
         results: list[_Altered] = []
         async for entry in in_turns(request.entries):
-            result = _Altered(entity=[_AlteredPart(one.entity_type, one.entity_name) for one in entry.entity])
+            parts = sorted(entry.entity, key=lambda one: one.entity_type)
+            result = _Altered(entity=[_AlteredPart(one.entity_type, one.entity_name) for one in parts])
             results.append(result)
             try:
                 changes += _changes(entry)
