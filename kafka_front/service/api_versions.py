@@ -22,10 +22,14 @@ _ZERO_SINCE = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
+def finalized_features(transaction_version: int) -> dict[str, int]:
+    """The levels that clients are to go by; ``transaction_version`` is the one that they are to use (KIP-890)."""
+    return {**FEATURES, "transaction.version": transaction_version}
+
+
 def register(registry: Registry, transaction_version: int = FEATURES["transaction.version"]) -> None:
-    """Serve ApiVersions for whatever is registered, now or later; ``transaction_version`` is the one that clients are
-    to use (KIP-890)."""
-    finalized = {**FEATURES, "transaction.version": transaction_version}
+    """Serve ApiVersions for whatever is registered, now or later."""
+    finalized = finalized_features(transaction_version)
 
     def answer(code: int, version: int = 0) -> ApiVersionsResponse:
         rows = [

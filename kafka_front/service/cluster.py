@@ -20,6 +20,7 @@ from bridges.log.partition_log import PartitionLog
 from bridges.turns import by_name, gathered, in_order, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
+from kafka_front.service.api_versions import finalized_features
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
@@ -41,6 +42,8 @@ from kafka_front.wire.messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 
 if TYPE_CHECKING:
@@ -94,6 +97,21 @@ class Cluster:
                 self._access.node_operations(ctx) if request.include_cluster_authorized_operations else NO_OPERATIONS
             ),
         )
+
+    async def update_features(self, ctx: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+        """UpdateFeatures (KIP-584): a level that a feature has already is taken, as by a broker; no other can be."""
+        levels = finalized_features(self._service.settings.transaction_version)
+        async for wanted in in_turns(request.feature_updates):
+            name, level = wanted.feature, levels.get(wanted.feature)
+            if wanted.max_version_level != level:
+                has = "there is no such feature here" if level is None else f"it has level {level}"
+                setting = " (kafka.transaction_version)" if name == "transaction.version" else ""
+                raise KafkaError(
+                    ErrorCode.INVALID_UPDATE_VERSION,
+                    f"feature {name[:100]!r} cannot have level {wanted.max_version_level}: {has}{setting}",
+                )
+        row = UpdateFeaturesResponse.UpdatableFeatureResult
+        return UpdateFeaturesResponse(results=[row(wanted.feature) for wanted in request.feature_updates])
 
     # --- disk -------------------------------------------------------------------------------------------------------
 
@@ -330,6 +348,7 @@ def register(registry: Registry, service: KafkaService) -> None:
     cluster = Cluster(service)
     registry.register(ApiKey.DESCRIBE_CLUSTER, cluster.describe)
     of_node = service.access.of_node
+    registry.register(ApiKey.UPDATE_FEATURES, of_node(Operation.ALTER, cluster.update_features))
     registry.register(ApiKey.DESCRIBE_LOG_DIRS, of_node(Operation.DESCRIBE, cluster.log_dirs))
     registry.register(ApiKey.ELECT_LEADERS, of_node(Operation.ALTER, cluster.elect_leaders))
     registry.register(ApiKey.LIST_PARTITION_REASSIGNMENTS, of_node(Operation.DESCRIBE, cluster.reassignments))

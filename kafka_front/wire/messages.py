@@ -3196,6 +3196,64 @@ class DescribeQuorumResponse(Message):
             self.host: str = host
             self.port: int = port
 
+class UpdateFeaturesRequest(Message):
+    __slots__ = ("timeout_ms", "feature_updates", "validate_only")
+    API_KEY: ClassVar[int] = 57
+
+    def __init__(
+        self,
+        timeout_ms: int = 60000,
+        feature_updates: list[UpdateFeaturesRequest.FeatureUpdateKey] = _NEW,
+        validate_only: bool = False,
+    ) -> None:
+        self.timeout_ms: int = timeout_ms
+        self.feature_updates: list[UpdateFeaturesRequest.FeatureUpdateKey] = [] if feature_updates is _NEW else feature_updates
+        self.validate_only: bool = validate_only
+
+    class FeatureUpdateKey(Message):
+        __slots__ = ("feature", "max_version_level", "upgrade_type", "allow_downgrade")
+
+        def __init__(
+            self,
+            feature: str = "",
+            max_version_level: int = 0,
+            upgrade_type: int = 1,
+            allow_downgrade: bool = False,
+        ) -> None:
+            self.feature: str = feature
+            self.max_version_level: int = max_version_level
+            self.upgrade_type: int = upgrade_type
+            self.allow_downgrade: bool = allow_downgrade
+
+class UpdateFeaturesResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "results")
+    API_KEY: ClassVar[int] = 57
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        results: list[UpdateFeaturesResponse.UpdatableFeatureResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.results: list[UpdateFeaturesResponse.UpdatableFeatureResult] = [] if results is _NEW else results
+
+    class UpdatableFeatureResult(Message):
+        __slots__ = ("feature", "error_code", "error_message")
+
+        def __init__(
+            self,
+            feature: str = "",
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.feature: str = feature
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
 class DescribeClusterRequest(Message):
     __slots__ = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers")
     API_KEY: ClassVar[int] = 60

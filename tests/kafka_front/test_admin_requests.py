@@ -656,6 +656,43 @@ async def test_client_quotas_are_an_empty_list(place: Place) -> None:
     assert (response.error_code, response.entries) == (E.NONE, [])
 
 
+async def test_an_entity_with_a_quota_is_told_client_id_first(place: Place) -> None:
+    of, name = m.AlterClientQuotasRequest, fresh()
+    entity = [of.EntityData("user", name), of.EntityData("client-id", None)]
+
+    def change(*, remove: bool) -> m.AlterClientQuotasRequest:
+        return of([of.EntryData(entity, [of.OpData("producer_byte_rate", 1e9, remove)])])
+
+    (altered,) = (await place.call(1, change(remove=False))).entries
+    described = m.DescribeClientQuotasRequest([m.DescribeClientQuotasRequest.ComponentData("user", 0, name)])
+    while not (found := (await place.call(1, described)).entries):
+        await asyncio.sleep(0.02)
+    for parts in (altered.entity, found[0].entity):
+        assert [(part.entity_type, part.entity_name) for part in parts] == [("client-id", None), ("user", name)]
+    await place.call(1, change(remove=True))
+    while (await place.call(1, described)).entries:
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_features_have_the_levels_that_they_have(place: Place, version: int) -> None:
+    update = m.UpdateFeaturesRequest.FeatureUpdateKey
+    (level,) = [
+        one.max_version_level
+        for one in (await place.call(4, m.ApiVersionsRequest("test", "1"))).finalized_features
+        if one.name == "share.version"
+    ]
+    taken = await place.call(version, m.UpdateFeaturesRequest(10_000, [update("share.version", level)]))
+    assert (taken.error_code, [(one.feature, one.error_code) for one in taken.results]) == (
+        E.NONE,
+        [("share.version", E.NONE)] if version < 2 else [],
+    )
+    for name, other in (("share.version", level + 1), ("nothing.version", 1)):
+        refused = await place.call(version, m.UpdateFeaturesRequest(10_000, [update(name, other)]))
+        assert (refused.error_code, refused.results) == (E.INVALID_UPDATE_VERSION, [])
+        assert name in refused.error_message
+
+
 async def test_acls_without_an_authorizer(place: Place) -> None:
     describe = await place.call(3, m.DescribeAclsRequest(1, None, 1, None, None, 1, 1))
     assert (describe.error_code, describe.resources) == (E.SECURITY_DISABLED, [])

@@ -110,6 +110,12 @@ async def furnish(root: WireClient, home: Home) -> None:
     ):
         told = await root.call(1, incremental(kind, name, key, value, validate_only=False))
         assert told.responses[0].error_code == 0, told.responses[0].error_message
+    while {home.g, home.m} - {one.resource_name for one in (await _config_resources(root)).config_resources}:
+        await asyncio.sleep(0.05)
+
+
+async def _config_resources(root: WireClient) -> Any:
+    return await root.call(1, m.ListConfigResourcesRequest([METRICS_CONFIG, GROUP_CONFIG]))
 
 
 async def _until(client: WireClient, version: int, request: Any, codes: Callable[[Any], list[int]]) -> Any:
@@ -217,6 +223,10 @@ def _txn_commit(home: Home) -> m.TxnOffsetCommitRequest:
     of = m.TxnOffsetCommitRequest
     topics = [of.TxnOffsetCommitRequestTopic(home.t, [of.TxnOffsetCommitRequestPartition(0, 0)])]
     return of(home.x, home.e, *home.producer, topics=topics)
+
+
+def _feature(name: str, level: int) -> m.UpdateFeaturesRequest.FeatureUpdateKey:
+    return m.UpdateFeaturesRequest.FeatureUpdateKey(name, level, 1)
 
 
 def _markers(home: Home) -> m.WriteTxnMarkersRequest:
@@ -404,6 +414,7 @@ QUESTIONS = (
             [m.DescribeQuorumRequest.TopicData("__cluster_metadata", [m.DescribeQuorumRequest.PartitionData(0)])]
         ),
     ),
+    Question("UpdateFeatures", 1, lambda h: m.UpdateFeaturesRequest(1000, [_feature("share.version", 1)])),
     Question("DescribeCluster", 1, lambda h: m.DescribeClusterRequest(True)),
     Question(
         "DescribeProducers",
