@@ -51,3 +51,10 @@ def test_a_missing_package_is_one_sentence(
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert told in done.stderr.splitlines()[-1]
+
+
+def test_the_upgrade_to_a_cluster_needs_no_more_than_a_node_of_one() -> None:
+    missing = ("numpy", "pyarrow", "xxhash", "pyspark")
+    script = f"import sys; sys.modules.update(dict.fromkeys({missing})); import spark_pipeline.jobs.upgrade"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
