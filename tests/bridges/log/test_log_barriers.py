@@ -261,7 +261,7 @@ async def test_a_bug_in_the_bookkeeping_of_a_durable_batch_does_not_keep_its_ans
 async def test_a_bug_in_a_snapshot_costs_the_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(snapshot_bytes=1)
     log = await world.boot()
-    monkeypatch.setattr(world.logs, "snapshot", broken)
+    monkeypatch.setattr(world.logs, "want_snapshot", broken)
     sleeper = Sleeper()
     log.add_waiter(sleeper)
     log.append(batch(), world.done)
