@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Callable
 
 import pytest
 
 from bridges.errors import LogError, LogUnavailable, OutOfOrderSequence, StorageFull, UnknownProducer
+from bridges.formats.kafka import parse_header
 from bridges.formats.producer import SEQUENCES, ProducerStamp
 from bridges.log import refusals
-from bridges.log.interfaces import Appended, Batch
+from bridges.log.interfaces import NOT_APPENDED, Appended, Batch
 from bridges.log.partition_log import PartitionLog
 from bridges.log.refusals import Refusals
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
@@ -183,3 +186,93 @@ def test_producers_that_were_refused_do_not_fill_memory(monkeypatch: pytest.Monk
     assert len(refused) == 10
     with pytest.raises(OutOfOrderSequence):
         refused.require_first("t", 0, ProducerStamp(99, 0, 1, 1), written=True)
+
+
+class Pipeline:
+    """A producer as Java's is: up to five batches in flight, and what was refused goes again before anything new."""
+
+    def __init__(self, world: World, log: PartitionLog) -> None:
+        self.world, self.log = world, log
+        self.next = 0
+        self.again: set[int] = set()
+        self.in_flight: set[int] = set()
+        self.wire: deque[int] = deque()
+
+    def send(self, *, new: bool = True) -> None:
+        if len(self.in_flight) >= 5 or not (self.again or new):
+            return
+        sequence = min(self.again) if self.again else self.next
+        self.again.discard(sequence)
+        self.next = max(self.next, sequence + 1)
+        self.in_flight.add(sequence)
+        self.wire.append(sequence)
+
+    def arrive(self, *, refused_by_front: bool = False) -> None:
+        """The next batch has come over."""
+        if not self.wire:
+            return
+        sequence = self.wire.popleft()
+        sent = batch(sequence=sequence)
+
+        def done(appended: Appended, error: LogError | None) -> None:
+            self.in_flight.remove(sequence)
+            if error is not None:
+                self.world.logs.refusals.note("t", 0, sent.producer, error)
+                self.again.add(sequence)
+
+        if refused_by_front:
+            done(NOT_APPENDED, LogUnavailable("the coordinator is away"))
+        else:
+            self.log.append(sent, done)
+
+    def stored(self) -> list[int]:
+        headers = [parse_header(entry.payload) for entry in self.world.backend.entries]
+        return [header.base_sequence for header in headers if header.producer_id == 7]
+
+
+async def play(seed: int) -> Pipeline:
+    """Random refusals of every kind, until all is stored."""
+    rng = random.Random(seed)
+    world = World()
+    log = await world.boot()
+    producer = Pipeline(world, log)
+    for step in range(200):
+        calm = step > 40
+        choice = rng.random() if not calm else rng.random() / 2
+        if choice < 0.15:
+            producer.send(new=not calm)
+        elif choice < 0.3:
+            producer.arrive(refused_by_front=not calm and rng.random() < 0.1)
+        elif choice < 0.5:
+            world.writer.acknowledge(len(world.writer.flying) if calm else min(1, len(world.writer.flying)))
+        elif choice < 0.7:
+            world.writer.refuse(NoSpace())
+        elif choice < 0.8:
+            world.writer.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "gone"))
+        elif choice < 0.9:
+            log.append(batch(), lambda appended, error: None)  # somebody else
+        else:
+            await settle()
+        if calm:
+            await log.ready()
+    return producer
+
+
+async def in_disorder() -> list[int]:
+    """Histories, by their seeds, that leave batches in another order, or leave some out."""
+    found = []
+    for seed in range(100):
+        producer = await play(seed)
+        if producer.in_flight or producer.again or producer.stored() != [*range(producer.next)]:
+            found.append(seed)
+    return found
+
+
+async def test_a_producers_batches_are_in_order_whatever_was_refused() -> None:
+    assert await in_disorder() == []
+
+
+@pytest.mark.parametrize("forgotten", ["note", "require_first"])
+async def test_without_the_memory_of_refusals_they_are_not(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Refusals, forgotten, lambda *_, **__: None)
+    assert await in_disorder()
