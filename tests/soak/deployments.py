@@ -18,12 +18,15 @@ from tests.s3_server import ACCESS, s3_server
 
 LISTENERS = ("kafka", "ydb", "pravega", "pravega-segmentstore", "console", "pipeline", "sbp-pd", "sbp-range-server")
 
+SETTINGS = {"log.tail_cache_bytes": "4MiB", "limits.translated_bytes": "4MiB", "sbp.segment_bytes": "8MiB"}
+"""Caches that are full within minutes, so that what grows behind that is seen, and what they do when they are."""
+
 
 @contextmanager
 def _node(directory: Path, settings: dict[str, str]) -> Iterator[list[NodeProcess]]:
     factory = NodeFactory(directory)
     try:
-        yield [factory(settings=settings, listen=dict.fromkeys(LISTENERS, ANY))]
+        yield [factory(settings=SETTINGS | settings, listen=dict.fromkeys(LISTENERS, ANY))]
     finally:
         factory.dispose()
 
@@ -42,11 +45,11 @@ def _cluster(directory: Path) -> Iterator[list[NodeProcess]]:
     with ExitStack() as stack:
         postgres = Postgres()
         stack.callback(postgres.close)
-        settings = {}
+        settings = {name.replace(".", "__"): value for name, value in SETTINGS.items()}
         if shutil.which("go"):
             (directory / "store" / "bucket").mkdir(parents=True)
             os.environ |= {**ACCESS, "AWS_ENDPOINT_URL": stack.enter_context(s3_server(directory / "store"))}
-            settings = {"sbp__objects": "s3://bucket/prefix"}
+            settings["sbp__objects"] = "s3://bucket/prefix"
         yield stack.enter_context(three(directory, postgres, LISTENERS, **settings))
 
 

@@ -44,10 +44,10 @@ LOOK_S = 10.0
 """In each such time every client has to get something done."""
 MEMORY_MOST = 1 << 30
 MEMORY_GROWTH = 32 << 20
-"""Bytes that a process may grow by in the last half of a run, beside a twentieth of what it has: it fills caches for a
-while, and then it has what it needs."""
-MEMORY_LEAST_S = 2700.0
-"""Growth in a run that is shorter says nothing: until then caches fill."""
+"""Bytes that a process may grow by in the last half of a run, beside a twentieth of what it has: caches are full by
+then (deployments.py), and what is known of all that is stored grows with it."""
+MEMORY_LEAST_S = 600.0
+"""Growth in a run that is shorter says nothing."""
 
 
 class Frozen(Exception):
