@@ -155,6 +155,8 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
             return super().wait(patient(gen, self.patience_s), interval)
         except Silent:
             self.pgconn.finish()
+            with suppress(psycopg.Error):
+                gen.close()  # which asks for what is left of a pipeline
             raise psycopg.OperationalError(f"it has not answered for {self.patience_s:.0f} s") from None
 
 

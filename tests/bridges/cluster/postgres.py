@@ -42,7 +42,7 @@ class Database:
 
     def __init__(self, world: World, committed: Callable[[], None], left_out: tuple[str, str] | None = None) -> None:
         self.world = world
-        self.server = Server(world, self._fault, committed)
+        self.server = Server(world, self._fault, committed, self._rest)
         self.running: list[Client] = []
         self.told: dict[int, bool] = {}
         self._asked = 0
@@ -83,6 +83,10 @@ class Database:
         fault = world.random.choice(FAULTS)
         world.tell(f"{fault.value}: {text.split(None, 1)[0]}")
         return fault
+
+    def _rest(self) -> None:
+        if self.running and self.world.chance(0.005):
+            self.running[-1].wait(self.world.random.uniform(0.0, 0.2))
 
     def _sleep(self, seconds: float) -> None:
         self.running[-1].wait(seconds)

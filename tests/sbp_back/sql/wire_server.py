@@ -59,12 +59,18 @@ class Fault(Enum):
 
 
 class Server:
-    """Takes connections at :attr:`url`. ``fault`` says what becomes of a statement, ``committed`` is called behind each
-    commit. While ``away_until`` lies ahead nobody gets in, and who is in is thrown out."""
+    """Takes connections at :attr:`url`.
 
-    def __init__(self, world: World, fault: Callable[[str], Fault], committed: Callable[[], None]) -> None:
+    ``fault`` says what becomes of a statement; ``committed`` is called behind each commit, and ``rest`` where a client
+    is about to wait, so that others may come between. While ``away_until`` lies ahead nobody gets in.
+    """
+
+    def __init__(
+        self, world: World, fault: Callable[[str], Fault], committed: Callable[[], None], rest: Callable[[], None]
+    ) -> None:
         self.world = world
         self.fault = fault
+        self.rest = rest
         self.committed = committed
         self.away_until = 0.0
         self.sessions: list[Session] = []
@@ -511,18 +517,20 @@ class Wired(postgres._Connection):
         descriptor = self.pgconn.socket
         try:
             wants = next(gen)
+            self.server.rest()
             while True:
                 self._session.work()
                 ready = _ready(descriptor, wants)
                 if not ready:
                     self.pgconn.finish()
-                    with suppress(psycopg.Error):
-                        gen.close()
                     self._session.work()
                     raise psycopg.OperationalError("it has not answered")
                 wants = gen.send(ready)
         except StopIteration as ended:
             return ended.value
+        finally:
+            with suppress(psycopg.Error):
+                gen.close()
 
     def close(self) -> None:
         super().close()
