@@ -54,7 +54,7 @@ class TransactionAdmin:
                 code = ErrorCode.INVALID_REQUEST
             elif not self._access.transaction(ctx, Operation.DESCRIBE, name):
                 code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            elif (elsewhere := self._elsewhere(name)) is not None:
+            elif (elsewhere := await self._elsewhere(name)) is not None:
                 code = elsewhere
             elif name not in known:
                 code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -71,9 +71,10 @@ class TransactionAdmin:
             response.transaction_states.append(self._described(ctx, name, found))
         return response
 
-    def _elsewhere(self, name: str) -> ErrorCode | None:
+    async def _elsewhere(self, name: str) -> ErrorCode | None:
         try:
             self._transactions.require(name)
+            await self._transactions.know(name)
         except KafkaError as error:
             return ErrorCode(error.code)
         return None
@@ -109,7 +110,8 @@ class TransactionAdmin:
             except re2.error as error:
                 raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
         now_ms = self._transactions.now().unix_ms
-        async for name, one in in_turns(list(self._transactions.coordinator.transactions.items())):
+        async for one in self._transactions.every():
+            name = one.row.transactional_id
             if states and one.state not in states:
                 continue
             if producers and one.row.producer_id not in producers:

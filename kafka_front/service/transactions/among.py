@@ -23,7 +23,7 @@ from kafka_front.service.transactions import tables
 from kafka_front.service.transactions.coordinator import NONE, NOT_AVAILABLE
 from kafka_front.service.transactions.parts import Parts
 from kafka_front.service.transactions.tables import NotAsBelieved
-from kafka_front.service.transactions.transaction import Row, Transaction
+from kafka_front.service.transactions.transaction import Row, Transaction, shown
 from kafka_front.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ class Coordinating(Protocol):
 
     def produce_error(self, code: int, *, implicit: bool) -> Refused: ...
 
+    async def know(self, name: str) -> None: ...
+
     async def add(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int: ...
 
     async def abort_here(self, name: str) -> int: ...
@@ -137,7 +139,9 @@ class Among(OwnedKeys):
         return self._owners.slot_of_key(TRANSACTION, name)
 
     async def read(self, wanted: Callable[[str], bool]) -> None:
-        rows, places, groups = await self._node.db.run(partial(tables.read, wanted=wanted))
+        idle = self._coordinator.spare
+        rows, places, groups = await self._node.db.run(partial(tables.read, idle=idle, wanted=wanted))
+        self._coordinator.rest |= len(rows) >= idle
         async for row in in_turns(rows):
             name = row.transactional_id
             if self._owners.is_mine(self.slot(name)) and name not in self._coordinator.transactions:
@@ -183,6 +187,10 @@ class Among(OwnedKeys):
 
     async def _has_place(self, name: str, producer_id: int, epoch: int, place: Place, implicit: bool) -> int:
         if self.owns(name):
+            try:
+                await self._service.know(name)
+            except KafkaError:
+                return NOT_AVAILABLE
             code = self._coordinator.check(name, producer_id, epoch, place)
             if code and implicit:
                 code = await self._add_here(name, producer_id, epoch, [place], [])
@@ -216,6 +224,10 @@ class Among(OwnedKeys):
     async def _asked_to_add(self, asked: AddParts) -> Code:
         self._require_mine(asked.name)
         name, producer_id, epoch = asked.name, asked.producer_id, asked.epoch
+        try:
+            await self._service.know(name)
+        except KafkaError:
+            return Code(NOT_AVAILABLE)
         has = [self._coordinator.check(name, producer_id, epoch, place) for place in asked.places]
         has += [self._coordinator.check(name, producer_id, epoch, group=group) for group in asked.groups]
         if any(has):
@@ -327,27 +339,8 @@ class Among(OwnedKeys):
 
     async def look(self, name: str) -> Transaction | None:
         """An id as the database has it. Raises LogError."""
-        found = await self._node.db.run(partial(_look, name=name))
-        return None if found is None else _shown(*found)
-
-    async def others(self) -> list[Transaction]:
-        """The ids of other nodes, as the database has them. Raises LogError."""
-        rows, places, groups = await self._node.db.run(partial(tables.read, wanted=lambda name: not self.owns(name)))
-        return [_shown(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())) for row in rows]
-
-
-def _look(connection: Connection, name: str) -> tuple[Row, list[Place], list[str]] | None:
-    row = tables.one(connection, name)
-    return None if row is None else (row, *tables.parts_of(connection, name))
-
-
-def _shown(row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
-    transaction = Transaction(row=row)
-    if transaction.is_open:
-        for topic, number in places:
-            transaction.places.setdefault(topic, set()).add(number)
-        transaction.groups.update(groups)
-    return transaction
+        found = await self._node.db.run(partial(tables.whole, name=name))
+        return None if found is None else shown(*found)
 
 
 def _nothing(connection: Connection) -> None:

@@ -6,11 +6,13 @@ answered, and nothing begins in a log, before the row that says so is durable; m
 other way. The rules and the order in which errors are decided are those a Kafka broker shows (reference/kafka.md,
 section 3, rules 34-36; KIP-98, KIP-360, KIP-588, KIP-890; KAFKA-19367).
 
-It knows the transactional ids that it was told of: which ones are a node's to coordinate is not decided here.
+It knows the transactional ids that it was told of: which ones are a node's to coordinate is not decided here. Where
+there are more than it may know, those of which nothing is open rest in the database, and who asks for one restores it.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -42,6 +44,8 @@ NOT_MAPPED: Final = int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 WRONG_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
 _INVALID_TIMEOUT: Final = int(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
+_LOOKS = 100
+"""Ids that are looked at for one that may rest, before a producer is told to come again."""
 _AGAIN_MS = 500
 """When a transaction is aborted whose time is over, if that cannot be made durable now."""
 
@@ -62,7 +66,7 @@ class Producer(NamedTuple):
 
 
 class Limits(Struct, frozen=True):
-    """``ids`` are kept at the same time, ``places`` (partitions and groups) are part of open transactions, counted
+    """``ids`` are in memory at the same time, ``places`` (partitions and groups) are part of open transactions, counted
     once for each."""
 
     max_timeout_ms: int = 900_000
@@ -93,7 +97,10 @@ class Coordinator:
     def __init__(
         self, limits: Limits, journal: Journal, end: Callable[[Transaction], None], barrier: Barrier | None = None
     ) -> None:
-        self.transactions: dict[str, Transaction] = {}
+        self.transactions: OrderedDict[str, Transaction] = OrderedDict()
+        """Those that came first are looked at first when room is needed."""
+        self.rest = False
+        """Whether there may be ids that rest in the database."""
         self.open_places: OpenPlaces[Transaction] = OpenPlaces(limits.places)
         self.timed_out = 0
         """Transactions that were aborted since their time was over."""
@@ -159,7 +166,7 @@ class Coordinator:
         transaction = self.transactions.get(name)
         row = None if transaction is None else transaction.row
         if transaction is None or row is None:
-            if len(self.transactions) >= self._limits.ids:
+            if not self.has_room():
                 reply(Producer(NOT_AVAILABLE))
                 return
             if fresh_id is None:
@@ -275,7 +282,7 @@ class Coordinator:
         durable = durable and not transaction.given_up  # its next coordinator knows what is durable
         self.open_places.release(len(save.places) + (0 if durable else len(save.groups)))
         if durable:
-            transaction.row = save.row
+            transaction.row, transaction.kept = save.row, True
             self.open_places.write_to(transaction, save.places)
             transaction.groups.update(save.groups)
             if save.anew:
@@ -407,7 +414,7 @@ class Coordinator:
         """What was decided is carried out everywhere. That need not be durable: repeating it makes no difference."""
         assert transaction.state in DECIDED, transaction.state
         assert transaction.pending is Pending.NOTHING, transaction.pending
-        transaction.row = completed(transaction.row, now.unix_ms)
+        transaction.row, transaction.kept = completed(transaction.row, now.unix_ms), False
         self.open_places.forget(transaction)
         self.open_places.release(len(transaction.groups))
         transaction.groups.clear()
@@ -442,6 +449,30 @@ class Coordinator:
             self._timers.set(row.transactional_id, now.ms, left)
         return transaction
 
+    @property
+    def spare(self) -> int:
+        """Room for so many more ids, without any that gives way."""
+        return max(self._limits.ids - len(self.transactions), 0)
+
+    def has_room(self) -> bool:
+        """Whether there is room for one more id: one that may rest makes it. Who is passed over comes last."""
+        if len(self.transactions) < self._limits.ids:
+            return True
+        for _ in range(_LOOKS):
+            name, transaction = next(iter(self.transactions.items()))
+            if transaction.may_rest:
+                del self.transactions[name]
+                self.rest = True
+                return True
+            self.transactions.move_to_end(name)
+        return False
+
+    def stored(self, row: Row) -> None:
+        """The database has the row of an end that was carried out."""
+        transaction = self.transactions.get(row.transactional_id)
+        if transaction is not None and transaction.row == row:
+            transaction.kept = True
+
     def expired(self, before_ms: int) -> list[Row]:
         """Ids of which nothing was heard since ``before_ms`` of the day, and that have nothing open."""
         return [
@@ -469,7 +500,7 @@ class Coordinator:
             if transaction.given_up:
                 durable = False  # or it is: its next coordinator goes on from what is
             if durable:
-                transaction.row = save.row
+                transaction.row, transaction.kept = save.row, True
             then(now, durable)
 
         self._journal.save(save, done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +15,7 @@ from bridges.deadlines import Alarm
 from bridges.errors import LogError
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.transaction_ends import TransactionEnds
+from bridges.turns import in_turns
 from kafka_front.service.log_errors import Refused
 from kafka_front.service.transactions import tables
 from kafka_front.service.transactions.among import Among
@@ -30,8 +31,8 @@ from kafka_front.service.transactions.coordinator import (
     Producer,
     Save,
 )
-from kafka_front.service.transactions.transaction import DECIDED, Row, Transaction, TxnState
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.service.transactions.transaction import DECIDED, Row, Transaction, TxnState, shown
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
@@ -49,6 +50,12 @@ _log = structlog.get_logger("anabranch.kafka.transactions")
 _PATIENCE_S = 2.0
 """How long a request waits for an end that is being carried out, before its client is told to come again."""
 _SETTLED_AT_ONCE = 1000
+_SHOWN = 10_000
+"""Most ids that rest, those that were used last, which people are shown."""
+_COUNTED_MS = 60_000
+"""How often the ids in the database are counted."""
+_MANY = 0.8
+"""The part of the ids that memory may have from which on it is told that there are very many."""
 _ABORTS = 100
 """How often an operator's abort waits for a row of the same transactional id that is on its way to the database."""
 _IMPLICIT = "the coordinator of transactions did not take the batch"
@@ -67,6 +74,14 @@ class Transactions:
         self._closed = False
         # Rows of ended transactions whose ends are not written down yet: another save of the id does that as well.
         self._settled: dict[str, Row] = {}
+        self._waking: dict[str, list[Callable[[int], None]]] = {}
+        """By ids that are being read from the database, what waits for them, in order."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looked_at = ""
+        self._counted_ms = 0
+        self._has_told = False
+        self.ids = 0
+        """Transactional ids in the database, as it was looked at last."""
         limits = Limits(
             settings.transaction_max_timeout_ms, settings.transactional_ids, settings.transaction_partitions
         )
@@ -91,7 +106,8 @@ class Transactions:
         self._node.catalog.on_change.append(self._changed)
         if self.among is not None:
             return
-        rows, places, groups = await self._node.db.run(tables.read)
+        rows, places, groups = await self._node.db.run(partial(tables.read, idle=self._settings.transactional_ids))
+        self.coordinator.rest = len(rows) >= self._settings.transactional_ids
         for row in rows:
             self.restore(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ()))
         known = {row.transactional_id for row in rows if row.state == TxnState.ONGOING or row.state in DECIDED}
@@ -115,6 +131,8 @@ class Transactions:
         """Carry on with nothing; the next start does."""
         self._closed = True
         self._alarm.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
         await self._ends.close()
         if self.among is not None:
             await self.among.close()
@@ -195,10 +213,112 @@ class Transactions:
             rows = [self._settled.pop(name) for name in names]
 
             await self._keep(tables.settle, rows)
+            for row in rows:
+                self.coordinator.stored(row)
         expired = self.coordinator.expired(now_ms - self._settings.transactional_id_expiration_ms)
         gone = [row for row in expired[:_SETTLED_AT_ONCE] if self.coordinator.forget(row)]
         if gone:
             await self._keep(tables.forget, gone)
+        await self._look_at_resting(now_ms - self._settings.transactional_id_expiration_ms)
+
+    async def _look_at_resting(self, before_ms: int) -> None:
+        """Go on through the ids in the database, and forget those that rest of which nothing was heard for long."""
+        now = self.now().ms
+        if now - self._counted_ms >= _COUNTED_MS:
+            self._counted_ms = now
+            self.ids = await self._node.db.run(tables.count)
+            self._tell_of_many()
+        if not self.coordinator.rest:
+            return
+        rows = await self._node.db.run(partial(tables.after, name=self._looked_at, most=_SETTLED_AT_ONCE))
+        self._looked_at = rows[-1].transactional_id if len(rows) == _SETTLED_AT_ONCE else ""
+        known = self.coordinator.transactions
+        gone = [
+            row
+            for row in rows
+            if row.updated_ms < before_ms and row.transactional_id not in known and not Transaction(row=row).is_open
+        ]
+        if gone:
+            await self._keep(tables.forget_unused, gone)
+
+    def _tell_of_many(self) -> None:
+        most = self._settings.transactional_ids
+        if self.ids < most * _MANY:
+            self._has_told = False
+        elif not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "very many transactional ids: those of which nothing is open are in the database only; have producers"
+                " use names again, or forget some with `anabranch transaction forget`",
+                ids=self.ids,
+                in_memory=len(self.coordinator.transactions),
+                setting=f"kafka.transactional_ids ({most})",
+            )
+
+    # --- ids that rest in the database ------------------------------------------------------------------------------
+
+    def _rests(self, name: str) -> bool:
+        """Whether an id may be in the database and not in memory; what is asked of it has to wait until it is known."""
+        return name in self._waking or (self.coordinator.rest and name not in self.coordinator.transactions)
+
+    async def know(self, name: str) -> None:
+        """Have an id in memory if there is such an id: unknown is not no. Raises KafkaError."""
+        if self._rests(name):
+            known: asyncio.Future[int] = self._loop.create_future()
+            self._wake(name, _settle(known))
+            if code := await known:
+                raise KafkaError(code, f"transactional id {name!r} could not be read")
+
+    def _wake(self, name: str, then: Callable[[int], None]) -> None:
+        """Call ``then`` with an error code once the id is known, behind what waits for that already."""
+        waiting = self._waking.get(name)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._waking[name] = [then]
+        task = self._loop.create_task(self._read(name))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, name: str) -> None:
+        code = NOT_AVAILABLE
+        try:
+            found = await self._node.db.run(partial(tables.whole, name=name))
+            mine = self.among is None or self.among.owns(name)
+            if found is None or not mine or name in self.coordinator.transactions:
+                code = NONE
+            elif self.coordinator.has_room():
+                self.restore(*found)
+                code = NONE
+        except LogError as error:
+            _log.warning("a transactional id could not be read", transactional_id=name, reason=str(error))
+        finally:
+            for then in self._waking.pop(name):
+                self._node.barrier.call("what waited for a transactional id", then, code)
+
+    async def every(self) -> AsyncIterator[Transaction]:
+        """All ids that this node coordinates, those that rest as the database has them. Raises LogError."""
+        known, among = self.coordinator.transactions, self.among
+        async for one in in_turns(list(known.values())):
+            yield one
+        name = ""
+        while self.coordinator.rest:
+            rows = await self._node.db.run(partial(tables.after, name=name, most=_SETTLED_AT_ONCE))
+            for row in rows:
+                if row.transactional_id not in known and (among is None or among.owns(row.transactional_id)):
+                    yield Transaction(row=row)
+            if len(rows) < _SETTLED_AT_ONCE:
+                return
+            name = rows[-1].transactional_id
+
+    async def others(self) -> list[Transaction]:
+        """The ids that are not in this node's memory, as the database has them. Raises LogError."""
+        known = self.coordinator.transactions
+        if self.among is None and not self.coordinator.rest:
+            return []
+        read = partial(tables.read, idle=_SHOWN, wanted=lambda name: name not in known)
+        rows, places, groups = await self._node.db.run(read)
+        return [shown(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ())) for row in rows]
 
     async def _keep(self, keep: Callable[[Connection, list[Row]], None], rows: list[Row]) -> None:
         among = self.among
@@ -224,6 +344,7 @@ class Transactions:
         return told
 
     async def _init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
+        await self.know(name)
         self.require(name)
         fresh = await self._take_id() if self.coordinator.wants_id(name) else None
         self.require(name)  # it may have gone meanwhile
@@ -244,6 +365,7 @@ class Transactions:
     async def _add(
         self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
     ) -> int:
+        await self.know(name)
         self.require(name)
         told: asyncio.Future[int] = self._loop.create_future()
         self.coordinator.add(self.now(), name, producer_id, epoch, places, groups, _settle(told))
@@ -251,6 +373,7 @@ class Transactions:
 
     async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool, bumps: bool) -> Producer:
         """EndTxn. Readers see what was decided when this returns, or that takes long."""
+        await self.know(name)
         fresh = await self._take_id() if bumps and self.coordinator.wants_id(name) else None
         self.require(name)
         told: asyncio.Future[Producer] = self._loop.create_future()
@@ -276,6 +399,10 @@ class Transactions:
 
     async def abort_here(self, name: str) -> int:
         """As :meth:`abort`, of an id that this node coordinates."""
+        try:
+            await self.know(name)
+        except KafkaError:
+            return CONCURRENT
         code = self.coordinator.abort(self.now(), name)
         for _ in range(_ABORTS):
             if code != CONCURRENT:
@@ -304,11 +431,21 @@ class Transactions:
     def append(self, name: str, to: PartitionLog, batch: Batch, version: int, done: AppendDone) -> None:
         """Append a batch to its producer's transaction, where that writes to the partition; from ``version`` 12 of
         Produce on it is made to (KIP-890)."""
-        part = batch.transaction
-        assert part is not None
         if self.among is not None:
             self.among.append(name, to, batch, version >= IMPLICIT_SINCE, done)
+        elif self._rests(name):
+            self._wake(name, partial(self._append_known, name, to, batch, version, done))
+        else:
+            self._append_known(name, to, batch, version, done, NONE)
+
+    def _append_known(
+        self, name: str, to: PartitionLog, batch: Batch, version: int, done: AppendDone, unread: int
+    ) -> None:
+        if unread:
+            done(NOT_APPENDED, _produce_error(unread, version))
             return
+        part = batch.transaction
+        assert part is not None
         coordinator = self.coordinator
         code = coordinator.check(name, part.producer_id, part.epoch, (to.topic, to.partition))
         if not code:

@@ -7,6 +7,7 @@ whatever the process is killed in, the next start knows each transaction that so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from bridges.catalog.sql import Connection, upsert
 from bridges.errors import LogError
@@ -76,6 +77,26 @@ def forget(connection: Connection, rows: Sequence[Row]) -> None:
     )
 
 
+def forget_unused(connection: Connection, rows: Iterable[Row]) -> None:
+    """Forget ids that rest, but for those that were used since their rows were read."""
+    connection.executemany(
+        "DELETE FROM front_kafka_transactions WHERE transactional_id = ? AND epoch = ? AND updated_ms = ?",
+        [(row.transactional_id, row.epoch, row.updated_ms) for row in rows],
+    )
+
+
+def count(connection: Connection) -> int:
+    """How many ids there are."""
+    found: int = connection.execute("SELECT count(*) FROM front_kafka_transactions").fetchone()[0]
+    return found
+
+
+def after(connection: Connection, name: str, most: int) -> list[Row]:
+    """The next rows by name."""
+    query = f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE transactional_id > ? ORDER BY transactional_id"
+    return [Row(*row) for row in connection.execute(f"{query} LIMIT {most}", (name,))]
+
+
 def _forget_parts(connection: Connection, name: str) -> None:
     for table in ("places", "offsets"):
         connection.execute(f"DELETE FROM front_kafka_{table} WHERE transactional_id = ?", (name,))
@@ -84,11 +105,19 @@ def _forget_parts(connection: Connection, name: str) -> None:
 Stored = tuple[list[Row], dict[str, list[Place]], dict[str, list[str]]]
 
 
-def read(connection: Connection, wanted: Callable[[str], bool] | None = None) -> Stored:
-    """Rows, and by transactional id the places and groups of those that have something open; of the ``wanted`` ids."""
-    rows = [Row(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM front_kafka_transactions")]
-    if wanted is not None:
-        rows = [row for row in rows if wanted(row.transactional_id)]
+def read(connection: Connection, idle: int, wanted: Callable[[str], bool] | None = None) -> Stored:
+    """Rows, and by transactional id the places and groups of those that have something open; of the ``wanted`` ids, and
+    of those of which nothing is open the ``idle`` ones that were used last."""
+    select = f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE state"
+    rows: list[Row] = []
+    for query, most in (
+        (f"{select} IN {_OPEN}", -1),
+        (f"{select} NOT IN {_OPEN} ORDER BY updated_ms DESC", idle),
+    ):
+        found = (Row(*row) for row in connection.execute(query))
+        some = (row for row in found if wanted is None or wanted(row.transactional_id))
+        rows += some if most < 0 else islice(some, most)
+    rows.reverse()  # those that were used last come last
     is_open = {row.transactional_id for row in rows if row.state in _OPEN}
     places: dict[str, list[Place]] = {}
     for name, topic, partition in connection.execute(
@@ -120,6 +149,12 @@ def one(connection: Connection, name: str) -> Row | None:
         f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE transactional_id = ?", (name,)
     ).fetchone()
     return None if found is None else Row(*found)
+
+
+def whole(connection: Connection, name: str) -> tuple[Row, list[Place], list[str]] | None:
+    """An id with the places and groups of its transaction."""
+    row = one(connection, name)
+    return None if row is None else (row, *parts_of(connection, name))
 
 
 def parts_of(connection: Connection, name: str) -> tuple[list[Place], list[str]]:

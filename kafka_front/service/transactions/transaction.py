@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -89,6 +89,8 @@ class Transaction(OpenTransaction):
     """Consumer groups whose positions may be part of the transaction."""
     pending: Pending = Pending.NOTHING
     waiting: list[Add] = field(default_factory=list)
+    kept: bool = True
+    """Whether the database has the row as it is: it does not, from when an end was carried out until that is stored."""
 
     @property
     def state(self) -> TxnState:
@@ -98,6 +100,11 @@ class Transaction(OpenTransaction):
     def is_open(self) -> bool:
         """Whether it is, or is being ended."""
         return self.row.state == TxnState.ONGOING or self.row.state in DECIDED
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether the database has all of it, and nothing of it is going on: memory need not have it."""
+        return self.kept and self.pending is Pending.NOTHING and not self.is_open
 
     @property
     def producer_id(self) -> int:
@@ -114,6 +121,16 @@ class Transaction(OpenTransaction):
     @property
     def about(self) -> dict[str, object]:
         return {"transactional_id": self.row.transactional_id, "producer_id": self.row.producer_id}
+
+
+def shown(row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
+    """A transactional id to look at, as the database has it."""
+    transaction = Transaction(row=row)
+    if transaction.is_open:
+        for topic, number in places:
+            transaction.places.setdefault(topic, set()).add(number)
+        transaction.groups.update(groups)
+    return transaction
 
 
 def completed(row: Row, now_ms: int) -> Row:

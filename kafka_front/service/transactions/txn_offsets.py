@@ -59,6 +59,7 @@ class TransactionalOffsets:
         producer = request.producer_id, request.producer_epoch
         if self._transactions.among is not None:
             return await self._commit_among(version, request, asked, self._transactions.among)
+        await self._transactions.know(name)
         coordinator = self._transactions.coordinator
         code = coordinator.check(name, *producer, group=group)
         if code in (WRONG_STATE, CONCURRENT) and version >= _IMPLICIT_SINCE:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
 from bridges.errors import LogUnavailable
 from kafka_front.service.transactions.coordinator import CONCURRENT, WRONG_STATE
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kafka_front.service.transactions.service import Transactions
@@ -34,12 +34,15 @@ class LiveTransactions:
         return None if found is None else _view(found)
 
     async def others(self) -> list[TransactionView]:
-        among = self._service.among
-        return [] if among is None else [_view(one) for one in await among.others()]
+        return [_view(one) for one in await self._service.others()]
 
     async def find(self, transactional_id: str) -> TransactionView | None:
         among = self._service.among
         if among is None or among.owns(transactional_id):
+            try:
+                await self._service.know(transactional_id)
+            except KafkaError as error:
+                raise LogUnavailable(str(error)) from error
             return self.view(transactional_id)
         found = await among.look(transactional_id)
         return None if found is None else _view(found)

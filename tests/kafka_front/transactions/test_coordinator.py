@@ -286,14 +286,42 @@ def test_an_end_that_is_decided_is_not_ended_by_time(lab: Lab) -> None:
 def test_bounds(lab: Lab) -> None:
     assert lab.init(timeout=60_001).error == 50
     assert lab.init(timeout=0).error == 50
-    for number in range(10):
-        assert lab.init(name=f"n{number}").error == NONE
-    assert lab.init().error == NOT_AVAILABLE
-    lab.coordinator.forget(lab.coordinator.transactions["n0"].row)
     producer = lab.init()
     assert lab.add(producer, *[("a", number) for number in range(101)]) == NOT_AVAILABLE
     assert lab.add(producer, *[("a", number) for number in range(100)]) == NONE
     assert lab.add(producer, B) == NOT_AVAILABLE
+
+
+def opened(lab: Lab, name: str) -> Producer:
+    """A producer with an open transaction."""
+    producer = lab.init(name=name)
+    assert producer.error == NONE
+    told: list[int] = []
+    lab.coordinator.add(lab.now, name, *producer[1:], [A], [], told.append)
+    lab.settle()
+    assert told == [NONE]
+    return producer
+
+
+def test_ids_with_nothing_open_rest_where_others_need_their_room(lab: Lab) -> None:
+    for number in range(25):
+        assert lab.init(name=f"n{number}").error == NONE
+    assert list(lab.coordinator.transactions) == [f"n{number}" for number in range(15, 25)]
+    assert (lab.coordinator.rest, len(lab.disk.rows)) == (True, 25)
+
+
+def test_what_is_open_or_not_stored_as_it_is_does_not_rest(lab: Lab) -> None:
+    first, *_ = (opened(lab, f"n{number}") for number in range(10))
+    assert lab.init().error == NOT_AVAILABLE
+    lab.coordinator.end(lab.now, "n0", *first[1:], True, bumps=False, fresh_id=None, reply=lambda _: None)
+    assert lab.init().error == NOT_AVAILABLE, "it is being ended"
+    lab.settle()
+    [ended] = lab.ending
+    lab.coordinator.ended(lab.now, ended)
+    assert lab.init().error == NOT_AVAILABLE, "the database does not know that it has ended"
+    lab.coordinator.stored(ended.row)
+    assert lab.init().error == NONE
+    assert "n0" not in lab.coordinator.transactions
 
 
 def test_a_batch_does_not_wait_for_the_save_of_another_partition(lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.records import Record
 from bridges.node.assembly import Node
 from kafka_front.front import KafkaFront
+from kafka_front.service.transactions.service import Transactions
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.kafka_front.groups.wire_client import WireClient
@@ -87,6 +89,48 @@ async def client(node: Node) -> AsyncIterator[WireClient]:
     address = node.addresses["kafka"]
     async with WireClient(address.host, address.port) as client:
         yield client
+
+
+def transactions_of(node: Node) -> Transactions:
+    (front,) = node.fronts
+    assert isinstance(front, KafkaFront)
+    assert front._server is not None
+    assert front._server._transactions is not None
+    return front._server._transactions
+
+
+async def test_ids_that_rest_in_the_database_go_on_where_they_were(tmp_path: Path) -> None:
+    few = {"kafka.transactional_ids": "2"}
+    names = [f"tx-{number}" for number in range(6)]
+    for again in (False, True):  # after a restart
+        async with serving(tmp_path, few) as node:
+            if "t" not in node.catalog.topics:
+                await node.catalog.create_topic("t", 3, {})
+            address = node.addresses["kafka"]
+            async with WireClient(address.host, address.port) as client:
+                producers = [Producer(client, name) for name in names]
+                before = [await producer.init() for producer in producers]
+                assert before == [E.NONE] * 6
+                epochs = [producer.epoch for producer in producers]
+                rests = producers[0]
+                assert await rests.add(0) == [E.NONE], "older clients add partitions first"
+                assert await rests.end(True, version=3) == E.NONE
+                await transactions_of(node).settle(0)
+                assert await producers[1].produce(12) == E.NONE, "newer ones by their batch"
+                assert await producers[1].end(True, version=4) == E.NONE
+                producers[2].epoch -= 1
+                assert await producers[2].add(1) == [E.PRODUCER_FENCED]
+                assert await producers[3].end(False, version=3) == E.INVALID_TXN_STATE
+                listed = await client.call(1, m.ListTransactionsRequest())
+                assert {one.transactional_id for one in listed.transaction_states} == set(names)
+                described = await client.call(0, m.DescribeTransactionsRequest(names))
+                assert [one.error_code for one in described.transaction_states] == [E.NONE] * 6
+                assert epochs == [0 if not again else 1, *epochs[1:]]
+                idle = time.time_ns() // 1_000_000 + 2 * transactions_of(node)._settings.transactional_id_expiration_ms
+                if again:
+                    for _ in range(2):
+                        await transactions_of(node).settle(idle)
+                    assert (await client.call(1, m.ListTransactionsRequest())).transaction_states == []
 
 
 async def position(client: WireClient, version: int = 9, *, stable: bool = True) -> tuple[int, int]:
@@ -174,10 +218,8 @@ async def test_an_operators_abort_comes_behind_what_is_on_its_way(node: Node, cl
     assert await producer.produce(12) == 0
     (front,) = node.fronts
     assert isinstance(front, KafkaFront)
-    assert front._server is not None
     assert front.transactions is not None
-    service = front._server._transactions
-    assert service is not None
+    service = transactions_of(node)
     told: list[int] = []
     service.coordinator.add(service.now(), "tx", producer.id, producer.epoch, [("t", 1)], [], told.append)
     assert not told, "its row is not durable yet"
