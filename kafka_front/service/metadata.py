@@ -69,7 +69,7 @@ class Metadata:
         self, ctx: Context, wanted: MetadataRequest.MetadataRequestTopic, may_create: bool, operations: bool
     ) -> MetadataResponse.MetadataResponseTopic:
         name = wanted.name
-        if name is None:
+        if name is None or wanted.topic_id != _NO_ID:  # Java's clients leave the name empty then, and not null
             topic = self._catalog.by_id.get(wanted.topic_id)
             if topic is None:
                 return _failed(None, ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)

@@ -315,6 +315,7 @@ QUESTIONS = (
     ),
     Question("Metadata", 12, lambda h: _metadata({"name": h.t})),
     Question("Metadata, by id", 12, lambda h: _metadata({"topic_id": h.ids[h.t]})),
+    Question("Metadata, by id as of Java", 13, lambda h: _metadata({"topic_id": h.ids[h.t], "name": ""})),
     Question("Metadata, of all", 12, lambda h: _metadata()),
     Question("Metadata, of the cluster", 10, lambda h: m.MetadataRequest([], False, False, True)),
     Question("Metadata, of no topic", 12, lambda h: _metadata({"name": h.missing})),
