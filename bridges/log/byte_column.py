@@ -4,10 +4,14 @@ An event is a header of eight bytes and its value; what is no event (markers, ga
 none. Positions cannot be told from offsets, so rows at intervals say which offset has which. They are counted as far as
 somebody has asked, or data is trimmed; what goes without having been counted has taken no bytes.
 
-A position that was told stays: everything counted is told from the row before it on, or from the one behind it
-backwards where the rows before were trimmed. What was counted and is declared lost afterwards keeps its bytes: rows at
-both its ends are pinned. Rows are part of the snapshots of a partition's state, and one that knows the positions of
-what is trimmed, or declared lost, is saved before.
+A position that was told stays, but in front of records that compaction takes: everything counted is told from the row
+before it on, or from the one behind it backwards where the rows before were trimmed. What was counted and is declared
+lost afterwards keeps its bytes: rows at both its ends are pinned. Rows are part of the snapshots of a partition's
+state, and one that knows the positions of what is trimmed, declared lost, or about to be compacted, is saved before.
+
+Where compaction takes records, those in front of them move up: what lies above the offset ``firm`` keeps its positions,
+and a record below it only ever gets a higher one. So whoever reads on from a position gets all that is left behind what
+it has read. Snapshots tell nothing of what is below ``firm``, since it may have moved after them.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from time import monotonic
 from typing import NamedTuple
 
 from sbp_back.errors import DecodeError
@@ -32,6 +37,31 @@ class BytePlace(NamedTuple):
     position: int
 
 
+class LowestRead:
+    """The lowest offset that was read in the last while, which is forgotten between that and twice as long after."""
+
+    __slots__ = ("_began", "_former", "_latest")
+
+    def __init__(self, offset: int | None = None) -> None:
+        self._began = monotonic()
+        self._former: int | None = None
+        self._latest = offset
+
+    def note(self, offset: int, seconds: float) -> None:
+        """Somebody reads at ``offset``."""
+        self.of(seconds)
+        self._latest = offset if self._latest is None else min(self._latest, offset)
+
+    def of(self, seconds: float) -> int | None:
+        """The lowest in the last ``seconds``; None if nobody has read."""
+        passed = monotonic() - self._began
+        if passed >= seconds:
+            self._former = self._latest if passed < 2 * seconds else None
+            self._latest, self._began = None, monotonic()
+        known = [one for one in (self._former, self._latest) if one is not None]
+        return min(known, default=None)
+
+
 class ByteColumn:
     """Rows of (offset, position), ascending in both, and ``end``: as far as is counted."""
 
@@ -43,7 +73,9 @@ class ByteColumn:
         "_recent_positions",
         "_since",
         "end",
+        "firm",
         "interval",
+        "lowest_read",
         "max_rows",
         "saved_offset",
     )
@@ -56,6 +88,9 @@ class ByteColumn:
         self.end = BytePlace(start, position)
         self.saved_offset = -1
         """Offset up to which a stored snapshot knows what was counted; -1: there is none."""
+        self.firm = -1
+        """Positions of offsets below it may grow; -1: all stay."""
+        self.lowest_read = LowestRead()
         self._offsets = array("q", [start])
         self._positions = array("q", [position])
         self._since = 0
@@ -70,7 +105,9 @@ class ByteColumn:
 
     def add(self, end_offset: int, events: int, size: int) -> None:
         """What lies from the end on up to ``end_offset`` takes ``events`` bytes here and ``size`` in the log."""
-        if not self._offsets or self._since >= self.interval:
+        if self._offsets and self._offsets[-1] == self.end.offset:
+            self._since = 0
+        elif not self._offsets or self._since >= self.interval:
             if len(self._offsets) - len(self._pinned) >= self.max_rows:
                 self._thin()
             self._offsets.append(self.end.offset)
@@ -132,6 +169,23 @@ class ByteColumn:
             self._positions.insert(row, place.position)
         self._pinned.add(place.offset)
 
+    def loosen(self, place: BytePlace) -> None:
+        """Compaction may take records below ``place``."""
+        if place.offset > self.firm:
+            self.firm = place.offset
+            self.pin(place)
+
+    def moved(self, start: int, end: int, taken: int | None) -> None:
+        """Compaction has replaced what lies from ``start`` to ``end``, below ``firm``, by what takes ``taken`` bytes
+        less; None: it is not known how many."""
+        if taken is None:
+            self._drop_rows(self.firm)
+            return
+        self._offsets, self._positions = _moved(self._offsets, self._positions, start, end, taken)
+        recent = _moved(self._recent_offsets, self._recent_positions, start, end, taken)
+        self._recent_offsets, self._recent_positions = recent
+        self._pinned.intersection_update(self._offsets)
+
     def begin(self, place: BytePlace) -> None:
         """The log begins at ``place``: have a row there, unless one is at it or before."""
         if place.offset < self.end.offset and (not self._offsets or place.offset < self._offsets[0]):
@@ -140,23 +194,30 @@ class ByteColumn:
 
     def drop_before(self, offset: int) -> None:
         """What lies below ``offset`` is trimmed."""
+        self._drop_rows(offset)
+        if self.end.offset < offset:
+            self.end = BytePlace(offset, self.end.position)
+
+    def _drop_rows(self, offset: int) -> None:
         gone = bisect_left(self._offsets, offset)
         self._pinned.difference_update(self._offsets[:gone])
         del self._offsets[:gone], self._positions[:gone]
         gone = bisect_left(self._recent_offsets, offset)
         del self._recent_offsets[:gone], self._recent_positions[:gone]
-        if self.end.offset < offset:
-            self.end = BytePlace(offset, self.end.position)
 
     def unsaved_below(self, offset: int) -> bool:
         """Whether positions below ``offset`` were counted that no stored snapshot tells of."""
         return self.saved_offset < min(offset, self.end.offset)
 
     def snapshot(self) -> bytes:
-        """All of it as bytes, for :meth:`restored`."""
-        head = _HEAD.pack(len(self._offsets), self.interval, self.end.offset, self.end.position, self._since)
-        pinned = array("q", sorted(self._pinned))
-        return head + self._offsets.tobytes() + self._positions.tobytes() + pinned.tobytes()
+        """All of it as bytes, for :meth:`restored`. ``firm`` stands among the pinned offsets, as a negative number."""
+        loose = bisect_left(self._offsets, self.firm)
+        offsets, positions = self._offsets[loose:], self._positions[loose:]
+        head = _HEAD.pack(len(offsets), self.interval, self.end.offset, self.end.position, self._since)
+        pinned = array("q", sorted(one for one in self._pinned if one >= self.firm))
+        if self.firm >= 0:
+            pinned.append(-1 - self.firm)
+        return head + offsets.tobytes() + positions.tobytes() + pinned.tobytes()
 
     @classmethod
     def restored(cls, data: bytes) -> ByteColumn:
@@ -172,5 +233,16 @@ class ByteColumn:
         column.saved_offset = end_offset
         column._offsets = array("q", data[_HEAD.size :][: 8 * rows])
         column._positions = array("q", data[_HEAD.size + 8 * rows : pinned_at])
-        column._pinned = set(array("q", data[pinned_at:]))
+        column._pinned = {one for one in array("q", data[pinned_at:]) if one >= 0}
+        column.firm = max((-1 - one for one in array("q", data[pinned_at:]) if one < 0), default=-1)
+        column.lowest_read = LowestRead(0)  # who reads where is not known yet
         return column
+
+
+def _moved(
+    offsets: array[int], positions: array[int], start: int, end: int, taken: int
+) -> tuple[array[int], array[int]]:
+    """Rows without those within ``start`` and ``end``, and those before them moved up by what was taken."""
+    first, behind = bisect_right(offsets, start), bisect_left(offsets, end)
+    moved = array("q", [position + taken for position in positions[:first]])
+    return offsets[:first] + offsets[behind:], moved + positions[behind:]

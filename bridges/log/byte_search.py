@@ -33,7 +33,7 @@ _READ_BYTES = 256 * 1024
 class ByteSearch:
     """The positions in bytes of one node's partitions."""
 
-    __slots__ = ("_asked", "_barrier", "_counting", "_inflated_bytes", "_snapshot", "_starts", "_works")
+    __slots__ = ("_asked", "_barrier", "_counting", "_idle_s", "_inflated_bytes", "_snapshot", "_starts", "_works")
 
     def __init__(
         self,
@@ -42,7 +42,9 @@ class ByteSearch:
         snapshot: Callable[[PartitionLog], Awaitable[LogError | None]],
         starts: ByteStarts,
         inflated_bytes: int = DEFAULT_LIMIT,
+        idle_s: float = 3600,
     ) -> None:
+        self._idle_s = idle_s
         self._works = works
         self._barrier = barrier
         self._snapshot = snapshot
@@ -79,17 +81,20 @@ class ByteSearch:
         """
         await log.ready()
         while True:
-            start = log.log_start_offset
+            start, replacements = log.log_start_offset, log.replacements
             wanted = start if offset is None else offset
             if not start <= wanted <= log.last_stable_offset:
                 raise OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} has no position in bytes")
             wanted = past(log.skipped, wanted)
             column = await self._counted(log, wanted)
             try:
-                return await self._position(log, column, wanted)
+                position = await self._position(log, column, wanted)
+                if log.is_same(replacements) or wanted >= column.firm:
+                    return position  # otherwise compaction has moved what was counted
             except OffsetOutOfRange:
                 if log.log_start_offset == start:
                     raise  # otherwise what was read was trimmed meanwhile
+            await log.trimmed()
 
     async def _position(self, log: PartitionLog, column: ByteColumn, offset: int) -> int:
         known = column.at(offset)
@@ -103,8 +108,10 @@ class ByteSearch:
                 if batch.end_offset > offset:
                     position = at + await self._bytes(batch, row.offset, offset)
             return position
+        replacements = log.replacements
         position = await self._position_before(log, column.after(offset), offset)
-        if log.log_start_offset == offset and log.state.index.column is column:
+        same = log.is_same(replacements) and log.state.index.column is column
+        if log.log_start_offset == offset and same:
             column.begin(BytePlace(offset, position))
         return position
 
@@ -127,14 +134,26 @@ class ByteSearch:
         return await self._works.run(work, batch.end_offset - batch.base_offset)
 
     async def find_batch(self, log: PartitionLog, position: int) -> BytePlace:
-        """As :meth:`find`, the batch: its base offset and where it begins, also if records of it are trimmed."""
-        return (await self._find(log, position))[1]
+        """As :meth:`find`, the batch: its base offset and where it begins, also if records of it are trimmed.
+
+        Where compaction took records since, a position may lie inside another record than the one it was told for:
+        then it is PositionLost, with where the log starts.
+        """
+        batch, place = await self._find(log, position)
+        column = log.state.index.column
+        if batch is not None and column is not None and place.offset < column.firm:
+            work = partial(record_at, batch, place.position, position, self._inflated_bytes)
+            record = await self._works.run(work, batch.end_offset - batch.base_offset)
+            if record.position != position:
+                lost = f"position {position} of {log.topic}-{log.partition} was told before compaction took records"
+                raise PositionLost(lost, log.log_start_offset, await self.start(log))
+        return place
 
     async def _find(self, log: PartitionLog, position: int) -> tuple[StoredBatch | None, BytePlace]:
         end = await self.end(log)
         while True:
-            first = log.log_start_offset
-            start = await self.start(log)
+            first, replacements = log.log_start_offset, log.replacements
+            start = position if self.is_readable(log, position) else await self.start(log)
             if position < start:
                 place = f"{log.topic}-{log.partition}"
                 raise PositionTrimmed(f"position {position} of {place} was trimmed: it begins at {start}", start)
@@ -143,10 +162,17 @@ class ByteSearch:
                     return None, end
                 raise OffsetOutOfRange(f"position {position} of {log.topic}-{log.partition} lies beyond its end")
             try:
-                return await self._find_above(log, await self._counted(log, end.offset), position)
+                column = await self._counted(log, end.offset)
+                found = await self._find_above(log, column, position)
+                if log.is_same(replacements) or found[1].offset >= column.firm:
+                    return found
+            except PositionLost:
+                if log.is_same(replacements):
+                    raise
             except OffsetOutOfRange:
-                if log.log_start_offset == first:
-                    raise  # otherwise what was read was trimmed meanwhile
+                if log.log_start_offset == first and log.is_same(replacements):
+                    raise  # otherwise what was read was trimmed meanwhile, or moved
+            await log.trimmed()
 
     async def _find_above(self, log: PartitionLog, column: ByteColumn, position: int) -> tuple[StoredBatch, BytePlace]:
         row = column.before_position(position)
@@ -225,6 +251,39 @@ class ByteSearch:
         error = await self._snapshot(log)
         if error is not None:
             raise LogUnavailable(f"{log.topic}-{log.partition}: {error}") from error
+
+    def reads(self, log: PartitionLog, offset: int) -> None:
+        """Somebody reads on from ``offset``, by a position."""
+        column = log.state.index.column
+        if column is not None:
+            column.lowest_read.note(offset, self._idle_s)
+
+    def lowest_read(self, log: PartitionLog) -> int | None:
+        """The lowest offset at which somebody has read lately, by a position; None if nobody has."""
+        column = log.state.index.column
+        return None if column is None else column.lowest_read.of(self._idle_s)
+
+    async def loosen(self, log: PartitionLog, offset: int) -> None:
+        """Have it known, durably, where ``offset`` lies: compaction is to take records below it.
+
+        Raises LogUnavailable if that cannot be made durable now, DataCorrupt.
+        """
+        if log.state.index.column is None:
+            return
+        column = await self._counted(log, offset)
+        if offset > column.firm:
+            column.loosen(BytePlace(offset, await self.position_of(log, offset)))
+        error = await self._snapshot(log)
+        if error is not None:
+            raise LogUnavailable(f"{log.topic}-{log.partition}: {error}") from error
+
+    def is_readable(self, log: PartitionLog, position: int) -> bool:
+        """Whether ``position``, known not to lie beyond the end, certainly lies above where the log starts: what is
+        below it need not be counted then."""
+        column, truncated = log.state.index.column, self._starts.of(log.stream_id)
+        row = None if column is None else column.before_position(position)
+        above = truncated is None or position >= truncated.position
+        return above and row is not None and row.offset >= log.log_start_offset
 
     async def keep_below(self, log: PartitionLog, offset: int) -> None:
         """Count what lies below ``offset``, which is to be trimmed, if positions of the log were ever asked for: it may

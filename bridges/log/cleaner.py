@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bridges.errors import LogError
 from bridges.log.cleaned_logs import Cleaned, CleanedLogs
-from bridges.log.compaction import POSITIONS_TOLD, READS_END_MS, Compaction, CompactionPass, Damaged, Stopped
+from bridges.log.compaction import READS_END_MS, Compaction, CompactionPass, Damaged, Stopped
 from bridges.log.key_offsets import KeyOffsets
 from bridges.log.pace import Pace
 from bridges.rounds import Rounds
@@ -113,6 +113,8 @@ class Cleaner:
         self._turn = asyncio.Lock()
         self._ended = CleanerCounts()
         self._under_way = Compaction()
+        # Of a partition, the reader of bytes that is waited for, and since when.
+        self._readers: dict[Place, tuple[int, int]] = {}
         self.views: dict[Place, CleanerView] = {}
         """By partition, of those that are to be compacted."""
 
@@ -136,6 +138,7 @@ class Cleaner:
         for gone in self.views.keys() - set(wanted):
             if self._policy_or_none(gone[0]) is None or not self._logs.owns(*gone):
                 del self.views[gone]
+                self._readers.pop(gone, None)
         refusal = self._logs.client.cannot_replace
         if refusal:
             for place in wanted:
@@ -170,12 +173,6 @@ class Cleaner:
         view = self.views.setdefault(place, CleanerView())
         if view.state == "cleaning":
             return
-        if log.state.index.column is not None:
-            if view.why != POSITIONS_TOLD:
-                told = {"topic": log.topic, "partition": log.partition, "why": POSITIONS_TOLD}
-                _log.warning("a partition is not compacted", **told)
-            view.state, view.why = "refused", POSITIONS_TOLD
-            return
         cleaned = self._cleaned.of(log.stream_id) or Cleaned()
         view.passed_ms = cleaned.passed_ms
         first, last = log.log_start_offset, log.last_stable_offset
@@ -184,6 +181,13 @@ class Cleaner:
         end = last
         if policy.min_lag_ms and dirty < end:
             end = await self._first_after(log, dirty, end, now_ms - policy.min_lag_ms)
+        reader = self._reader_below(log, place, end)
+        view.why = ""
+        if reader is not None:
+            view.why = f"a Pravega reader is at offset {reader}: what lies ahead of it is spared for a while"
+            if reader < dirty:
+                return
+            end = reader
         sizes = self._logs.client.bytes_between(log.stream_id, (first, dirty, end))
         view.clean_bytes, view.dirty_bytes = sizes or (0, 0)
         if not last > first:
@@ -195,6 +199,18 @@ class Cleaner:
             late = await self._first_after(log, dirty, dirty + 1, now_ms - policy.max_lag_ms) > dirty
         if (dirty < end and (ratio > policy.min_dirty_ratio or late)) or horizon:
             due.append(_Due(place, ratio, dirty, end))
+
+    def _reader_below(self, log: PartitionLog, place: Place, end: int) -> int | None:
+        """Where a reader of bytes is that compaction up to ``end`` has to wait for, as it does for a while only: one
+        that reads the same again and again holds up nothing."""
+        reader = self._logs.positions.lowest_read(log)
+        if reader is None or reader >= end:
+            self._readers.pop(place, None)
+            return None
+        since = self._readers.get(place)
+        if since is None or since[0] != reader:
+            since = self._readers[place] = reader, self._clock()
+        return reader if self._clock() - since[1] < self._logs.options.positions_idle_ms else None
 
     async def _first_after(self, log: PartitionLog, start: int, end: int, ms: int) -> int:
         """The first offset from ``start`` on whose batch was appended after ``ms``, by the node's clock; ``end`` if
@@ -253,6 +269,7 @@ class Cleaner:
         # Of each producer the log keeps the last batch only, and the ledger knows five.
         await log.keep_knowledge_below(due.end)
         try:
+            await self._logs.positions.loosen(log, due.end)
             done = await work.run(due.start, due.end, now_ms - policy.min_lag_ms, now_ms)
         finally:
             self._count(work.result, view)

@@ -34,10 +34,11 @@ from bridges.formats.kafka_compaction import (
 from bridges.formats.ledger_note import encode_note
 from bridges.formats.producer import EventStamp, SeqNoStamp, Stamp
 from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.event_bytes import bytes_of
 from bridges.log.interfaces import Replacing
 from bridges.log.reading import read_error
 from bridges.log.skips import next_after, past
-from bridges.log.transactions import by_producer, is_marker, was_aborted
+from bridges.log.transactions import by_producer, is_marker, was_aborted, without_aborted
 from bridges.sliced import advance
 from sbp_back.client.replacing import Substitute
 from sbp_back.errors import NoSpace, SbpError
@@ -142,6 +143,7 @@ class CompactionPass:
         # Something stayed that was to go: nothing of transactions may be forgotten.
         self._unsure = False
         self._now_ms = 0
+        self._end = 0
 
     async def run(self, dirty: int, end: int, youngest_ms: int, now_ms: int) -> Compaction:
         """Compact the log up to ``end``, where ``dirty`` is where the last pass ended, but nothing that was appended
@@ -150,6 +152,7 @@ class CompactionPass:
         Raises :class:`Stopped`, LogError.
         """
         self._now_ms = now_ms
+        self._end = end
         end = await self._fill(dirty, end, youngest_ms)
         self.result.end = end
         self.result.keys = len(self._table)
@@ -166,8 +169,9 @@ class CompactionPass:
         log = self._log
         if not log.is_open or log.state is not self._state:
             raise Stopped("the partition was closed")
-        if self._state.index.column is not None:
-            raise Stopped(POSITIONS_TOLD)
+        column = self._state.index.column
+        if column is not None and column.firm < self._end:
+            raise Stopped("somebody has asked for positions in bytes meanwhile: the next pass knows of them")
         if not self._wanted():
             raise Stopped("the topic is not to be compacted any more")
 
@@ -378,12 +382,15 @@ class CompactionPass:
         log = self._log
         old = [entry for piece in pieces for entry in piece.entries]
         new = [_substitute(piece) for piece in pieces]
+        taken: int | None = None
+        less = await self._event_bytes(old) - await self._event_bytes(new)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         span = log.replacing = Replacing(old[0].base_offset, old[-1].end_offset, ended)
         try:
             await self._unpromised(span)
             self._check()
             await self._client.replace(log.epoch, old, new)
+            taken = less
         except NoSpace as error:
             raise LogUnavailable(f"{log.topic}-{log.partition} is not compacted: {error}") from error
         except SbpError as error:
@@ -394,11 +401,29 @@ class CompactionPass:
         finally:
             log.replacing = None
             ended.set_result(None)
-            log.replaced(span)
+            log.replaced(span, taken)
         written = sum([len(one.payload) for one in new])
         self.result.written_bytes += written
         self.result.replaced_bytes += sum([len(entry.payload) for entry in old])
         await self._pace.spent(written)
+
+    async def _event_bytes(self, some: Sequence[Entry | Substitute]) -> int:
+        """What the events of these take of positions in bytes; 0 while nobody has asked for such."""
+        if self._state.index.column is None:
+            return 0
+        batches = [StoredBatch(one.base_offset, one.end_offset, one.flags, one.payload) for one in some]
+        aborted = await self._log.all_aborted(batches[0].base_offset, batches[-1].end_offset)
+
+        def counted() -> Sliced[object]:
+            size = 0
+            for batch in without_aborted(batches, aborted):
+                size += yield from bytes_of(batch, batch.base_offset, batch.end_offset, self._limit)
+                yield None
+            return size
+
+        size = await self._do(counted())
+        assert isinstance(size, int)
+        return size
 
     async def _unpromised(self, span: Replacing) -> None:
         """Return when no answer holds any more where the batches of ``span`` lie."""
@@ -406,9 +431,6 @@ class CompactionPass:
             if not any(one.holds(span.start, span.end) for one in list(self._log.promised)):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
-
-
-POSITIONS_TOLD = "its positions in bytes were told to Pravega's clients, and never change: it is not compacted"
 
 
 def _stored(entry: Entry) -> StoredBatch:

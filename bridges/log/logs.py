@@ -71,6 +71,7 @@ class LogOptions(Struct):
     event_writer_idle_ms: int = 16 * 86_400_000
     seq_no_producers_per_partition: int = 100_000
     seq_no_producer_idle_ms: int = 16 * 86_400_000
+    positions_idle_ms: int = 3_600_000
     transactions_per_partition: int = 100_000
     open_concurrency: int = 64
     open_attempts: int = 5
@@ -215,7 +216,14 @@ class Logs:
         self._byte_starts = byte_starts or ByteStarts()
         self._cleaned = cleaned or CleanedLogs()
         self._known: tuple[KnownRows[Any], ...] = (self.skips, self._starts, self._byte_starts, self._cleaned)
-        self.positions = ByteSearch(works, self.barrier, self.snapshot, self._byte_starts, self.options.inflated_bytes)
+        self.positions = ByteSearch(
+            works,
+            self.barrier,
+            self.snapshot,
+            self._byte_starts,
+            self.options.inflated_bytes,
+            self.options.positions_idle_ms / 1000,
+        )
         self._loop = asyncio.get_running_loop()
         self._cycle = cycle_of(self._loop)
         self._closing = False

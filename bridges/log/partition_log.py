@@ -508,11 +508,16 @@ class PartitionLog:
         self.tail.clear()  # from now on it holds only what comes behind
         self.moved()
 
-    def replaced(self, span: Replacing) -> None:
-        """Compaction has replaced what lies in ``span``, if nothing went wrong: what memory has of it is of before."""
+    def replaced(self, span: Replacing, taken: int | None = None) -> None:
+        """Compaction has replaced what lies in ``span``, if nothing went wrong: what memory has of it is of before.
+
+        ``taken``: by how many bytes its events became less, None if that is not known.
+        """
         self.replacements += 1
         if self.tail.reaches(span.start, span.end):
             self.tail.clear()
+        if self.state.index.column is not None:
+            self.state.index.column.moved(span.start, span.end, taken)
 
     def add_waiter(self, waiter: Waiter) -> None:
         """Have ``waiter`` called whenever the log moves, until it is removed."""
@@ -600,6 +605,23 @@ class PartitionLog:
         trimmed, the batch begins before :meth:`byte_start`, maybe below 0.
         """
         return await self._owner.positions.find_batch(self, position)
+
+    def is_readable_byte(self, position: int) -> bool:
+        """Whether ``position``, known not to lie beyond the end, certainly lies above :meth:`byte_start`."""
+        return self._owner.positions.is_readable(self, position)
+
+    def is_same(self, replacements: int) -> bool:
+        """Whether compaction has certainly replaced nothing since there were so many :attr:`replacements`."""
+        return self.replacing is None and self.replacements == replacements
+
+    def keeps_bytes(self, offset: int) -> bool:
+        """Whether compaction does not move the positions from ``offset`` on."""
+        column = self.state.index.column
+        return column is None or offset >= column.firm
+
+    def reads_bytes(self, offset: int) -> None:
+        """Note that somebody reads the bytes from ``offset`` on: compaction waits for them a while."""
+        self._owner.positions.reads(self, offset)
 
     async def trim_bytes(self, position: int) -> int:
         """Make the bytes below ``position`` unreadable, durably; gives the position of the first byte kept."""

@@ -840,6 +840,7 @@ def _log_options(settings: Settings, fronts: Iterable[type[Front]]) -> LogOption
         event_writer_idle_ms=log.event_writer_idle_ms,
         seq_no_producers_per_partition=log.seq_no_producers_per_partition,
         seq_no_producer_idle_ms=log.seq_no_producer_idle_ms,
+        positions_idle_ms=log.positions_idle_ms,
         transactions_per_partition=log.transactions_per_partition,
         open_concurrency=log.open_concurrency,
         inflated_bytes=settings.limits.batch_inflated_bytes,

@@ -265,6 +265,11 @@ class LogSettings(Section):
     retention_check_interval_ms: Duration = setting(
         300_000, ge=10, description="How often partitions are looked at for data past their retention."
     )
+    positions_idle_ms: Duration = setting(
+        3_600_000,
+        ge=0,
+        description="How long compaction spares what lies ahead of a Pravega reader, whose position would move.",
+    )
     cleaner_interval_ms: Duration = setting(
         15_000, ge=10, description="How often partitions of compacted topics are looked at for what may be compacted."
     )

@@ -66,7 +66,7 @@ async def read(segment: Segment, request: ReadSegment, most: int, *, parked: boo
     while True:
         seen = Seen.of(segment)  # before anything is waited for: it may move meanwhile
         try:
-            start = await segment.start()
+            start = await segment.start_for(position)
             ended = segment.ended
             end = await segment.length()
             if position < start:

@@ -12,7 +12,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bridges.errors import AppendConditionFailed, BatchInvalid, DataCorrupt, LogError, OffsetOutOfRange, RecordInvalid
+from bridges.errors import (
+    AppendConditionFailed,
+    BatchInvalid,
+    DataCorrupt,
+    LogError,
+    OffsetOutOfRange,
+    PositionLost,
+    RecordInvalid,
+)
 from bridges.formats import FormatId, Translator
 from bridges.formats.pravega import encode, gathered, segment_bytes
 from bridges.formats.producer import EventStamp, InTransaction
@@ -56,6 +64,10 @@ def _add(pieces: list[Buffer], piece: memoryview, whole: int) -> None:
         pieces.append(bytearray(piece))
 
 
+Cursor = tuple[BytePlace, int]
+"""The place of a batch, and how often compaction had replaced something of the log by then."""
+
+
 class Cursors:
     """Where readers of any segment have come to, with the batches that go on there; the longest unused go first."""
 
@@ -63,18 +75,18 @@ class Cursors:
 
     def __init__(self, most: int = _CURSORS) -> None:
         self._most = most
-        self._places: OrderedDict[tuple[object, int], BytePlace] = OrderedDict()
+        self._places: OrderedDict[tuple[object, int], Cursor] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def take(self, of: object, position: int) -> BytePlace | None:
+    def take(self, of: object, position: int) -> Cursor | None:
         """The place of the batch that goes on at a position; it is forgotten."""
         return self._places.pop((of, position), None)
 
-    def keep(self, of: object, position: int, place: BytePlace) -> None:
+    def keep(self, of: object, position: int, cursor: Cursor) -> None:
         """Remember it."""
-        self._places[of, position] = place
+        self._places[of, position] = cursor
         if len(self._places) > self._most:
             self._places.popitem(last=False)
 
@@ -167,6 +179,10 @@ class Segment:
     async def start(self) -> int:
         """Where the segment starts for readers. Raises LogError."""
         return await self.log.byte_start()
+
+    async def start_for(self, position: int) -> int:
+        """Where the segment starts, or anything below ``position`` where it certainly does. Raises LogError."""
+        return position if self.log.is_open and self.log.is_readable_byte(position) else await self.start()
 
     async def start_at(self, timestamp: int) -> int:
         """Where the first event of ``timestamp`` (ms) or later begins, or might: the end, if there is none yet. The
@@ -277,9 +293,33 @@ class Segment:
         Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, DataCorrupt where nobody can
         read on, LogError.
         """
-        log, life = self.log, self._life
-        known = self._cursors.take(self._life, position)
+        log = self.log
+        cursor = self._cursors.take(self._life, position)
+        while True:
+            replacements, known = log.replacements, None
+            if cursor is not None:
+                place, then = cursor
+                if then == replacements or log.keeps_bytes(place.offset):
+                    known = place
+                elif place.position != position:
+                    # Its client may have a part of an event, which must not be joined with one that lies here now.
+                    lost = f"position {position} of {self.name} was told before compaction took records"
+                    raise PositionLost(lost, log.log_start_offset, await self.start())
+            try:
+                first, pieces = await self._read(position, most, known)
+                if log.is_same(replacements) or log.keeps_bytes(first):
+                    return pieces
+            except (OffsetOutOfRange, DataCorrupt):
+                if log.is_same(replacements):
+                    raise
+            await log.trimmed()  # compaction has moved what was read meanwhile
+
+    async def _read(self, position: int, most: int, known: BytePlace | None) -> tuple[int, list[Buffer]]:
+        """:meth:`read`, of a log in which nothing is replaced meanwhile; with the offset at which it begins. ``known``:
+        the batch that goes on at the position."""
+        log, life, replacements = self.log, self._life, self.log.replacements
         place = known or await log.find_byte_batch(position)
+        log.reads_bytes(place.offset)
         pieces: list[Buffer] = []
         left = most
         first = offset = max(place.offset, log.log_start_offset)
@@ -290,11 +330,11 @@ class Segment:
                 break
             if offset == first and batches[0].base_offset > place.offset:
                 if known is not None:
-                    return await self.read(position, most)  # without what is remembered
+                    return await self._read(position, most, None)  # without what is remembered
                 raise OffsetOutOfRange(f"position {position} of {self.name} was trimmed")
             for batch in batches:
                 if batch.base_offset > offset and pieces:
-                    return pieces  # what lies between is lost: where it goes on is to be asked anew
+                    return first, pieces  # what lies between is lost: where it goes on is to be asked anew
                 data, wrong = await self._segment_bytes(batch)
                 skip = max(0, position - at)
                 piece = data[skip : skip + left]
@@ -302,15 +342,15 @@ class Segment:
                     _add(pieces, piece, len(data))
                     left -= len(piece)
                 if skip + len(piece) < len(data) or (wrong is not None and pieces):
-                    self._cursors.keep(life, position + most - left, BytePlace(batch.base_offset, at))
-                    return pieces
+                    self._cursors.keep(life, position + most - left, (BytePlace(batch.base_offset, at), replacements))
+                    return first, pieces
                 if wrong is not None:
                     where = wrong.offset if isinstance(wrong, RecordInvalid) else batch.base_offset
                     raise DataCorrupt(f"what {log.topic}-{log.partition} has at offset {where}: {wrong}") from wrong
                 at += len(data)
                 offset = batch.end_offset
-        self._cursors.keep(life, position + most - left, BytePlace(offset, at))
-        return pieces
+        self._cursors.keep(life, position + most - left, (BytePlace(offset, at), replacements))
+        return first, pieces
 
     async def _segment_bytes(self, batch: StoredBatch) -> tuple[memoryview, BatchInvalid | None]:
         """The bytes of a batch, up to the record that is wrong if there is one."""

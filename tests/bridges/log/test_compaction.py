@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Struct, field
 
 from bridges.awaited import awaited
-from bridges.errors import LogError, StorageFull
+from bridges.errors import LogError, PositionLost, PositionTrimmed, StorageFull
 from bridges.formats import FORMAT_MASK, FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
 from bridges.formats.kafka_compaction import horizon_of, is_gap
@@ -22,8 +23,9 @@ from bridges.formats.producer import InTransaction, LedgerKind, ProducerStamp, S
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import YdbBuilder
 from bridges.log import compaction, logs
+from bridges.log.byte_search import ByteSearch
 from bridges.log.cleaner import CleanerOptions
-from bridges.log.compaction import POSITIONS_TOLD, CompactionPass
+from bridges.log.compaction import CompactionPass
 from bridges.log.ledger import Ledger
 from bridges.log.ledger_rules import Repeated
 from bridges.log.offset_index import OffsetIndex
@@ -396,16 +398,129 @@ async def test_aborted_data_and_then_their_markers_go(tmp_path: Path, forget: bo
         assert len(log.state.transactions) == 0
 
 
-async def test_a_topic_of_which_positions_in_bytes_were_told_is_not_compacted(tmp_path: Path) -> None:
-    async with Lab(tmp_path) as lab:
+async def check_positions(log: PartitionLog, end: int, former: dict[int, int]) -> dict[int, int]:
+    """What is left lies together in front of the ``end``, and nothing lies below where it was; gives where."""
+    places: dict[int, int] = {}
+    at = end
+    assert (await log.byte_end()).position == end
+    for offset, _, value in reversed(await visible(log)):
+        at -= 8 + len(value or b"")
+        places[offset] = at
+    for offset, at in places.items():
+        assert await log.byte_position(offset) == at >= former.get(offset, 0)
+        assert await log.find_byte(at) == (offset, at)
+    assert await log.byte_start() == min(places.values(), default=end)
+    return places
+
+
+@pytest.mark.parametrize("asked_meanwhile", [False, True])
+async def test_positions_in_bytes_survive_compaction_in_front_of_what_is_left(
+    tmp_path: Path, asked_meanwhile: bool
+) -> None:
+    async with Lab(tmp_path, log__positions_idle_ms="0") as lab:
         log = await lab.topic()
-        await put(log, plain((b"a", b"1"), (b"a", b"2")))
-        length = (await log.byte_end()).position
+        rng = random.Random(7)
+        for _ in range(40):
+            keys = [b"k%d" % rng.randrange(12) for _ in range(5)]
+            await put(log, plain(*((key, bytes(rng.randrange(30))) for key in keys)))
+        end = (await log.byte_end()).position
+        places = await check_positions(log, end, {})
+        for _ in range(3):
+            if asked_meanwhile:
+                places = await check_positions(log, end, places)
+            await lab.compact()
+            assert len(await visible(log)) == 12
+            places = await check_positions(log, end, places)
+            await lab.restart()
+            log = await lab.log()
+            places = await check_positions(log, end, places)
+            for number in range(12):
+                await put(log, plain((b"k%d" % number, bytes(number)), (b"k0", b"")))
+            fresh = (await log.byte_end()).position
+            assert fresh == end + sum(8 + number + 8 for number in range(12))
+            end = fresh
+
+
+async def test_a_crash_within_a_pass_leaves_positions_as_they_were_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a snapshot from before knew of what was taken since would be wrong."""
+    async with Lab(tmp_path, log__positions_idle_ms="0") as lab:
+        log = await lab.topic()
+        for number in range(10):
+            await put(log, plain((b"a", bytes(number)), (b"b", bytes(number)), (b"%d" % number, b"stays")))
+        end = (await log.byte_end()).position
+        places = await check_positions(log, end, {})
+        saved: list[tuple[Any, ...]] = []
+        loosen = ByteSearch.loosen
+
+        async def loosened(search: ByteSearch, log: PartitionLog, offset: int) -> None:
+            await loosen(search, log, offset)
+            query = "SELECT * FROM partition_snapshots"
+            saved.extend(await lab.node.db.run(lambda connection: connection.execute(query).fetchall()))
+
+        monkeypatch.setattr(ByteSearch, "loosen", loosened)
         await lab.compact()
-        view = lab.node.cleaner.views["t", 0]
-        assert (view.state, view.why) == ("refused", POSITIONS_TOLD)
-        assert len(await visible(log)) == 2
-        assert (await log.byte_end()).position == length
+        places = await check_positions(log, end, places)
+        assert saved
+
+        def put_back(connection: Connection) -> None:
+            connection.execute("DELETE FROM partition_snapshots")
+            for row in saved:
+                marks = ", ".join("?" * len(row))
+                connection.execute(f"INSERT INTO partition_snapshots VALUES ({marks})", row)
+
+        await lab.restart()
+        await lab.node.db.run(put_back)
+        for one in lab.node.logs:
+            assert not one.has_moved
+        await lab.restart()
+        log = await lab.log()
+        await check_positions(log, end, places)
+
+
+async def test_a_position_that_compaction_has_moved_is_told_to_be_lost(tmp_path: Path) -> None:
+    async with Lab(tmp_path, log__positions_idle_ms="0") as lab:
+        log = await lab.topic()
+        await put(log, plain((b"a", bytes(10)), (b"b", bytes(3)), (b"a", bytes(5))))
+        await log.byte_end()
+        assert (await log.byte_position(1), await log.byte_position(2)) == (18, 29)
+        await lab.compact()
+        assert (await log.byte_start(), await log.byte_position(2)) == (18, 29), "where they were"
+        await put(log, plain((b"b", bytes(3))))
+        await lab.compact()
+        assert await log.byte_start() == 29
+        with pytest.raises(PositionTrimmed):
+            await log.find_byte_batch(18)
+        await put(log, plain((b"c", b""), (b"a", bytes(2))))
+        await lab.compact()
+        # What is left: b at 42 and c at 53, which keep their places, and the second a.
+        assert [await log.byte_position(offset) for offset in (3, 4, 5)] == [42, 53, 61]
+        for _ in range(2):
+            with pytest.raises(PositionLost) as lost:
+                await log.find_byte_batch(45)
+            assert lost.value.position == await log.byte_start() == 42
+            await lab.restart()
+            log = await lab.log()
+
+
+async def test_compaction_waits_a_while_for_readers_of_positions(tmp_path: Path) -> None:
+    async with Lab(tmp_path, log__positions_idle_ms="60000") as lab:
+        log = await lab.topic()
+        for _ in range(4):
+            await put(log, plain((b"a", b"1"), (b"a", b"2")))
+        await log.byte_end()
+        log.reads_bytes(4)
+        await lab.compact()
+        assert [offset for offset, _, _ in await visible(log)] == [3, 4, 5, 6, 7]
+        log.reads_bytes(2)
+        await lab.compact(ahead_ms=30_000)
+        assert "reader is at offset 2" in lab.node.cleaner.views["t", 0].why
+        await lab.compact(ahead_ms=29_000)
+        assert len(await visible(log)) == 5
+        log.reads_bytes(2)
+        await lab.compact(ahead_ms=31_000)
+        assert [offset for offset, _, _ in await visible(log)] == [7], "who stays where he is holds up nothing"
 
 
 async def test_what_is_promised_is_waited_for_and_what_is_about_to_change_is_not_promised(tmp_path: Path) -> None:
