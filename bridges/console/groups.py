@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
@@ -235,6 +236,7 @@ class GroupHandlers:
         summaries = {front: view.summary for front, view in views.items()}
         main = _main(summaries)
         shown = None if main is None else views[main]
+        sees = cache(partial(self._access.topic, request, Operation.DESCRIBE))
         head: dict[str, object] = {
             "group": name[1],
             "space": name[0],
@@ -244,7 +246,7 @@ class GroupHandlers:
             "leader": None if shown is None else shown.leader,
             "trend": _rounded(node.recorder.trend(name)),
             "members": [
-                {"front": front, **_member(member)} for front, view in views.items() for member in view.members
+                {"front": front, **_member(member, sees)} for front, view in views.items() for member in view.members
             ],
         }
         if page is None:
@@ -345,12 +347,14 @@ def _summary(fronts: Mapping[str, GroupSummary]) -> dict[str, object]:
     }
 
 
-def _member(member: GroupMemberView) -> dict[str, object]:
+def _member(member: GroupMemberView, sees: Callable[[str], bool]) -> dict[str, object]:
+    """A member, with what it reads of topics that whoever asks ``sees``."""
     partitions: dict[str, list[int]] | None = None
     if member.partitions is not None:
         partitions = {}
         for topic, partition in member.partitions:
-            partitions.setdefault(topic, []).append(partition)
+            if topic in partitions or sees(topic):
+                partitions.setdefault(topic, []).append(partition)
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,

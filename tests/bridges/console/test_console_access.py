@@ -20,6 +20,7 @@ from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.authenticator import Authenticator
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
+from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.progress import Committed
 from bridges.catalog.transaction_view import TransactionView
 from bridges.commands.cli import main
@@ -212,6 +213,22 @@ async def test_topics_and_groups_that_one_may_not_see_are_left_out(lab: Lab) -> 
     assert [row["topic"] for row in rows] == ["open"]
     listed = (await lab.ask("GET", "/api/groups"))[1]["groups"][0]
     assert (listed["topics"], listed["partitions"]) == (["open"], 1)
+
+
+async def test_members_read_what_one_may_see(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Joined:
+        space = CONSUMERS
+
+        def summaries(self) -> list[GroupSummary]:
+            return []
+
+        def view(self, group_id: str) -> GroupView | None:
+            member = GroupMemberView("m", None, "", "", (("open", 0), ("shut", 0), ("open", 1)))
+            return GroupView(GroupSummary(group_id, "consumer", "Stable", "", 1), 1, "uniform", None, (member,))
+
+    monkeypatch.setattr(Node, "group_directories", property(lambda _: {"test": Joined()}))
+    (member,) = (await lab.ask("GET", "/api/groups/g"))[1]["members"]
+    assert member["partitions"] == {"open": [0, 1]}
 
 
 REQUESTS: list[tuple[str, str, Any, Operation]] = [
