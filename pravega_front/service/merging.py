@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import Struct
 
+from bridges.catalog.sql import DatabaseError
 from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from bridges.net.budget import Kind
@@ -249,17 +250,22 @@ class Merges:
         sealed, source.loose_sealed = source.loose_sealed, True
         decided: Merging | None = None
         length = -1
+        appending = False
         try:
             await source.quiet()  # what is acknowledged from now on would be part of nothing
             start = await source.start()
             size = await source.length() - start
             if size <= _ONE_BATCH and not updates:
                 async with self._few:
+                    appending = True
                     length = await self._append_one(target, _writer_of(name), source, start, size)
             else:
                 decided = await self._decided(source, target, updates)
-        except BaseException:
-            source.loose_sealed = sealed
+        except BaseException as error:
+            # It may have been appended for all that. What the source took from now on would be lost: the ledger would
+            # take the next merge for this one.
+            if not (appending and isinstance(error, LogUnavailable | asyncio.CancelledError)):
+                source.loose_sealed = sealed
             raise
         if decided is not None:
             return await self._finish(name, _Large(source, target, _writer_of(name), decided, sealed))
@@ -377,7 +383,7 @@ class Merges:
         return merge.target.log.high_watermark
 
 
-_AGAIN: tuple[type[LogError], ...] = (LogUnavailable, TooManyTransactions)
+_AGAIN: tuple[type[LogError], ...] = (LogUnavailable, DatabaseError, TooManyTransactions)
 """Errors that pass."""
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bridges.errors import LogError, LogUnavailable, StorageFull
 from pravega_front.service import carrying_out
 from pravega_front.service.carrying_out import carry_out
+from pravega_front.service.merging import Merges
 from pravega_front.service.state import ConditionFailed, Merging, SegmentState
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.commands import NO_NUMBER
@@ -85,3 +88,40 @@ async def test_a_merge_is_decided_with_its_attributes_or_not_at_all(state: Segme
     await state.give_up_merge("source")
     assert [await state.attribute("target", 0, one) for one in (first, second)] == [NO_NUMBER, 8]
     assert await state.merges() == {}
+
+
+class Source:
+    """A small segment that is to be merged."""
+
+    topic = "source"
+
+    def __init__(self) -> None:
+        self.loose_sealed = False
+
+    async def quiet(self) -> None:
+        pass
+
+    async def start(self) -> int:
+        return 0
+
+    async def length(self) -> int:
+        return 10
+
+
+@pytest.mark.parametrize(
+    ("error", "sealed"),
+    [(LogUnavailable("no answer"), True), (asyncio.CancelledError(), True), (LogError("no"), False)],
+)
+async def test_a_source_that_was_perhaps_merged_takes_no_more(error: BaseException, sealed: bool) -> None:
+    """The ledger takes a second merge for the first one, so it must be of the same bytes."""
+    merges: Any = Merges.__new__(Merges)
+    merges._changing, merges._few = {}, asyncio.Semaphore(1)
+
+    async def append(*_: object) -> int:
+        raise error
+
+    merges._append_one = append
+    source = Source()
+    with pytest.raises(type(error)):
+        await merges._begin("source", source, SimpleNamespace(topic="target"), ())
+    assert source.loose_sealed is sealed
