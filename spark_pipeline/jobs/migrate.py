@@ -311,11 +311,14 @@ def _working(plan: Path, options: dict[str, Any], *, exclusive: bool = True) -> 
     """The state of a plan, and its route by the options of both sides."""
     from spark_pipeline.jobs.migrate_copy import Route
     from spark_pipeline.jobs.migrate_state import MigrationState
+    from spark_pipeline.jobs.migrate_terms import TARGET_YDB
 
     sides = given(**options)
     with _told_failures(), MigrationState(plan, exclusive=exclusive) as state:
         made = state.plan
-        yield state, Route(made.digest, made.migration, made.source, made.target, sides.source, sides.target)
+        target = dict(sides.target)
+        ydb = target.pop(TARGET_YDB, "")
+        yield state, Route(made.digest, made.migration, made.source, made.target, sides.source, target, ydb)
 
 
 @contextmanager

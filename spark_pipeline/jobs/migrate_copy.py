@@ -25,7 +25,10 @@ RECEIPT_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Between which systems a migration copies; options may be secret and are in no plan and no receipt."""
+    """Between which systems a migration copies; options may be secret and are in no plan and no receipt.
+
+    ``target_ydb``: the URL of the target's YDB listener, "" if it is not known.
+    """
 
     plan: str
     migration: str
@@ -33,6 +36,7 @@ class Route:
     target: str
     source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    target_ydb: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ class Cutover:
         self._step("verify", **{key: content[key] for key in told})
 
     def _settings(self) -> None:
-        done = carry_settings(self._state.plan, self._runner.source, self._route.target_options)
+        done = carry_settings(self._state.plan, self._runner.source, self._route)
         if done is not None:
             self._tell("settings: codecs, attributes, consumers")
             self._step("settings", topics=done)

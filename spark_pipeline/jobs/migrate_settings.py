@@ -14,23 +14,23 @@ from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.endpoints.migration import MigrationSource
+from spark_pipeline.jobs.migrate_copy import Route
 from spark_pipeline.jobs.migrate_terms import TARGET_YDB
 
 _SPEEDS = ("partition_write_speed_bytes_per_second", "partition_write_burst_bytes")
 
 
-def carry_settings(plan: Plan, source: MigrationSource, target_options: Mapping[str, str]) -> dict[str, Any] | None:
+def carry_settings(plan: Plan, source: MigrationSource, route: Route) -> dict[str, Any] | None:
     """Make the settings of the plan's topics the same at the target; may be done again and again.
 
     Gives by topic what was changed; None where there is nothing to carry, or no way. Raises OptionError, PipelineError.
     """
-    url = target_options.get(TARGET_YDB)
-    if not plan.source.startswith(("ydb:", "ydb+tls:")) or url is None:
+    url = route.target_ydb
+    if not plan.source.startswith(("ydb:", "ydb+tls:")) or not url:
         return None
     from spark_pipeline.endpoints.ydb import YdbEndpoint
 
-    rest = {name: value for name, value in target_options.items() if name != TARGET_YDB}
-    with closing(endpoint(url, rest)) as target:
+    with closing(endpoint(url, route.target_options)) as target:
         if not isinstance(target, YdbEndpoint) or not isinstance(source, YdbEndpoint):
             raise OptionError(f"--target-option {TARGET_YDB} is {url!r}, not ydb://HOST:PORT/DATABASE")
         done: dict[str, Any] = {}
