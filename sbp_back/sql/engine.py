@@ -11,7 +11,7 @@ Closure = Callable[[Connection], Any]
 
 
 class SqlFailed(Exception):
-    """The database could not commit; nothing of the closure took effect."""
+    """The database could not commit. Nothing of the closure took effect, unless the process stopped before it asked."""
 
 
 class SqlFull(SqlFailed):
