@@ -154,7 +154,12 @@ class KafkaSettings(Section):
         description="Version of the protocol of transactions that clients are told of: with 2 each transaction has an"
         " epoch of its own (KIP-890).",
     )
-    transactional_ids: int = setting(100_000, ge=1, description="Most transactional ids that are remembered.")
+    transactional_ids: int = setting(
+        100_000,
+        ge=1,
+        description="Most transactional ids in memory; beyond them those of which nothing is open are in the database"
+        " alone.",
+    )
     transactional_id_expiration_ms: Duration = setting(
         604_800_000, ge=1, description="How long a transactional id is remembered after it was used last."
     )

@@ -6,8 +6,8 @@ coordinates transactions knows what they are called, since when they are open an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -74,4 +74,19 @@ class TransactionDirectory(Protocol):
     async def abort(self, transactional_id: str) -> TransactionView:
         """Abort what is open of an id and fence its producer, and wait a little for that: it is open nowhere any more
         when the view says so. Raises TransactionNotFound, NothingToAbort, LogUnavailable."""
+        ...
+
+
+@runtime_checkable
+class KeepsIds(Protocol):
+    """A directory whose ids outlive their transactions."""
+
+    @property
+    def ids(self) -> int:
+        """How many ids all nodes keep, about, those of which nothing is open included."""
+        ...
+
+    async def forget(self, wanted: Callable[[str], bool], before_ms: int) -> int:
+        """Forget ids that are wanted, that have nothing open and were not used since ``before_ms``, whichever node
+        coordinates them; how many. Raises LogUnavailable."""
         ...

@@ -1,4 +1,4 @@
-"""``anabranch transaction``: list, describe, find-hanging, abort, commit."""
+"""``anabranch transaction``: list, describe, find-hanging, abort, commit, forget."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from bridges.commands.common import (
     topic_path,
     yes_option,
 )
+from bridges.node.quantities import parse_duration
 
 
 @click.group("transaction")
@@ -168,6 +169,30 @@ def abort(name: str, producer: int | None, partition: int, yes: bool, node: str,
 def commit(topic: str, producer: int, partition: int, yes: bool, node: str, as_json: bool) -> None:
     """End the open transaction of PRODUCER (an id) as committed, where that is known to be its outcome."""
     _end(topic, producer, partition, yes, node, commit=True, as_json=as_json)
+
+
+@command.command("forget")
+@click.argument("name", metavar="ID")
+@click.option("--prefix", is_flag=True, help="All ids whose names begin with ID.")
+@click.option("--idle-for", default="0s", show_default=True, help="Only those not used for so long, as 1d.")
+@yes_option
+@node_option
+@json_option
+def forget(name: str, prefix: bool, idle_for: str, yes: bool, node: str, as_json: bool) -> None:
+    """Forget transactional ids that nobody uses any more. Those of which something is open stay; a producer that still
+    runs has to begin anew."""
+    try:
+        idle_ms = parse_duration(idle_for)
+    except ValueError as error:
+        fail(f"--idle-for {error}", EXIT_USAGE, as_json=as_json)
+    which = f"all ids that begin with {shown(name)}" if prefix else shown(name)
+    confirm(f"Forget {which}, where nothing is open?", yes=yes, as_json=as_json)
+    asked = {"name": name, "prefix": prefix, "idle_ms": idle_ms}
+    done = NodeClient(node, as_json=as_json).call("POST", "/api/transactions/forget", asked)
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(f"{done['forgotten']} forgotten")
 
 
 def _end(topic: str, producer: int, partition: int, yes: bool, node: str, *, commit: bool, as_json: bool) -> None:

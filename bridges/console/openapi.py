@@ -174,6 +174,13 @@ OPERATIONS = (
         _sorted_by(),
     ),
     Operation("POST", "/api/transactions/{transaction}/abort", "Abort what is open of it"),
+    Operation(
+        "POST",
+        "/api/transactions/forget",
+        "Forget transactional ids of which nothing is open",
+        body={"name": _TEXT, "prefix": _FLAG, "idle_ms": _NUMBER},
+        needed=("name",),
+    ),
     Operation("GET", "/api/jobs", "Jobs of the data pipeline that have told of themselves", _sorted_by()),
     Operation("GET", "/api/cluster", "Nodes of the cluster", _sorted_by()),
     Operation("POST", "/api/cluster/nodes/{node}/drain", "Have a node hand over all it owns"),

@@ -13,9 +13,10 @@ import structlog
 from aiohttp import web
 
 from bridges.auth import Operation
-from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
+from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
 from bridges.console import paging, rows
 from bridges.console.access import Access, principal_of
+from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
@@ -45,6 +46,7 @@ class TransactionHandlers:
         app.router.add_get("/api/transactions", self.list)
         app.router.add_get("/api/transactions/{transaction}", self.describe)
         app.router.add_get("/api/open-transactions", self.holding)
+        app.router.add_post("/api/transactions/forget", self.forget)
         app.router.add_post("/api/transactions/{transaction}/abort", self.abort)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -172,6 +174,32 @@ class TransactionHandlers:
             user=str(principal_of(request)),
         )
         return web.json_response(told(front, view, _now_ms()))
+
+    async def forget(self, request: web.Request) -> web.Response:
+        """Forget transactional ids of which nothing is open.
+
+        Body: ``name``, of one, or with ``prefix`` the beginning of all their names; ``idle_ms``, for how long they were
+        not used at least. Answers with how many (``forgotten``)."""
+        body = await json_object(request, {"name", "prefix", "idle_ms"})
+        name, idle_ms, is_prefix = body.get("name"), body.get("idle_ms", 0), body.get("prefix", False)
+        if not isinstance(name, str) or not isinstance(is_prefix, bool):
+            raise RequestError("name is a text, and prefix true or false")
+        if not isinstance(idle_ms, int) or idle_ms < 0:
+            raise RequestError("idle_ms is a number of milliseconds")
+
+        def wanted(one: str) -> bool:
+            if not (one.startswith(name) if is_prefix else one == name):
+                return False
+            return self._access.transaction(request, Operation.WRITE, one)
+
+        if not is_prefix:
+            self._access.require_transaction(request, Operation.WRITE, name)
+        directories = self._node.transaction_directories.values()
+        keep = [one for one in directories if isinstance(one, KeepsIds)]
+        count = sum([await one.forget(wanted, _now_ms() + 1 - idle_ms) for one in keep])
+        user = str(principal_of(request))
+        _log.warning("transactional ids were forgotten", name=name, prefix=is_prefix, count=count, user=user)
+        return web.json_response({"forgotten": count})
 
     async def _found(self, name: str) -> tuple[str, TransactionDirectory, TransactionView]:
         for front, directory in self._node.transaction_directories.items():

@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 
 from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
-from bridges.catalog.transaction_view import TransactionDirectory, TransactionView
+from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
 from bridges.cluster.members import State
 from bridges.cluster.slots import ANY
 from bridges.log.cleaner import STATES
@@ -278,6 +278,12 @@ def transaction_metrics(directories: Mapping[str, TransactionDirectory], now_ms:
     for labels, ids in sorted(states.items()):
         counts.add_metric(labels, ids)
     yield counts
+    text = "Transactional ids that all nodes keep, those of which nothing is open included; counted once a minute."
+    kept = gauge("anabranch_transactional_ids", text, "front")
+    for front, directory in directories.items():
+        if isinstance(directory, KeepsIds):
+            kept.add_metric([front], directory.ids)
+    yield kept
     timed_out = counter("anabranch_transactions_timed_out", "Transactions aborted since their time was over.", "front")
     for front, directory in directories.items():
         timed_out.add_metric([front], directory.timed_out)

@@ -241,6 +241,27 @@ class Transactions:
         if gone:
             await self._keep(tables.forget_unused, gone)
 
+    async def forget(self, wanted: Callable[[str], bool], before_ms: int) -> int:
+        """Forget ids that are ``wanted``, that have nothing open and of which nothing was heard since ``before_ms`` of
+        the day, whichever node coordinates them; how many. Raises LogError."""
+        count, name = 0, ""
+        known = self.coordinator.transactions
+        while True:
+            rows = await self._node.db.run(partial(tables.after, name=name, most=_SETTLED_AT_ONCE))
+            gone = [
+                row
+                for row in rows
+                if row.updated_ms < before_ms
+                and not Transaction(row=row).is_open
+                and wanted(row.transactional_id)
+                and (row.transactional_id not in known or self.coordinator.forget(row))
+            ]
+            await self._node.db.run(partial(tables.forget_unused, rows=gone))
+            count += len(gone)
+            if len(rows) < _SETTLED_AT_ONCE:
+                return count
+            name = rows[-1].transactional_id
+
     def _tell_of_many(self) -> None:
         most = self._settings.transactional_ids
         if self.ids < most * _MANY:

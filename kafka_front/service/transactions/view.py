@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
@@ -50,6 +50,13 @@ class LiveTransactions:
     def writing_to(self, topic: str, partition: int) -> Iterator[TransactionView | None]:
         for one in self._coordinator.open_places.writing_to(topic):
             yield _view(one) if one.writes_to((topic, partition)) else None
+
+    @property
+    def ids(self) -> int:
+        return self._service.ids
+
+    async def forget(self, wanted: Callable[[str], bool], before_ms: int) -> int:
+        return await self._service.forget(wanted, before_ms)
 
     async def abort(self, transactional_id: str) -> TransactionView:
         code = await self._service.abort(transactional_id)

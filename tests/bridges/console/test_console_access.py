@@ -7,7 +7,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,8 @@ async def test_transactional_ids_are_named_to_those_who_may_know_of_them(
     }
 
     class Coordinated:
-        timed_out = 3
+        timed_out, ids = 3, 2
+        ids = 2
 
         def transactions(self) -> list[TransactionView]:
             return [*views.values()]
@@ -168,6 +169,9 @@ async def test_transactional_ids_are_named_to_those_who_may_know_of_them(
         def writing_to(self, topic: str, partition: int) -> list[TransactionView]:
             return [*views.values()]
 
+        async def forget(self, wanted: Callable[[str], bool], before_ms: int) -> int:
+            return sum(map(wanted, [view.transactional_id for view in self.transactions()]))
+
         async def abort(self, transactional_id: str) -> TransactionView:
             return views[transactional_id]
 
@@ -183,6 +187,10 @@ async def test_transactional_ids_are_named_to_those_who_may_know_of_them(
     status, found = await lab.ask("GET", "/api/transactions/mine")
     assert (status, found["groups"], found["partitions"]) == (200, ["g"], [{"topic": "open", "partition": 0}])
     assert (await lab.ask("POST", "/api/transactions/mine/abort"))[0] == 200
+    assert 'anabranch_transactional_ids{front="test"} 2.0' in (await lab.ask("GET", "/metrics"))[1]
+    everything = {"name": "", "prefix": True}
+    assert await lab.ask("POST", "/api/transactions/forget", json=everything) == (200, {"forgotten": 1}), "but shut"
+    assert (await lab.ask("POST", "/api/transactions/forget", json={"name": "shut"}))[0] == 403
     for method, path in (("GET", "shut"), ("POST", "shut/abort")):
         assert (await lab.ask(method, f"/api/transactions/{path}"))[0] == 403
     lab.doorman.denied = {(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID)}

@@ -125,7 +125,9 @@ async def test_ids_that_rest_in_the_database_go_on_where_they_were(tmp_path: Pat
                 assert {one.transactional_id for one in listed.transaction_states} == set(names)
                 described = await client.call(0, m.DescribeTransactionsRequest(names))
                 assert [one.error_code for one in described.transaction_states] == [E.NONE] * 6
-                assert epochs == [0 if not again else 1, *epochs[1:]]
+                assert [epochs[0], epochs[5]] == ([1, 0] if again else [0, 0])
+                forgotten = await transactions_of(node).forget(lambda name: name == "tx-5", 2**62)
+                assert (forgotten, await producers[5].add(0)) == (1, [E.INVALID_PRODUCER_ID_MAPPING])
                 idle = time.time_ns() // 1_000_000 + 2 * transactions_of(node)._settings.transactional_id_expiration_ms
                 if again:
                     for _ in range(2):
