@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 import hostile_frames as frames  # noqa: E402
+import hostile_largest  # noqa: E402
 
 from sbp_back.wire.model import RangeInfo  # noqa: E402
 
@@ -272,6 +273,21 @@ async def oversized(attack: Attack) -> None:
     await attack.each(one, 5)
 
 
+async def largest(attack: Attack) -> None:
+    """The largest request of every API of Kafka's, in each of its arrays."""
+    topic_id = await asyncio.to_thread(hostile_largest.topic_id_of, attack.targets["kafka"], frames.BULK)
+    requests = [frame for _, frame in hostile_largest.largest(topic_id)]
+
+    async def one(number: int) -> None:
+        link = await attack.connect("kafka")
+        if link is not None:
+            if await attack.send(link, requests[number % len(requests)]):
+                await attack.answer(link)
+            link[1].transport.abort()
+
+    await attack.each(one, 5)
+
+
 async def waits(attack: Attack) -> None:
     """A Fetch that waits for ever with megabytes of Produce queued behind it; Produce that nobody waits for."""
     large = frames.record_batch(bytes(900_000), 1)
@@ -307,7 +323,7 @@ async def churn(attack: Attack) -> None:
 
 ATTACKS: dict[str, Callable[[Attack], Awaitable[None]]] = {
     attack.__name__: attack
-    for attack in (idle, slow_readers, drip, half_frames, garbage, bombs, oversized, waits, churn)
+    for attack in (idle, slow_readers, drip, half_frames, garbage, bombs, oversized, largest, waits, churn)
 }
 
 

@@ -22,13 +22,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-import psutil  # noqa: E402
 from hostile_frames import BULK, kafka  # noqa: E402
 
+from kafka_front.wire import codec  # noqa: E402
 from kafka_front.wire import messages as m  # noqa: E402
 from kafka_front.wire.apis import APIS  # noqa: E402
 from kafka_front.wire.primitives import MAX_ELEMENTS  # noqa: E402
-from tests.kafka_front.node_lab import serving  # noqa: E402
 
 PATIENCE_S = 30.0
 LONG_STEP_S = 0.05
@@ -64,6 +63,8 @@ _GIVEN: dict[str, Any] = {
     "validate_only": True,
 }
 """What fields are that are not named many times: that the request is carried out, and changes nothing."""
+_SMALL = {"resource_types", "acknowledge_types"}
+"""Numbers of a byte."""
 _EMPTY = {("ConsumerGroupHeartbeatRequest", "topic_partitions"), ("ShareFetchRequest", "forgotten_topics_data")}
 """Arrays that stay empty beside others: a member that joins has nothing yet."""
 
@@ -92,7 +93,7 @@ def paths(kind: type, root: type) -> Iterator[tuple[str, ...]]:
 
 def plain(kind: str, name: str, number: int, topic_id: bytes) -> Any:
     if kind == "int":
-        return number % 100 if name == "resource_types" else number  # of which there are no more
+        return number % 100 if name in _SMALL else number
     return topic_id if kind == "bytes" else f"{name}{number}"
 
 
@@ -131,13 +132,14 @@ def filled(kind: type, root: type, path: tuple[str, ...], topic_id: bytes, numbe
     return message
 
 
-def largest(topic_id: bytes) -> Iterator[tuple[str, bytes]]:
-    """Each request with its API and array."""
+def largest(topic_id: bytes, parts: Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
+    """Each request with its API and array, of those whose names have all ``parts``."""
     for api in APIS.values():
         root = getattr(m, f"{api.name}Request")
         for path in paths(root, root):
-            frame = kafka(api.highest, filled(root, root, path, topic_id))
-            yield f"{api.name} {'.'.join(path)}", frame
+            name = f"{api.name} {'.'.join(path)}"
+            if all(part in name for part in parts):
+                yield name, kafka(api.highest, filled(root, root, path, topic_id))
 
 
 def ask(address: tuple[str, int], frame: bytes) -> bytes | None:
@@ -154,6 +156,14 @@ def ask(address: tuple[str, int], frame: bytes) -> bytes | None:
         except OSError:
             return None
     return bytes(parts[4:])
+
+
+def topic_id_of(address: tuple[str, int], name: str) -> bytes:
+    """The id of a topic that is there."""
+    asked = m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+    answer = ask(address, kafka(12, asked))
+    assert answer is not None
+    return bytes(codec.decode_response(asked.API_KEY, 12, answer)[1].topics[0].topic_id)
 
 
 class Steps:
@@ -174,7 +184,7 @@ class Steps:
             if took > self.longest:
                 self.longest, self.of = took, repr(handle)
 
-        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        asyncio.Handle._run = timed  # type: ignore[assignment, method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,15 +192,17 @@ class Steps:
 
 
 async def measure(parts: Sequence[str]) -> None:
+    import psutil
+
+    from tests.kafka_front.node_lab import serving
+
     process = psutil.Process()
     with tempfile.TemporaryDirectory() as directory:
         async with serving(Path(directory)) as node:
             address = node.addresses["kafka"].host, node.addresses["kafka"].port
             topic_id = (await node.catalog.create_topic(BULK, 50, {})).topic_id.bytes
             print(f"{'request':60} {'KiB':>6} {'answer ms':>9} {'step ms':>9} {'RSS MiB':>8}")
-            for name, frame in largest(topic_id):
-                if any(part not in name for part in parts):
-                    continue
+            for name, frame in largest(topic_id, parts):
                 before = process.memory_info().rss
                 with Steps() as steps:
                     began = time.monotonic()

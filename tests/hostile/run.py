@@ -106,6 +106,7 @@ PHASES = (
     Phase("garbage", (("garbage", 2_000),)),
     Phase("bombs", (("bombs", 200),)),
     Phase("oversized", (("oversized", 40),)),
+    Phase("largest", (("largest", 100),)),
     Phase("waits", (("waits", 200),)),
     Phase("churn", (("churn", 4_000),)),
     Phase("ydb-idle", (("ydb_idle", 10_000),)),
