@@ -18,7 +18,7 @@ from msgspec import Struct
 from bridges.barrier import Barrier
 
 from . import codes
-from .admission import rebalance_timeout, said_bytes
+from .admission import rebalance_timeout
 from .answers import Answers
 from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
 from .consumer_group import (
@@ -290,7 +290,7 @@ class ConsumerCoordinator:
             raise Refused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
         if request.group_id in self._directory.share:
             raise Refused(codes.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
-        if _said_bytes(request) > self._settings.max_bytes:
+        if request.said_bytes > self._settings.max_bytes:
             raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         classic = self._directory.classic.get(request.group_id)
         if classic is None and len(self._directory) >= self._settings.max_groups:
@@ -325,7 +325,7 @@ class ConsumerCoordinator:
         if member is None:
             if request.epoch != 0:
                 raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
-            return self._new_member(group, request.member_id, None, _said_bytes(request))
+            return self._new_member(group, request.member_id, None, request.said_bytes)
         if request.epoch != 0:
             _check_epoch(member, request)
         return member
@@ -344,7 +344,7 @@ class ConsumerCoordinator:
         if member is None:
             if request.member_id in group.members:
                 raise Refused(codes.INVALID_REQUEST, f"{request.member_id!r} is a member by another name")
-            return self._new_member(group, request.member_id, request.instance_id, _said_bytes(request))
+            return self._new_member(group, request.member_id, request.instance_id, request.said_bytes)
         if member.member_id == request.member_id:
             return member
         if member.epoch != STATIC_LEFT:
@@ -386,7 +386,7 @@ class ConsumerCoordinator:
 
     def _take_over(self, group: ConsumerGroup, member: ConsumerMember, request: HeartbeatRequest) -> None:
         """What a request says of its member, unless the group may not keep that much."""
-        more = _said_bytes(request) - member.said_bytes
+        more = request.said_bytes - member.said_bytes
         if more > 0 and group.said_bytes + more > self._settings.max_bytes:
             raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         said = (member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id, member.client_host)
@@ -764,8 +764,3 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
 def _returns(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
     """Whether a static member takes its own place again."""
     return request.instance_id is not None and request.instance_id in group.static_members
-
-
-def _said_bytes(request: HeartbeatRequest) -> int:
-    names = (request.member_id, request.instance_id, request.rack_id, request.pattern)
-    return said_bytes(request.topics or (), *names)

@@ -222,8 +222,11 @@ class ConsumerGroup(Struct):
     def _count(self, member: ConsumerMember, change: int) -> None:
         self.said_bytes += change * member.said_bytes
         self.classic_count += change * (member.classic is not None)
-        for name in member.topics:
-            _add(self.names, name, change)
+        if change == 1:
+            self.names.update(member.topics)  # very many of them, in a tenth of the time
+        else:
+            for name in member.topics:
+                _add(self.names, name, change)
         if member.view is not None:
             _add(self.views, member.view, change)
         self.seen_version = -1

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from bridges.auth import Principal
 from bridges.sliced import Sliced
 
 from . import codes
+from .admission import said_bytes
 from .assignors import Targets
 from .consumer_group import Partitions, View
 from .requests import SavedCallback
@@ -35,6 +37,12 @@ class HeartbeatRequest(Struct, frozen=True):
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    said_bytes: int = 0
+    """What the member says of itself takes, about; derived, since it may name very many topics."""
+
+    def __post_init__(self) -> None:
+        names = (self.member_id, self.instance_id, self.rack_id, self.pattern)
+        force_setattr(self, "said_bytes", said_bytes(self.topics or (), *names))
 
     @property
     def is_full(self) -> bool:

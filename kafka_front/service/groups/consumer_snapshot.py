@@ -49,7 +49,7 @@ def _line(member: ConsumerMember) -> bytes:
                 "client_host": member.client_host,
                 "rebalance_timeout_ms": member.rebalance_timeout_ms,
                 "assignor": member.assignor,
-                "topics": sorted(member.topics),
+                "topics": list(member.topics),  # in any order: there may be very many
                 "pattern": None if view is None else view.pattern,
                 "viewer": None if view is None or view.viewer is None else msgspec.structs.astuple(view.viewer),
                 "epoch": member.epoch,
