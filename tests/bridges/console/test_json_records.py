@@ -9,7 +9,7 @@ from kafka.partitioner.default import murmur2 as oracle
 
 from bridges.catalog.partitioner import murmur2, partition_of
 from bridges.console import json_records
-from bridges.console.json_records import BadLine, line_parts, parse_line, to_line
+from bridges.console.json_records import _FURTHEST_MS, BadLine, line_parts, parse_line, to_line
 from bridges.formats.records import Record
 
 CONTENT = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(lambda text: text.encode("utf-8", "ignore"))
@@ -79,7 +79,7 @@ def test_any_object_is_a_record_or_refused(document: dict[str, object]) -> None:
     except BadLine:
         return
     assert partition is None or partition >= -1
-    assert -1 <= record.timestamp < 2**63
+    assert -_FURTHEST_MS <= record.timestamp < 2**63
 
 
 @pytest.mark.parametrize(
