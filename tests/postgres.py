@@ -63,6 +63,22 @@ class Postgres:
             self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop")
             self._running = False
 
+    def save(self, target: Path) -> None:
+        """Copy all that it has, as a backup; it is away meanwhile."""
+        self.stop()
+        shutil.copytree(self._data, target)
+        self.start()
+
+    def go_back(self, saved: Path) -> None:
+        """Be what it was when that was saved, as a standby that lagged."""
+        self.stop()
+        shutil.rmtree(self._data)
+        shutil.copytree(saved, self._data)
+        if self._user is not None:
+            for path in (self._data, *self._data.rglob("*")):
+                os.chown(path, self._user, -1)
+        self.start()
+
     def url(self, database: str = "postgres") -> str:
         """For clients."""
         return f"postgresql://anabranch@/{database}?host={self.directory}"

@@ -20,6 +20,7 @@ from bridges.barrier import Barrier
 from bridges.catalog.sql import Connection, Database, DatabaseClosed
 from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
+from bridges.cluster.marks import EVERY_S, Mark, Marks, Totals, WentBackError, database_went_back
 from bridges.cluster.members import Member, Patience, State
 from bridges.cluster.ownership import SERVING, Gained, Gone, Lost
 from bridges.cluster.slots import slot_of_key, slot_of_partition
@@ -41,6 +42,9 @@ CHANNEL = "anabranch_cluster"
 _QUIET = 2.5
 """Heartbeats after which a member that has shown none may have ended: long before it is suspected."""
 
+_MARKED_S = 1.0
+"""How long a look waits until what it has found is written down: a bucket that does not answer takes no range
+either."""
 _RETIRING_S = 0.05
 """Between two looks at whether another node has taken over."""
 
@@ -80,6 +84,8 @@ class Cluster:
         nobody can take it over."""
         self.is_past: Callable[[Member], Awaitable[bool]] | None = None
         """Finds out whether a member's process has ended; None: it is waited for until it is suspected."""
+        self.marks: Marks | None = None
+        """Where it is written down how far the database is; None: its file lies with all that the node has."""
         self.taken_over = 0
         """Members whose log this node has taken over."""
         self.given = 0
@@ -104,6 +110,13 @@ class Cluster:
         self._unfenced_at = -math.inf
         self._asking: asyncio.Task[None] | None = None
         self._known = asyncio.Event()
+        # What the database has told: the largest totals, and how many of this start's heartbeats it has taken. It has
+        # gone back if it ever says less.
+        self._totals = Totals()
+        self._beats = 0
+        self._marked = Totals()
+        self._mark_at = -math.inf
+        self._marking: asyncio.Task[None] | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -112,11 +125,15 @@ class Cluster:
 
         ``server_id``: of the range server whose log this node is about to open; -1: of none. A former self that stopped
         without a word is waited for, for a lease, and so is another node that had this log. Raises StoreError where
-        another process that lives has this node's id, or its log, or others are of versions that are too far away, and
-        errors of the database. One of ``workers`` knows that its former self is past, and that there are no other nodes
-        than these: it has at once what it had.
+        another process that lives has this node's id, or its log, others are of versions that are too far away, or the
+        database or the bucket has gone back, and errors of the database. One of ``workers`` knows that its former self
+        is past, and that there are no other nodes than these: it has at once what it had.
         """
         await self._db.open()
+        if self.marks is not None:
+            # Before anything is changed: what is changed often enough is behind no mark any more.
+            await asyncio.to_thread(self.marks.load)
+            await self._db.surely(self.marks.check)
         await self._db.surely(partial(tables.make, version=self._version))
         if workers:
             await self._begin(
@@ -155,7 +172,12 @@ class Cluster:
         self._keeper = Keeper(start, self._patience)
         # Clients that come before this node is one of those that serve are to know the others. What it owns it learns
         # when somebody is there who has to be told.
-        self._nodes = _serving((await self._db.surely(partial(tables.look, known=-1))).members)
+        look = await self._db.surely(partial(tables.look, known=-1))
+        self._nodes = _serving(look.members)
+        self._totals = look.totals
+        await self._mark()
+        if self.marks is not None:
+            await asyncio.to_thread(self.marks.forget, [member.start for member in look.members])
         self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats"))
 
     async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None:
@@ -266,12 +288,13 @@ class Cluster:
     async def close(self) -> None:
         """End the heartbeats, and let go of the database."""
         await self._end_tasks()
+        if self._keeper is not None:
+            await self._mark()
         await self._db.close()
 
     async def _end_tasks(self) -> None:
         tasks, self._tasks = [*self._tasks, *self._ending.values(), *self._looking.values()], []
-        if self._asking is not None:
-            tasks.append(self._asking)
+        tasks += [task for task in (self._asking, self._marking) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -383,6 +406,8 @@ class Cluster:
         if epoch is None or keeper.ended:
             owner = self.owner(slot)
             raise NotOwner(f"slot {slot}", -1 if owner is None or owner.start == keeper.start else owner.node_id)
+        self._totals = self._totals.joined(Totals(epoch=epoch + 1))
+        await self._marked_soon()
         # Logs that are open go on: the epoch that their ranges have is the highest one that anybody was given.
         keeper.raised(slot, epoch)
         return epoch
@@ -398,8 +423,11 @@ class Cluster:
             began = time.monotonic()
             try:
                 if not await self._db.run(partial(tables.beat, start=keeper.start)):
-                    await self._ended(keeper.end())
+                    totals, beats = self._totals, self._beats
+                    look = await self._db.run(partial(tables.look, known=keeper.version))
+                    await self._ended(keeper.end(), self._gone_back(look, totals, beats))
                     return
+                self._beats += 1
                 self._sure_until = began + self._unsuspected
             except DatabaseClosed:
                 return
@@ -438,9 +466,18 @@ class Cluster:
     async def _look(self) -> None:
         keeper = self._member
         before = keeper.members.keys()
-        asked = time.monotonic()
+        asked, totals, beats = time.monotonic(), self._totals, self._beats
         look = await self._db.run(partial(tables.look, known=keeper.version))
-        news = keeper.looked(look, asked, time.monotonic())
+        answered = time.monotonic()
+        if gone_back := self._gone_back(look, totals, beats):
+            await self._ended(keeper.end(), gone_back)
+            return
+        self._totals = self._totals.joined(look.totals)
+        if any(one.owner == keeper.start and one.epoch >= self._marked.epoch for one in look.slots or ()):
+            await self._marked_soon()
+        elif look.beats_of(keeper.start) is not None and (self._totals != self._marked or answered >= self._mark_at):
+            self._begin_marking()
+        news = keeper.looked(look, asked, answered)
         self._nodes = _serving(keeper.members.values())
         await self._tell(news)
         if before - keeper.members.keys():
@@ -448,6 +485,42 @@ class Cluster:
                 self._barrier.call("members gone", gone)
         if keeper.ended:
             await self._ended(News())
+
+    def _gone_back(self, look: tables.Look, totals: Totals, beats: int) -> str:
+        """Why the database that gave ``look`` is older than the one that had told ``totals`` and taken so many of this
+        start's ``beats`` before it was asked; empty: it is not."""
+        own = look.beats_of(self.start)
+        if look.totals.is_behind(totals) or (own is not None and own < beats):
+            return database_went_back(look.totals, totals)
+        return ""
+
+    def _begin_marking(self) -> asyncio.Task[None]:
+        if self._marking is None:
+            self._marking = asyncio.create_task(self._mark(), name="how far the database is")
+        return self._marking
+
+    async def _marked_soon(self) -> None:
+        """What this node is about to act by is written down, unless that takes long."""
+        wanted = self._totals
+        for _ in range(2):  # what is under way may have begun before
+            if self.marks is not None and self._marked.is_behind(wanted):
+                await asyncio.wait({self._begin_marking()}, timeout=_MARKED_S)
+
+    async def _mark(self) -> None:
+        if self.marks is None:
+            return
+        mark = Mark(self.start, self._beats, self._totals)
+        try:
+            await self.marks.keep(mark)
+            self._marked, self._mark_at = mark.totals, time.monotonic() + EVERY_S
+        except WentBackError as error:
+            if not self._member.ended:
+                await self._ended(self._member.end(), str(error))
+        except OSError as error:
+            _log.warning("how far the database is could not be written down", error=str(error))
+            await asyncio.sleep(self._patience.heartbeat)
+        finally:
+            self._marking = None
 
     async def _tell(self, news: News) -> None:
         if news.lost:
@@ -457,10 +530,10 @@ class Cluster:
             for gained in self.on_gained:
                 self._barrier.call("slots gained", gained, news.gained)
 
-    async def _ended(self, news: News) -> None:
+    async def _ended(self, news: News, why: str = "") -> None:
         await self._tell(news)
         self._on_ended(
-            f"node {self.node_id} was taken for dead by the others, who go on without it: it has to start again"
+            why or f"node {self.node_id} was taken for dead by the others, who go on without it: it has to start again"
         )
 
     async def _act(self) -> int:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from bridges.catalog.counters import advance
 from bridges.catalog.sql import Connection, upsert
 from bridges.cluster import versions
+from bridges.cluster.marks import Totals, totals
 from bridges.cluster.members import Member, State
 from bridges.cluster.slots import NOBODY, SLOTS, Slot, pins_of, plan, sizes_of
 from bridges.cluster.versions import OURS, Version
@@ -32,7 +33,8 @@ class Look(Struct, frozen=True):
     """What the database says at ``version``, which grows with every change of members' states and slots' owners;
     ``slots`` is None where the one who asks has those of this version; then ``beats`` tells the members' counters, by
     start, and nothing else, for it is asked all the time by everybody about everybody. ``drained``: ids of nodes that
-    are to own nothing, whether they are there or not. ``level``: see :mod:`bridges.cluster.versions`."""
+    are to own nothing, whether they are there or not. ``level``: see :mod:`bridges.cluster.versions`; ``totals``: see
+    :mod:`bridges.cluster.marks`."""
 
     version: int
     members: tuple[Member, ...]
@@ -40,6 +42,13 @@ class Look(Struct, frozen=True):
     drained: frozenset[int] = frozenset()
     level: Version = Version()
     beats: Mapping[int, int] | None = None
+    totals: Totals = Totals()
+
+    def beats_of(self, start: int) -> int | None:
+        """A member's counter; None: it is none."""
+        if self.beats is not None:
+            return self.beats.get(start)
+        return next((member.beats for member in self.members if member.start == start), None)
 
 
 def make(connection: Connection, slots: int = SLOTS, version: Version = OURS) -> None:
@@ -162,14 +171,16 @@ def beat(connection: Connection, start: int) -> bool:
 
 def look(connection: Connection, known: int) -> Look:
     """Members and slots; ``known`` is the version of the slots that the one who asks has (-1: none)."""
+    found = totals(connection)
     query = "SELECT cluster_state.version, start, beats FROM cluster_state LEFT JOIN cluster_nodes ON TRUE"
     beats = connection.execute(query).fetchall()
     if beats[0][0] == known:
-        return Look(known, (), None, beats={start: count for _, start, count in beats if start is not None})
+        counts = {start: count for _, start, count in beats if start is not None}
+        return Look(known, (), None, beats=counts, totals=found)
     now = version(connection)
     members = tuple(map(_member, connection.execute(f"SELECT {_MEMBER} FROM cluster_nodes ORDER BY start")))
     drained = frozenset(node_id for (node_id,) in connection.execute("SELECT node_id FROM cluster_drained"))
-    return Look(now, members, tuple(_slots(connection)), drained, versions.level(connection))
+    return Look(now, members, tuple(_slots(connection)), drained, versions.level(connection), totals=found)
 
 
 def version(connection: Connection) -> int:

@@ -1,13 +1,19 @@
-"""``anabranch accept-data-loss``: the way on for a node that does not start because stored data is damaged."""
+"""``anabranch accept-data-loss``: the way on for a node that does not start because stored data is damaged, or because
+what its cluster shares has gone back."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bridges.commands.cli import EXIT_CANNOT_START, EXIT_FAILED
-from bridges.commands.common import fail, json_option, print_json
+from bridges.commands.cli import EXIT_CANNOT_START, EXIT_FAILED, EXIT_USAGE
+from bridges.commands.common import fail, json_option, key_values, print_json
+
+if TYPE_CHECKING:
+    from bridges.node.config import Settings
 
 
 @click.command("accept-data-loss")
@@ -17,31 +23,48 @@ from bridges.commands.common import fail, json_option, print_json
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Data directory of a node, or of a range server, that does not run.",
 )
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of a cluster's node, as for 'serve'."
+)
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
+)
 @click.option("--check", is_flag=True, help="Only tell what would be lost.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-def command(data: Path, check: bool, yes: bool, as_json: bool) -> None:
-    """Go on without data that is damaged, for good.
+def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool, yes: bool, as_json: bool) -> None:
+    """Go on without data that is damaged, or that a cluster has lost, for good.
 
     A node or a range server whose acknowledged data is damaged does not start (code 4). This tells what would be lost,
     asks, and gives that up: the log ends before the damage, and what lies behind it is set aside. Take a copy of the
     directory first, if there may be another way. What was given up is kept in accepted-losses.json beside the data.
+
+    A node of a cluster does not start either where the database or the bucket has gone back. Give this the settings
+    that 'serve' has, with all nodes of the cluster stopped: they go on with both as they are, and give no number twice.
     """
+    from bridges.node.config import load
+    from bridges.node.sections import SettingsError
     from sbp_back.errors import StoreError
     from sbp_back.range_server import loss
     from sbp_back.range_server.store.options import StoreOptions
     from sbp_back.range_server.store.recovery import LOSSES
 
+    try:
+        settings = load({**key_values(sets, "--set"), "data_dir": str(data)}, environ=os.environ, file=config).settings
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    if settings.cluster.database and _went_back(settings, check=check, yes=yes, as_json=as_json):
+        return
     store = next((path for path in (data / "sbp", data) if (path / "wal").is_dir()), None)
+    if store is None and settings.sbp.durability == "object":
+        _nothing(f"{settings.sbp.objects} and the database", as_json=as_json)
+        return
     if store is None:
         fail(f"{data} has no store: neither sbp/wal nor wal is in it", EXIT_CANNOT_START, as_json=as_json)
     try:
         found = loss.look(store, StoreOptions())
         if not found.damage:
-            if as_json:
-                print_json({"lost": [], "accepted": False})
-            else:
-                click.echo(f"nothing that was acknowledged is damaged in {store}: there is nothing to accept")
+            _nothing(str(store), as_json=as_json)
             return
         if not as_json:
             click.echo(f"This is lost for good if {store} is opened as it is:")
@@ -62,3 +85,37 @@ def command(data: Path, check: bool, yes: bool, as_json: bool) -> None:
     for line in done:
         click.echo(line)
     click.echo(f"The store can be opened now; {store / LOSSES} says what was given up.")
+
+
+def _nothing(where: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"lost": [], "accepted": False})
+    else:
+        click.echo(f"nothing that was acknowledged is damaged in {where}: there is nothing to accept")
+
+
+def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> bool:
+    """Whether what the node's cluster shares has gone back, which was told, and accepted if that is wanted."""
+    import asyncio
+
+    from bridges.errors import LogError
+    from bridges.node import going_back
+    from sbp_back.errors import StoreError
+
+    try:
+        lost = asyncio.run(going_back.look(settings))
+        if not lost:
+            return False
+        if not as_json:
+            click.echo(lost)
+        if not check:
+            if not yes and not (not as_json and click.confirm("Go on without what is lost?", default=False)):
+                fail("nothing was changed", EXIT_FAILED, as_json=as_json, lost=[lost])
+            asyncio.run(going_back.accept(settings))
+    except (StoreError, LogError, OSError) as error:
+        fail(str(error), EXIT_CANNOT_START, as_json=as_json)
+    if as_json:
+        print_json({"lost": [lost], "accepted": not check})
+    elif not check:
+        click.echo("All nodes of the cluster can be started now.")
+    return True

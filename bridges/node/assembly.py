@@ -433,6 +433,7 @@ class Node(Stopping):
 
     async def _enter_cluster(self) -> Cluster:
         from bridges.cluster import versions  # where there is one
+        from bridges.cluster.marks import Marks
         from bridges.cluster.members import Patience
         from bridges.cluster.peers import Peers, secret
         from bridges.cluster.service import Cluster
@@ -446,6 +447,8 @@ class Node(Stopping):
         cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail, versions.OURS)
         try:
             if worker is None:
+                bucket = backend.bucket_of(self.settings.sbp)
+                cluster.marks = Marks(self._directory.mark, bucket, await self.db.run(identify))
                 # Before the log is opened: that ends whoever has it.
                 await cluster.enter(server_id=await asyncio.to_thread(backend.server_of_log, self.settings.sbp))
             else:

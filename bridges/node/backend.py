@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bridges.node.tls_settings import Tls
     from sbp_back.client.client import ClientOptions
     from sbp_back.embedded import Embedded, Further
+    from sbp_back.range_server.object_log.bucket import Bucket
     from sbp_back.range_server.store.options import StoreOptions
     from sbp_back.transport.tickets import OwnTickets
 
@@ -100,17 +101,26 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
     )
 
 
+def bucket_of(sbp: SbpSettings) -> Bucket | None:
+    """Where a store in this process has its objects, if it has some. Raises StoreError."""
+    if sbp.mode != "embedded" or not sbp.objects:
+        return None
+    from sbp_back.range_server.object_log.bucket import Bucket
+
+    return Bucket(sbp.objects)
+
+
 def server_of_log(sbp: SbpSettings) -> int:
     """The range server whose log of objects this node would open; -1: it has none, or no number. Blocks. Raises
     StoreError."""
-    if sbp.mode != "embedded" or sbp.durability != "object":
+    bucket = bucket_of(sbp)
+    if bucket is None or sbp.durability != "object":
         return -1
     from sbp_back.errors import StoreError
-    from sbp_back.range_server.object_log.bucket import Bucket
     from sbp_back.range_server.object_log.logs import Logs
 
     try:
-        return Logs(Bucket(sbp.objects)).opened_by(sbp.object_log)
+        return Logs(bucket).opened_by(sbp.object_log)
     except OSError as error:
         raise StoreError(f"the objects cannot be reached: {error}") from error
 

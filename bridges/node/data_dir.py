@@ -22,6 +22,8 @@ class DataDirectory:
         self.backend = path / "sbp"
         self.cluster = path / "cluster"
         """Names the cluster that the node is one of, if it is."""
+        self.mark = path / "mark"
+        """How far the cluster's database was when the node last wrote that down (bridges/cluster/marks.py)."""
         try:
             make_directories(Files(), path)
             self._lock = HeldFile(path / "lock")

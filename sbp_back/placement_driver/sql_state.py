@@ -447,6 +447,11 @@ class _Asked(Job):
             self.failed(self.error)
 
 
+def skip_numbers(connection: Connection, count: int) -> None:
+    """Have so many ids of streams and of range servers be given to nobody: called in the database's thread."""
+    connection.execute("UPDATE counters SET next = next + ?", (count,))
+
+
 def in_sqlite(path: Path, *, shared: bool = False) -> Engine:
     """The engine of a state in the SQLite file ``path``, where what was answered survives loss of power; ``shared``:
     with other processes of this machine."""

@@ -1,0 +1,114 @@
+"""The way on where a cluster's database, or its bucket, has gone back (bridges/cluster/marks.py) and no newer one is
+left.
+
+A database that is older than the bucket can be gone on with: what it does not know stays in the bucket, and numbers
+that it may have given are given to nobody. A bucket that is older than the database cannot where the database has
+ranges in logs that the bucket does not know: then the database has to go back to before the bucket as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from bridges.catalog.counters import identify
+from bridges.catalog.sql import Connection, Database
+from bridges.cluster import tables
+from bridges.cluster.marks import Marks, totals
+from bridges.node import backend, databases
+from bridges.node.config import Settings
+from bridges.node.data_dir import DataDirectory
+from sbp_back.errors import StoreError
+from sbp_back.placement_driver.sql_state import in_postgres, skip_numbers
+from sbp_back.range_server.object_log.logs import Logs
+
+_STREAMS_AHEAD = 100_000
+"""Ids of streams and range servers that may have been given, and are in nobody's hands now: what is in the bucket of
+one would be another topic's."""
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[tuple[Database, Marks]]:
+    directory = DataDirectory(settings.data_dir)
+    try:
+        db = Database(databases.engine_of(settings, directory, second=True))
+        await db.open()
+        try:
+            await databases.check_cluster(db, directory)
+            marks = Marks(directory.mark, backend.bucket_of(settings.sbp), await db.run(identify))
+            await asyncio.to_thread(marks.load)
+            yield db, marks
+        finally:
+            await db.close()
+    finally:
+        directory.release()
+
+
+async def look(settings: Settings) -> str:
+    """What has gone back, in a sentence; empty: nothing has, or the node is none of a cluster. Changes nothing. Raises
+    StoreError, OSError, and errors of the database."""
+    if not settings.cluster.database:
+        return ""
+    async with _opened(settings) as (db, marks):
+        return await _refusal(db, marks)
+
+
+async def _refusal(db: Database, marks: Marks) -> str:
+    def refused(connection: Connection) -> str:
+        try:
+            marks.check(connection)
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    return await db.run(refused)
+
+
+async def accept(settings: Settings) -> None:
+    """Have the cluster go on with the database and the bucket as they are: no number is given twice, and what is lost
+    is lost. Raises as :func:`look` does, and StoreError where a node of it runs."""
+    async with _opened(settings) as (db, marks):
+        await _in_placement_driver(settings, partial(_require_logs, settings))
+        before = await db.run(lambda connection: tables.look(connection, -1))
+        await asyncio.sleep(settings.cluster.lease_s)
+
+        def go_on(connection: Connection) -> None:
+            tables.lock(connection)
+            for member in tables.look(connection, -1).members:
+                if before.beats_of(member.start) != member.beats:
+                    raise StoreError(f"node {member.node_id} of this cluster runs: stop all of its nodes first")
+            marks.accept(connection)
+            tables.empty(connection)
+
+        await db.run(go_on)
+        await _in_placement_driver(settings, lambda connection: skip_numbers(connection, _STREAMS_AHEAD))
+        await asyncio.to_thread(marks.begin_anew, await db.run(totals))
+
+
+async def _in_placement_driver(settings: Settings, work: Callable[[Connection], None]) -> None:
+    db = Database(in_postgres(settings.cluster.database))
+    await db.open()
+    try:
+        await db.run(work)
+    finally:
+        await db.close()
+
+
+def _require_logs(settings: Settings, connection: Connection) -> None:
+    bucket = backend.bucket_of(settings.sbp)
+    if bucket is None or settings.sbp.durability != "object":
+        return
+    logs = Logs(bucket)
+    for query, is_adopted in (("SELECT DISTINCT server_id FROM replicas", False), (_ADOPTED, True)):
+        for (server_id,) in connection.execute(query).fetchall():
+            name = logs.of_server(server_id)
+            if name is None or (is_adopted and not logs.last_claim(name).by):
+                raise StoreError(
+                    f"{bucket.url} does not know of range server {server_id} what the database does: have the database "
+                    "go back as well, to what it was before this bucket, and accept that"
+                )
+
+
+_ADOPTED = "SELECT server_id FROM adopted"

@@ -1,0 +1,262 @@
+"""A database or a bucket that has gone back is refused: services over a real PostgreSQL and a bucket of files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bridges.barrier import Barrier
+from bridges.catalog.counters import identify
+from bridges.catalog.sql import Connection
+from bridges.cluster.marks import Mark, Marks, Totals
+from bridges.cluster.members import Patience
+from bridges.cluster.service import Cluster
+from bridges.cluster.versions import OURS
+from sbp_back.errors import StoreError
+from sbp_back.range_server.object_log.bucket import Bucket
+from tests.bridges.cluster.test_taking_over import database
+from tests.postgres import Postgres
+
+PATIENCE = Patience(heartbeat=0.02, lease=3.0)
+WAIT_S = 30
+TABLES = {"cluster_state": "one", "cluster_nodes": "start", "cluster_slots": "slot", "meta": "key"}
+"""By their keys."""
+
+
+class World:
+    """A database, a bucket, and nodes with a directory each."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.url = url
+        self.path = path
+        self.ended: dict[int, str] = {}
+        """Why nodes have ended, by their numbers."""
+
+    @property
+    def bucket(self) -> Path:
+        return self.path / "bucket"
+
+    def marks(self) -> list[Mark]:
+        """What is in the bucket, without what is being put."""
+        return [Mark.of_key(path.name) for path in self.bucket.glob("marks/*/*") if "#" not in path.name]
+
+    async def do(self, work: Callable[[Connection], object]) -> None:
+        db = database(self.url)
+        await db.open()
+        await db.run(work)
+        await db.close()
+
+    async def save(self) -> None:
+        """What the database and the bucket are now is where they may go back to."""
+        await self.do(_save)
+        shutil.copytree(self.bucket, self.path / "saved")
+
+    async def set_database_back(self) -> None:
+        await self.do(_restore)
+
+    def set_bucket_back(self) -> None:
+        shutil.rmtree(self.bucket)
+        shutil.copytree(self.path / "saved", self.bucket)
+
+    async def begin(self, number: int) -> Cluster:
+        """A node that serves."""
+        directory = self.path / str(number)
+        directory.mkdir(exist_ok=True)
+
+        def ended(why: str) -> None:
+            self.ended.setdefault(number, why)  # the first reason counts
+
+        service = Cluster(database(self.url), number, PATIENCE, Barrier(), ended, OURS)
+        db = database(self.url)
+        await db.open()
+        cluster_id = await db.run(identify)
+        await db.close()
+        service.marks = Marks(directory / "mark", Bucket(f"file://{self.bucket}"), cluster_id)
+        try:
+            await service.enter()
+            await service.join(number, {}, "")
+            await service.await_owners(WAIT_S)
+        except BaseException:
+            await service.close()
+            raise
+        return service
+
+    @asynccontextmanager
+    async def served(self, number: int) -> AsyncIterator[Cluster]:
+        service = await self.begin(number)
+        try:
+            yield service
+        finally:
+            await service.retire(0.0)
+            await service.close()
+
+
+def _save(connection: Connection) -> None:
+    for table in TABLES:
+        connection.execute(f"DROP TABLE IF EXISTS saved_{table}")
+        connection.execute(f"CREATE TABLE saved_{table} AS SELECT * FROM {table}")
+
+
+def _restore(connection: Connection) -> None:
+    for table, key in TABLES.items():
+        connection.execute(f"DELETE FROM {table} WHERE {key} NOT IN (SELECT {key} FROM saved_{table})")
+        columns = [
+            name for (name,) in connection.execute(f"SELECT column_name FROM ({_COLUMNS}) found WHERE t = '{table}'")
+        ]
+        told = ", ".join(columns)
+        changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name != key)
+        # Rows stay the same ones: who waits for one of them finds it.
+        connection.execute(
+            f"INSERT INTO {table} ({told}) SELECT {told} FROM saved_{table} ON CONFLICT ({key}) DO UPDATE SET {changed}"
+        )
+
+
+_COLUMNS = "SELECT column_name, table_name AS t FROM information_schema.columns WHERE table_schema = 's'"
+
+
+@pytest.fixture
+def world(postgres: Postgres, tmp_path: Path) -> World:
+    return World(postgres.made(), tmp_path)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def beaten(service: Cluster, more: int = 3) -> None:
+    """So many heartbeats later."""
+    before = service._beats
+    await until(lambda: service._beats >= before + more)
+
+
+DATABASE = "the database of the cluster has gone back"
+BUCKET = "has gone back: it has not what was put there before"
+
+
+async def test_nodes_that_come_and_go_are_refused_nothing(world: World) -> None:
+    for _ in range(3):
+        async with world.served(1) as one, world.served(2):
+            await beaten(one)
+    async with world.served(3), world.served(1) as one:
+        await beaten(one)
+        marks = world.marks()
+        assert len(marks) <= 4, "one of each member"
+    assert not world.ended
+
+
+async def test_a_database_that_goes_back_by_heartbeats_alone_ends_the_nodes(world: World) -> None:
+    """As a standby that lagged by a moment in which nothing but they were written."""
+    async with world.served(1) as one, world.served(2) as two:
+        await beaten(one)
+        await until(lambda: one._marked == one._totals)
+        await world.save()
+        await beaten(one)
+        await beaten(two)
+        await world.set_database_back()
+        await until(lambda: len(world.ended) == 2)
+        assert all(DATABASE in sentence for sentence in world.ended.values())
+        assert not one.mine
+        assert not two.mine
+
+
+async def test_a_database_that_goes_back_to_before_a_start_is_not_taken_for_a_verdict_of_others(world: World) -> None:
+    async with world.served(1):
+        await world.save()
+        async with world.served(2) as two:
+            await beaten(two)
+            await world.set_database_back()
+            await until(lambda: len(world.ended) == 2)
+        assert all(DATABASE in sentence for sentence in world.ended.values()), world.ended
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["with its directory", "with the bucket alone"])
+@pytest.mark.parametrize("killed", [False, True], ids=["in order", "killed"])
+async def test_a_database_that_went_back_while_nobody_ran_is_refused(world: World, lost: bool, killed: bool) -> None:
+    service = await world.begin(1)
+    await world.save()
+    await service.raise_epoch(0)
+    if killed:
+        await service._end_tasks()
+        await service._db.close()
+    else:
+        await service.close()
+    await world.set_database_back()
+    if lost:
+        shutil.rmtree(world.path / "1")
+    for _ in range(3):  # however often its supervisor tries
+        with pytest.raises(StoreError, match=DATABASE):
+            await world.begin(1)
+    with pytest.raises(StoreError, match=DATABASE):
+        await world.begin(2)
+
+
+async def test_a_database_that_went_back_is_refused_after_it_was_noticed(world: World) -> None:
+    """A node that ends for it leaves word of that."""
+    async with world.served(1) as one:
+        await world.save()
+        await beaten(one)
+        await world.set_database_back()
+        await until(lambda: world.ended)
+    shutil.rmtree(world.path / "1")
+    with pytest.raises(StoreError, match=DATABASE):
+        await world.begin(2)
+
+
+async def test_a_bucket_that_goes_back_ends_the_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridges.cluster.service.EVERY_S", 0.05)
+    async with world.served(1) as one:
+        await world.save()
+        await beaten(one, 10)
+        world.set_bucket_back()
+        await until(lambda: world.ended)
+    assert BUCKET in world.ended[1]
+
+
+async def test_a_bucket_that_went_back_while_nobody_ran_is_refused(world: World) -> None:
+    async with world.served(1):
+        await world.save()
+    world.set_bucket_back()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=BUCKET):
+            await world.begin(1)
+
+
+async def test_an_epoch_is_known_to_the_bucket_before_anything_is_opened_in_it(world: World) -> None:
+    async with world.served(1) as one:
+        epoch = await one.raise_epoch(0)
+        marks = world.marks()
+        assert max(mark.totals.epoch for mark in marks) > epoch
+        async with world.served(2) as two:
+            await until(lambda: len(two.mine) > 100)
+            gained = max(two.epoch(slot) for slot in two.mine)
+            marks = world.marks()
+            assert max(mark.totals.epoch for mark in marks) > gained
+
+
+async def test_a_bucket_that_does_not_answer_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world.served(1) as one:
+
+        def refused(*_: object) -> bool:
+            raise OSError("503 SlowDown")
+
+        monkeypatch.setattr(Bucket, "put_again", refused)
+        await one.raise_epoch(0)
+        await beaten(one)
+        assert one._marked.is_behind(one._totals)
+        monkeypatch.undo()
+        await until(lambda: one._marked == one._totals)
+    assert not world.ended
+
+
+def test_a_mark_is_what_its_name_says() -> None:
+    mark = Mark(3, 70, Totals(12, 4, 9_000_000))
+    assert Mark.of_key(mark.key) == mark
+    assert Totals(1, 2, 3).is_behind(Totals(1, 2, 4))
+    assert not Totals(1, 2, 4).is_behind(Totals(1, 2, 4))
