@@ -23,8 +23,8 @@ from tests.torture.torture_load import payload
 
 SCOPE, STREAM, GROUP = "torture", "events", "torture"
 KEYS = 5
-_BURST = 4
-"""Events at a time, at least, about: fewer would be no transaction to speak of."""
+_TRANSACTION = 4
+"""Events of one, at least, about: fewer would be no transaction to speak of."""
 _READER_LIFE_S = 1.5
 
 
@@ -61,15 +61,15 @@ class _Client:
     def payload(self, number: int) -> bytes:
         return payload(self.args.seed, self.args.name, number)
 
-    def paced(self) -> Iterator[int]:
-        """How many events are due from now on, until the end."""
+    def paced(self, burst: int = 1) -> Iterator[int]:
+        """How many events are due from now on, about ``burst`` at least, until the end."""
         done, began = 0, time.monotonic()
         while not self.finish.is_set():
             due = int((time.monotonic() - began) * self.args.rate)
             if due > done:
                 yield min(due - done, 200)
                 done = due
-            self.finish.wait(max(0.02, _BURST / self.args.rate))
+            self.finish.wait(max(0.02, burst / self.args.rate))
 
 
 def input_line() -> str:
@@ -98,7 +98,7 @@ def transact(client: _Client) -> None:
     choice = random.Random(client.args.seed)
     writer = client.streams.create_transaction_writer(SCOPE, STREAM, choice.getrandbits(60))
     number = 0
-    for count in client.paced():
+    for count in client.paced(_TRANSACTION):
         first, number = number, number + min(count, 40)
         _tell("open", first, number)
         try:
