@@ -626,7 +626,7 @@ class ConsumerCoordinator:
         for member in group.members.values():
             named = by_names.get(member.topics)
             if named is None:
-                named = by_names[member.topics] = frozenset(ids[name] for name in member.topics if name in ids)
+                named = by_names[member.topics] = frozenset(map(ids.__getitem__, ids.keys() & member.topics))
             reads = named if member.view is None else named | by_view[member.view]
             members.append(AssignedMember(member.member_id, member.instance_id, reads, member.target))
         group.assignor = group.preferred_assignor or DEFAULT_ASSIGNOR
