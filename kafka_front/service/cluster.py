@@ -17,7 +17,7 @@ from bridges.errors import LogError
 from bridges.formats.producer import LedgerKind
 from bridges.log.ledger_rules import kafka_producer
 from bridges.log.partition_log import PartitionLog
-from bridges.turns import by_name, gathered, in_order, in_turns
+from bridges.turns import Turns, by_name, gathered, in_order, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.api_versions import finalized_features
@@ -311,14 +311,19 @@ class Cluster:
 
     # --- quorum -----------------------------------------------------------------------------------------------------
 
-    def quorum(self, ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    async def quorum(self, ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
         """DescribeQuorum: this node decides alone (KIP-595). Its log of metadata is the node's database."""
-        asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
+        first = request.topics[:2]
+        asked = [(topic.topic_name, [p.partition_index for p in topic.partitions[:2]]) for topic in first]
         known = asked == [(_METADATA_TOPIC, [0])]
         response = DescribeQuorumResponse(error_message="")
-        for name, partitions in asked:
-            rows = [self._quorum_of(index, known) for index in partitions]
-            response.topics.append(DescribeQuorumResponse.TopicData(name, rows))
+        turns = Turns()
+        for topic in request.topics:
+            rows: list[DescribeQuorumResponse.PartitionData] = []
+            for partition in topic.partitions:
+                await turns.rest()
+                rows.append(self._quorum_of(partition.partition_index, known))
+            response.topics.append(DescribeQuorumResponse.TopicData(topic.topic_name, rows))
         if known:
             host, port = ctx.connection.advertised
             listener = DescribeQuorumResponse.Listener("PLAINTEXT", host, port)
