@@ -22,6 +22,7 @@ class Operator:
         self._world = cluster.world
         self._pins: dict[int, Any] = {}
         self._drained: dict[int, Any] = {}
+        self._open: dict[object, tuple[dict[int, Any], int]] = {}
         self._client = cluster.client(lambda step: step)
 
     def work(self) -> None:
@@ -46,7 +47,11 @@ class Operator:
         world.after(random.uniform(0.3, 2.0), self.work)
 
     def _ask(self, what: str, work: Callable[..., bool], told: dict[int, Any], key: int, value: Any) -> None:
+        wish = object()
+        self._open[wish] = told, key
+
         def done(answered: bool, taken: bool) -> None:
+            self._open.pop(wish, None)
             self._world.tell(f"{what}: {taken if answered else 'perhaps'}")
             if not answered:
                 told[key] = _UNSURE
@@ -56,7 +61,12 @@ class Operator:
         self._client.ask(work, done)
 
     def relent(self) -> None:
-        """All is calm: somebody who stays may own something."""
+        """All is calm: nothing is wished any more, and somebody who stays may own something."""
+        self._client.kill()
+        if self._cluster.postgres is not None:
+            self._cluster.postgres.server.end_holders(None, 0.0)
+        for told, key in self._open.values():
+            told[key] = _UNSURE
         drained = self.drained()
         alone = not any(node.stays and node.number not in drained for node in self._cluster.nodes)
         for number in sorted(drained):

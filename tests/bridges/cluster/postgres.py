@@ -130,6 +130,8 @@ class Client:
             self._world.after(self._world.latency(0.001), self._guard(self._run))
 
     def _run(self) -> None:
+        if self.gone:
+            return
         group = [self._queue.popleft() for _ in range(min(len(self._queue), _TOGETHER))]
         self._database.running.append(self)
         try:

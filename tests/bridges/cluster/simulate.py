@@ -49,6 +49,7 @@ class Schedule:
         world.after(2.0, self.operator.work)
         world.run(FAULTS_UNTIL)
         world.calm = True
+        calm_since = world.now  # later, where somebody waited for the database
         for node in cluster.nodes:
             if node.paused:
                 node.resume()
@@ -62,12 +63,12 @@ class Schedule:
         for node in coming:
             node.begin()
         self.operator.relent()
-        world.run(FAULTS_UNTIL + PATIENCE, self._is_settled)
+        world.run(calm_since + PATIENCE, self._is_settled)
         if not all(self.after_calm):
             raise Broken(f"no progress: {self.after_calm} written in {PATIENCE} s of calm")
         if not self._is_settled():
             raise Broken(f"shares are not alike after {PATIENCE} s of calm: {self._sizes()}")
-        world.run(FAULTS_UNTIL + LATE)
+        world.run(calm_since + LATE)
         moves = cluster.moves
         world.run(world.now + QUIET)
         if cluster.moves != moves:
