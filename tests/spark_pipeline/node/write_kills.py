@@ -30,7 +30,8 @@ def attempt(client: NodeClient, batch: SinkBatch, task: int, *, fail: bool = Fal
     writing = SinkTask(client, batch, task, timeout_ms=600_000, request_bytes=1 << 20)
     try:
         if not writing.begin():
-            return Written(None, committed=True)
+            rows = sum(map(len, values(batch.number, task).values()))
+            return Written(None, rows, committed=True)
         for (request, partition), rows in values(batch.number, task).items():
             writing.add("t", partition, batch_of(*rows))
             if partition:
