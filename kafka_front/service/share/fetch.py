@@ -307,7 +307,12 @@ class _Reading:
         if live is not None:
             live.waiters.discard(self._stir)
             live.log.remove_waiter(self)
-        self._news |= code not in _UNKNOWN
+        if code in _UNKNOWN:
+            # The topic was deleted while the session read it, which the member's heartbeat tells it. After an error
+            # Java's consumers ask for the topic's metadata at once, and so make it anew.
+            self._share.sessions.remove(self._session, place)
+            return
+        self._news = True
         self._datas[place] = _Data(partition_index=place[1], error_code=code, error_message=message)
 
     def log_moved(self, log: PartitionLog) -> None:
