@@ -258,8 +258,8 @@ async def who_administers(client: Client) -> None:
     name = fresh()
     asked_for = (-1, -1) if client.version(ApiKey.CREATE_TOPICS) >= 4 else (1, 1)
     await client.ask(create(new(name, *asked_for)))
-    topic_id = await id_of(client.place, name)
     await client.place.settled(name, 1)
+    topic_id = await id_of(client.place, name)
     growing = m.CreatePartitionsRequest
     await client.ask(growing([growing.CreatePartitionsTopic(name, 2, None)], 10_000))
     await client.place.settled(name, 2)
@@ -297,6 +297,8 @@ async def who_administers(client: Client) -> None:
     await client.ask(removing([removing.ScramCredentialDeletion("nobody", 1)]), E.RESOURCE_NOT_FOUND)
     quorum = m.DescribeQuorumRequest
     await client.ask(quorum([quorum.TopicData("__cluster_metadata", [quorum.PartitionData(0)])]))
+    features = m.UpdateFeaturesRequest
+    await client.ask(features(10_000, [features.FeatureUpdateKey("share.version", 1)]))
     await client.ask(m.ListConfigResourcesRequest())
     partitions = m.DescribeTopicPartitionsRequest
     told = await client.ask(partitions([partitions.TopicRequest(name)]))
