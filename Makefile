@@ -32,13 +32,10 @@ types: $(VENV)/.dev
 # than there are processors, at most four, each with nodes of its own. WORKERS=0: all in one process, as plain pytest does.
 # Hundreds of nodes are started: they need not compile our modules each time, whatever the environment says.
 BESIDE := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-# Of nine thousand tests with foreign clients and kills a few depend on what else the machine does, and a client's own
-# crash at its exit: what failed is named, and has to pass by itself.
-AGAIN := echo "once more, by itself, what failed:" && $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none
 unit: export PYTHONDONTWRITEBYTECODE :=
 unit: $(VENV)/.dev
 	$(if $(PYTEST),,$(BIN)/python -m tests.build_drivers)
-	$(BIN)/pytest $(BESIDE) $(PYTEST) || { [ $$? = 1 ] && $(AGAIN); }
+	$(BIN)/pytest $(BESIDE) $(PYTEST)
 
 thorough: export PYTHONDONTWRITEBYTECODE :=
 thorough: $(VENV)/.dev  ## all tests, and those that draw what they try look twenty times as far: for a night

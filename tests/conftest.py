@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import databases, ports
+from tests.foreign_crashes import pytest_runtest_protocol as pytest_runtest_protocol
 from tests.node_process import DocumentNode, NodeProcess
 from tests.postgres import Postgres
 

@@ -7,31 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from _pytest.runner import runtestprotocol
 
-from spark_pipeline.spark.session import NOT_STARTED
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A test with Spark is run again, once, if a process of Python did not start in the seconds that Java waits for it,
-    which on a busy machine says nothing of what is tested."""
-    if item.get_closest_marker("spark") is None or not isinstance(item, pytest.Function):
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    if any(one.failed and NOT_STARTED in one.longreprtext for one in reports):
-        item._initrequest()
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    for one in reports:
-        item.ihook.pytest_runtest_logreport(report=one)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 PIPELINE = {**dict.fromkeys(FRONTS, ANY), "pipeline": ANY}
