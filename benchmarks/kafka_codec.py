@@ -2,7 +2,7 @@
 
     python benchmarks/kafka_codec.py [--json]
 
-Cases are those of reference/kafka.md, section 5. Every case is checked for equal bytes before it is timed. kio's reader
+Every case is checked for equal bytes before it is timed. kio's reader
 is native code that copies record bytes; ours gives views of the frame.
 """
 

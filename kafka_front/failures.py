@@ -1,4 +1,4 @@
-"""The error response of each API: what a client gets when its whole request failed (reference/kafka.md, rule 69).
+"""The error response of each API: what a client gets when its whole request failed (docs/protocols/kafka.md, rule 69).
 
 Each builder echoes the items of the request, since clients look their own items up in the answer and treat a missing
 one as a bug of the broker. An API without a builder and without a top-level error code has no such answer.
@@ -142,7 +142,7 @@ def _find_coordinator(request: m.FindCoordinatorRequest, version: int, code: int
 
 
 def _join_group(request: m.JoinGroupRequest, version: int, code: int, message: str | None) -> Message:
-    # Before version 7 the protocol name may not be null (reference/kafka.md, rule 12).
+    # Before version 7 the protocol name may not be null (docs/protocols/kafka.md, rule 12).
     return m.JoinGroupResponse(
         error_code=code,
         generation_id=-1,

@@ -15,7 +15,7 @@ from kafka_front.dispatch import Registry
 from kafka_front.long_requests import LongRequests
 from kafka_front.session import Connection, Observer
 
-#: The smallest request: key, version, correlation id (reference/kafka.md, rule 1).
+#: The smallest request: key, version, correlation id (docs/protocols/kafka.md, rule 1).
 _LEAST_BYTES = 8
 #: How a Produce begins. Its bytes are mutable, so that the offset and epoch of its batches can be stamped in place.
 _PRODUCE = b"\0\0"

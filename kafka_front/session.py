@@ -1,6 +1,6 @@
 """One client connection: frames in, responses out, in the order Kafka's clients rely on.
 
-Order (reference/kafka.md, rule 2): responses leave strictly in request order. A Kafka broker handles one request per
+Order (docs/protocols/kafka.md, rule 2): responses leave in request order. A Kafka broker handles one request per
 connection at a time; we let Produce requests overlap each other, since their effect is ordered by the partition, and
 start anything else only when all earlier requests of the connection are answered.
 """
@@ -49,7 +49,7 @@ _SHORT_ELEMENTS = 2_000
 
 #: Longest request of a client that must say first who it is (sasl.server.max.receive.size).
 _LOGIN_BYTES = 512 * 1024
-#: What it may ask until then (reference/kafka.md, rule 68).
+#: What it may ask until then (docs/protocols/kafka.md, rule 68).
 _BEFORE_LOGIN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 #: What a quota of partitions made and deleted is about (KIP-599).

@@ -1,4 +1,5 @@
-"""Who calls, and what it may do: credentials of calls, delegation tokens of commands (reference/pravega.md, 4.9).
+"""Who calls, and what it may do: credentials of calls, delegation tokens of commands (docs/protocols/pravega.md,
+"Credentials").
 
 The controller gives tokens for one stream each, to read it, or to write to it as well. They are signed by the node, so
 the segment store believes them without asking anybody.

@@ -1,4 +1,4 @@
-"""Names of segments and streams, and ids of segments (reference/pravega.md, section 4.4)."""
+"""Names of segments and streams, and ids of segments (docs/protocols/pravega.md, "Names")."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The error vocabulary of the backend.
 
-Codes are those of SBP dialect 0.2 (reference/sbp.md, section 1.5, "Error codes"); the v0.1 dialect maps them onto
+Codes are those of SBP dialect 0.2 (docs/protocols/sbp.md, "Status codes"); the v0.1 dialect maps them onto
 its own small set when it encodes a response (sbp_back/document/codes.py).
 """
 
@@ -126,7 +126,7 @@ class StoreVersionError(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """Data that was acknowledged as durable is damaged. Never cut silently (reference/sbp.md, section 3.3)."""
+    """Data that was acknowledged as durable is damaged. Never cut silently (docs/storage.md, "Start")."""
 
 
 class StoreFailed(StoreError):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_import_rules import ALLOWED, FLOORS, ROOT
 
-DOCS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+DOCS = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 _TOPS = "|".join((*ALLOWED, "tests", "benchmarks", "docs", "scripts"))
 _PATH = re.compile(rf"(?<![\w/.-])(?:{_TOPS})/[\w./*-]*\w")
 _DOTTED = re.compile(rf"`((?:{'|'.join(ALLOWED)})(?:\.\w+)+)`")

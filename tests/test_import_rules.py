@@ -1,4 +1,4 @@
-"""Who may import whom (docs/design.md, "Layout"): read from the syntax trees, so that a lazy import counts as well."""
+"""Who may import whom (docs/design.md, "Rooms"): read from the syntax trees, so that a lazy import counts as well."""
 
 from __future__ import annotations
 

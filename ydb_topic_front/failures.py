@@ -1,4 +1,4 @@
-"""What the log's failures are called in YDB's words (reference/ydb.md, sections 1.8 and 2.10).
+"""What the log's failures are called in YDB's words (docs/protocols/ydb.md, "Statuses").
 
 Clients come again after UNAVAILABLE, OVERLOADED, SESSION_EXPIRED and ABORTED, and give up after BAD_REQUEST,
 SCHEME_ERROR and UNAUTHORIZED.

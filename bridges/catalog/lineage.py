@@ -1,4 +1,4 @@
-"""Partitions of a topic and how they descend from one another (design, section 9).
+"""Partitions of a topic and how they descend from one another (docs/design.md, "Partitions that split").
 
 A partition is active until it is sealed, which is for good. Partitions are sealed, and their children made, in one step
 of the catalog; each such step, and each that only adds partitions, begins a new epoch of the topic. Who is whose parent
@@ -159,8 +159,8 @@ def check_change(partitions: Sequence[PartitionInfo], seal: Sequence[int], make:
     """Raise InvalidChange unless the partitions numbered ``seal`` can give way to new ones with the ranges ``make``.
 
     They must be active, and the new ranges must cover exactly what they cover, without overlapping (Pravega's rule,
-    reference/pravega.md, section 4.5). ``make`` may be empty when all active partitions are sealed: the topic has ended
-    then.
+    docs/protocols/pravega.md, "Key ranges and epochs"). ``make`` may be empty when all active partitions are sealed:
+    the topic has ended then.
     """
     if not seal:
         raise InvalidChange("no partition to seal is named")

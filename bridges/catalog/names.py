@@ -35,7 +35,7 @@ class Names(Protocol):
 
 
 def check_topic_name(name: str) -> None:
-    """Raise InvalidTopicName unless ``name`` is a legal topic name (reference/kafka.md, section 3 rule 16)."""
+    """Raise InvalidTopicName unless ``name`` is a legal topic name (docs/protocols/kafka.md, rule 16)."""
     if not name:
         raise InvalidTopicName("a topic needs a name")
     if name in (".", ".."):

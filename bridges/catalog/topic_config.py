@@ -2,7 +2,7 @@
 
 Names, types, ranges, defaults and node-level synonyms are those of Kafka 4.2; the sentences say what they mean here.
 A value is looked for in the topic, then in the node's dynamic configuration, then in the node's settings, then in the
-table below (reference/kafka.md, section 3 rule 65).
+table below (docs/protocols/kafka.md, rule 65).
 """
 
 from __future__ import annotations

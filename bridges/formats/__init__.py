@@ -1,4 +1,4 @@
-"""Registry of stored formats and translation between them (design, section 3)."""
+"""Registry of stored formats and translation between them (docs/design.md, "Stored as received")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stored format must offer (design, section 3: stored as received, translated on read)."""
+"""What a stored format must offer (docs/design.md, "Stored as received")."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ COMPACTED = 0x40
 """The bit of an entry's flags that says: compaction has put it in the place of what was written there."""
 
 EVENT_HEADER = 8
-"""Bytes of an event's header in a Pravega segment: its type and its length, four each (reference/pravega.md, 1.3)."""
+"""Bytes of an event's header in a Pravega segment: its type and its length, four each (docs/protocols/pravega.md,
+"Events")."""
 
 FIRST_OF_FRONTS = 8
 """From here on numbers are for formats that fronts bring; those below are for :class:`FormatId`."""

@@ -1,8 +1,8 @@
 """Record batches of SBP's specification document (dialect sbp-v0.1) as a stored format.
 
-Layout: reference/sbp.md, section 1.3. A record has a body and text headers; there is no key. The base offset is written
-into the batch when it is stored; the rest stays as its writer made it, claims about offsets included, which nobody
-believes: records are numbered in order.
+Layout: docs/protocols/sbp.md, "Record batches of the document". A record has a body and text headers; there is no key.
+The base offset is written into the batch when it is stored; the rest stays as its writer made it, claims about offsets
+included, which nobody believes: records are numbered in order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kafka's RecordBatch v2 as a stored format: header, checks, stamping in place, records.
 
-Layout and rules: KIP-98 and reference/kafka.md, section 3, rules 21-26. The base offset and the leader epoch lie
+Layout and rules: KIP-98 and docs/protocols/kafka.md, rules 21-26. The base offset and the leader epoch lie
 outside the checksum, so storing a batch rewrites twelve bytes and nothing else.
 """
 
@@ -800,7 +800,7 @@ def _placed(batch: StoredBatch, delta: int) -> int:
 
 
 _MARKER_KEY = struct.Struct(">hh")
-"""Version and type: the key of a control batch's record (reference/kafka.md, rule 37)."""
+"""Version and type: the key of a control batch's record (docs/protocols/kafka.md, rule 37)."""
 _MARKER_VALUE = struct.Struct(">hi")
 """Version, and the epoch of who coordinates transactions."""
 _ABORT = 0

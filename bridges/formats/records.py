@@ -1,4 +1,4 @@
-"""Records as fronts exchange them when one protocol reads what another wrote (design, section 3)."""
+"""Records as fronts exchange them when one protocol reads what another wrote (docs/design.md, "Stored as received")."""
 
 from __future__ import annotations
 

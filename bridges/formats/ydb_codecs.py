@@ -1,4 +1,4 @@
-"""What YDB's codecs do to the body of a message, undone within a limit (reference/ydb.md, section 4).
+"""What YDB's codecs do to the body of a message, undone within a limit (docs/protocols/ydb.md, "Codecs").
 
 The codec is told for a whole request, each body is compressed by itself. RAW, GZIP, LZOP and ZSTD are everybody's;
 numbers from 10000 on are for those who chose them. Here what is cut short is an error, not a shorter body: readers of

@@ -1,5 +1,5 @@
 """What a topic's configuration demands of a batch, whoever sends it: looked at once, below all fronts, before it is
-appended (reference/kafka.md, rules 24, 26 and 32).
+appended (docs/protocols/kafka.md, rules 24, 25 and 26).
 
 A front hands its batches to the log and knows nothing of these rules. What a header tells is decided at once, which is
 all that most batches need; where records have to be looked at, the first slice of a short batch is looked at here, and

@@ -1,7 +1,7 @@
 """A batch's way into the log: ledger check, offset, hand-over to the backend, and the answer when it is durable.
 
 The owner is a single writer. Ledger check, offset assignment and hand-over happen in one synchronous step, so they are
-atomic; acknowledgements arrive in offset order once the backend made the batch durable (design, sections 4 and 6).
+atomic; acknowledgements arrive in offset order once the backend made the batch durable (docs/design.md, "Writing").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compaction as a chore: which partitions are due, and one of them after the other (design, "Compaction").
+"""Compaction as a chore: which partitions are due, and one of them after the other (docs/design.md, "Compaction").
 
-A partition is due as Kafka has it (reference/kafka.md, rule 66): when enough of its bytes are new, when the oldest new
-record has waited for long enough, or when something that tells that a key is gone has been there for long enough.
+A partition is due as Kafka has it (docs/protocols/kafka.md, rule 66): when enough of its bytes are new, when the oldest
+new record has waited for long enough, or when something that tells that a key is gone has been there for long enough.
 """
 
 from __future__ import annotations

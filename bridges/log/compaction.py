@@ -1,4 +1,5 @@
-"""One pass of compaction over one partition's log: of each key only the latest record stays (design, "Compaction").
+"""One pass of compaction over one partition's log: of each key only the latest record stays (docs/design.md,
+"Compaction").
 
 It looks twice. First at what was appended since the last pass: which keys there are, and where each is last
 (:mod:`bridges.log.key_offsets`). Then at everything from the log's start on: what a later record replaces goes, batch

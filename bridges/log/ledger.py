@@ -1,4 +1,4 @@
-"""Deduplication of one partition: who wrote what last, for every kind of writer (design, section 4).
+"""Deduplication of one partition: who wrote what last, for every kind of writer (docs/design.md, "Writing").
 
 The one place where repetitions are found, whatever protocol they come through. What is remembered of a kind's writers,
 and what that means for their next batch, is its rule's (bridges/log/ledger_rules.py). It is pure state: the partition

@@ -1,4 +1,4 @@
-"""What the ledger remembers of each kind of writer, and what it decides by that (design, section 4).
+"""What the ledger remembers of each kind of writer, and what it decides by that (docs/design.md, "Writing").
 
 A rule turns what is known of one writer, a row of bytes, and the stamp of its next batch into a decision: append it,
 it is in the log already, its first records are, or an error. It keeps no state itself. Rows begin with the wall clock
@@ -113,8 +113,8 @@ class ProducerState(NamedTuple):
 
 
 class KafkaRule:
-    """Idempotent producers number their records; the last five batches are remembered (reference/kafka.md, rules 29-33;
-    KIP-98, KIP-360). A retried batch is answered with its original offset, a gap is refused.
+    """Idempotent producers number their records; the last five batches are remembered (docs/protocols/kafka.md, rules
+    29-33; KIP-98, KIP-360). A retried batch is answered with its original offset, a gap is refused.
 
     The marker that ends a transaction tells its producer's epoch and takes no number: what that wrote in earlier epochs
     is refused from then on, also if nothing of it was known (KIP-890)."""
@@ -212,7 +212,7 @@ class _NumberRule:
 
 
 class EventNumberRule(_NumberRule):
-    """A writer's events carry numbers that grow; the last one is kept (reference/pravega.md, section 2.2).
+    """A writer's events carry numbers that grow; the last one is kept (docs/protocols/pravega.md, "Event numbers").
 
     A batch up to that number is in the log. One that depends on the writer's last number is refused if that is another
     one: somebody else writes by the same id.
@@ -234,7 +234,8 @@ class EventNumberRule(_NumberRule):
 
 
 class SeqNoRule(_NumberRule):
-    """A producer's records carry numbers that grow, with gaps; the highest is kept (reference/ydb.md, section 2.6).
+    """A producer's records carry numbers that grow, with gaps; the highest is kept (docs/protocols/ydb.md,
+    "Deduplication").
 
     What is not above it is in the log: all of a request, or a part at its beginning.
     """

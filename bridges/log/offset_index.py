@@ -1,7 +1,7 @@
 """A sparse index of one partition: where its bytes and its timestamps lie.
 
 One row for every ``interval`` bytes of log, or for ``row_ms`` of appends where they are fewer: a row that stayed open
-would keep what is old for as long as anybody writes. It answers lookups by time (reference/kafka.md, rule 48),
+would keep what is old for as long as anybody writes. It answers lookups by time (docs/protocols/kafka.md, rule 48),
 retention by size and by age, and the size of the partition, and it stays small: past ``max_rows`` every second row is
 dropped.
 

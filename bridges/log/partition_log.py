@@ -1,4 +1,4 @@
-"""One partition: append, read, wait, trim (design, sections 4 and 6).
+"""One partition: append, read, wait, trim (docs/design.md, "Writing" and "Reading").
 
 This is its face and its life; the work is done by its append path, its reading, its waiters and its upkeep. A log is
 opened on its first use, and opened anew, in a newer epoch, after the backend failed it: what was in flight is answered
@@ -561,7 +561,7 @@ class PartitionLog:
     async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, in offset order, not older than ``timestamp``; None if none is.
 
-        Looks into batches (reference/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
+        Looks into batches (docs/protocols/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
         """
         await self.ready()
         return await self._owner.search.first(self, timestamp)

@@ -1,7 +1,7 @@
 """What a partition log knows beyond its bytes: writers, offset index, leader epochs, transactions.
 
 All of it can be told from batch headers, so it is rebuilt by reading the log; a snapshot shortens the reading, and
-remembers the producers of what was trimmed (design, section 4).
+remembers the producers of what was trimmed (docs/design.md, "Writing").
 """
 
 from __future__ import annotations

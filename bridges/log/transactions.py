@@ -1,4 +1,5 @@
-"""Transactions of one partition: which are open, and which parts of the log belong to aborted ones (design, section 9).
+"""Transactions of one partition: which are open, and which parts of the log belong to aborted ones (docs/design.md,
+"Transactions").
 
 Batches of an open transaction lie in the log like others; its marker, a batch of its own, decides them. This is pure
 state, fed with what is durable in offset order, at run time and when rebuilding.

@@ -40,8 +40,8 @@ def keep_buffers() -> bool:
 
 
 def collect_seldom() -> None:
-    """What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest
-    (reference/kafka.md, section 6 rule 8), of which it looks at little at once, since everybody waits meanwhile."""
+    """What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest,
+    of which it looks at little at once, since everybody waits meanwhile."""
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()

@@ -1,6 +1,6 @@
 """What a node or a server of the backend cannot promise as it is set up, in words for its log.
 
-Facts: design, sections 4 and 5; reference/sbp.md, sections 2.9, 3.2 and 4.3.
+Facts: docs/design.md, "Backend"; docs/storage.md, "Promises"; docs/protocols/sbp.md, "Faults of elastic-stream".
 """
 
 from __future__ import annotations

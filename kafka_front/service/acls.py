@@ -1,5 +1,6 @@
-"""Rules of who may do what, as Kafka's clients see and change them: ACLs (KIP-11, KIP-140, KIP-290; reference/kafka.md,
-rule 67). A node without rules answers SECURITY_DISABLED, as a broker without an authorizer does."""
+"""Rules of who may do what, as Kafka's clients see and change them: ACLs (KIP-11, KIP-140, KIP-290;
+docs/protocols/kafka.md, rule 67). A node without rules answers SECURITY_DISABLED, as a broker without an authorizer
+does."""
 
 from __future__ import annotations
 

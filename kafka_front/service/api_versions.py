@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 _ZERO_SINCE = 4
 """First version whose clients take a feature that begins with level 0 (KAFKA-17011): older ones of Java's give up."""
-#: What a client may call itself (reference/kafka.md, rule 6).
+#: What a client may call itself (docs/protocols/kafka.md, rule 6).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

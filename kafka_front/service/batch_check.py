@@ -1,4 +1,4 @@
-"""What a produced batch must fulfil as Kafka's protocol has it (reference/kafka.md, rules 21-23, 25 and 29-31).
+"""What a produced batch must fulfil as Kafka's protocol has it (docs/protocols/kafka.md, rules 21-23, 25 and 29-31).
 
 What its topic demands the log looks at, for every protocol (bridges/log/admission.py)."""
 

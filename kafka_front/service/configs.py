@@ -1,4 +1,4 @@
-"""Requests about configuration: described, listed and altered (reference/kafka.md, rules 65, 66).
+"""Requests about configuration: described, listed and altered (docs/protocols/kafka.md, rules 65 and 66).
 
 KIP-133, 226, 339, 1142.
 """

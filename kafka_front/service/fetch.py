@@ -1,4 +1,4 @@
-"""Fetch: requests, their sessions, and the operations that answer them (reference/kafka.md, rules 41-46)."""
+"""Fetch: requests, their sessions, and the operations that answer them (docs/protocols/kafka.md, rules 41-46)."""
 
 from __future__ import annotations
 

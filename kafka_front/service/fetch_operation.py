@@ -1,4 +1,5 @@
-"""One Fetch request from its arrival on: it answers at once or waits for enough bytes (kafka.md, rules 41-46).
+"""One Fetch request from its arrival on: it answers at once or waits for enough bytes (docs/protocols/kafka.md, rules
+41-46).
 
 A waiting request is one object registered with its partitions' logs, and its connection's timer; there is no task.
 """

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227; reference/kafka.md, rule 45).
+"""Incremental fetch sessions (KIP-227; docs/protocols/kafka.md, rule 45).
 
 A session remembers which partitions a consumer reads and what it was last told of each, so that a request names only
 what changed and a response only what is new.

@@ -3,7 +3,7 @@
 Where a partition begins and ends is told by any node, which asks the owner: clients come to where the partition was a
 moment ago, and some of them take the answer that another node leads for their last one.
 
-reference/kafka.md, rules 18, 46 and 48.
+docs/protocols/kafka.md, rules 18, 46 and 48.
 """
 
 from __future__ import annotations

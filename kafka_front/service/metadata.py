@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics and leaders as the listener's clients see them (reference/kafka.md, rules 13-18)."""
+"""Metadata: brokers, topics and leaders as the listener's clients see them (docs/protocols/kafka.md, rules 13-18)."""
 
 from __future__ import annotations
 

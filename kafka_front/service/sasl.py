@@ -2,7 +2,7 @@
 and OAUTHBEARER (KIP-255).
 
 A login is two or three requests of one connection, so its state is kept there. Whoever fails is told, in words that
-do not give away whether there is such a user, and the connection ends (reference/kafka.md, rule 68).
+do not give away whether there is such a user, and the connection ends (docs/protocols/kafka.md, rule 68).
 
 Where logins last for a time only (KIP-368), and with a token, which ends, a client is told for how long, and says again
 in time who it is, by the same two requests: the same user with the same mechanism, or the connection ends. It ends at

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords (reference/kafka.md, rules 10, 16, 63, 64)."""
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords (docs/protocols/kafka.md, rules 10, 16, 63 and 64)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The APIs of Kafka this front knows, and the versions it offers.
 
 Two ranges per API: the versions whose layout the codec can build (those of Apache Kafka 4.2), and the versions offered
-to clients. Why the latter are what they are: reference/kafka.md 1.2, rules A-G. The important ones:
+to clients. Why the latter are what they are: docs/protocols/kafka.md, rules A-G. The important ones:
 
 * A: the offered range must reach from the old non-flexible versions (kafkajs, aiokafka, kcat) to flexible ones.
 * B: Produce is advertised from version 0, or old librdkafka silently stops compressing; 0-2 are answered with

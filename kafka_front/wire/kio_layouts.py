@@ -45,7 +45,7 @@ def load(key: int, version: int, request: bool) -> MessageType:
 def _old_produce(version: int, request: bool) -> MessageType:
     """Produce 0-2 lack fields of version 3 and are otherwise laid out the same (Kafka 4 dropped their schema).
 
-    They are needed to refuse them politely: see reference/kafka.md 1.2, rule B.
+    They are needed to refuse them politely: see docs/protocols/kafka.md, rule B.
     """
     missing = (
         {"transactional_id"}

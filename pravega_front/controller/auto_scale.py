@@ -1,5 +1,5 @@
-"""Scaling by rate, as streams' policies ask for it (reference/pravega.md, section 4.1): hot segments are split, cold
-neighbours merged.
+"""Scaling by rate, as streams' policies ask for it (docs/protocols/pravega.md, "Key ranges and epochs"): hot segments
+are split, cold neighbours merged.
 
 Rates are looked at once in an interval, from what the logs have grown by, whoever wrote. Where several nodes share the
 work each tells the others, in the database, of the segments that it owns, and the owner of a stream's first segment

@@ -1,7 +1,7 @@
 """From a method's name to what answers it, and from what goes wrong to gRPC's status for it.
 
 Clients take UNKNOWN and INTERNAL for reasons to repeat a call for minutes, so each error has a status of its own
-(reference/pravega.md, section 4.3). Methods without a handler are answered UNIMPLEMENTED.
+(docs/protocols/pravega.md, "Controller errors"). Methods without a handler are answered UNIMPLEMENTED.
 """
 
 from __future__ import annotations

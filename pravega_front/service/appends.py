@@ -1,4 +1,5 @@
-"""Appends of one writer on one connection: in order, each answered when it is durable (reference/pravega.md, 2.2).
+"""Appends of one writer on one connection: in order, each answered when it is durable (docs/protocols/pravega.md,
+"Appends").
 
 What comes in one turn of the event loop is gathered and appended as one batch, whose number is that of its last event:
 a batch costs the log as much as ten thousand bytes, and clients whose answers come quickly send small blocks.

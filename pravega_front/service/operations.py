@@ -1,4 +1,4 @@
-"""Commands about whole segments: info, life, attributes (reference/pravega.md, sections 3.2 and 3.3)."""
+"""Commands about whole segments: info, life, attributes (docs/protocols/pravega.md, "Segment operations")."""
 
 from __future__ import annotations
 

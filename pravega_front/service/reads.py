@@ -1,4 +1,4 @@
-"""Reads of segments: at once, or parked at the end until something comes (reference/pravega.md, section 3.1)."""
+"""Reads of segments: at once, or parked at the end until something comes (docs/protocols/pravega.md, "Reads")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table segments: keys, values and versions, in the node's database (reference/pravega.md, section 3.6).
+"""Table segments: keys, values and versions, in the node's database (docs/protocols/pravega.md, "Tables").
 
 A version is the place of an entry in the log that the table would be: it only grows. Of that log only the latest entry
 of each key is kept, so a table takes no more room than its entries do, however often they are rewritten.

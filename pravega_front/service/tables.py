@@ -1,4 +1,4 @@
-"""Commands about table segments (reference/pravega.md, section 3.6)."""
+"""Commands about table segments (docs/protocols/pravega.md, "Tables")."""
 
 from __future__ import annotations
 

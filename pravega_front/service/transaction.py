@@ -1,4 +1,4 @@
-"""One transaction, and what a commit does with each of its segments (reference/pravega.md, section 4.7)."""
+"""One transaction, and what a commit does with each of its segments (docs/protocols/pravega.md, "Transactions")."""
 
 from __future__ import annotations
 

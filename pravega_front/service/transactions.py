@@ -1,4 +1,4 @@
-"""Transactions: their segments, their leases, and how they end (reference/pravega.md, section 4.7).
+"""Transactions: their segments, their leases, and how they end (docs/protocols/pravega.md, "Transactions").
 
 What a transaction writes lies in the partitions of a hidden topic, one for each segment of the stream. Its commit is
 decided in the database and then carried out, as often as it takes: each of its segments is appended to its parent, as

@@ -1,4 +1,5 @@
-"""Appends out of blocks: what a writer's AppendBlock and AppendBlockEnd mean together (reference/pravega.md, 2.2).
+"""Appends out of blocks: what a writer's AppendBlock and AppendBlockEnd mean together (docs/protocols/pravega.md,
+"Appends").
 
 Most frames are these, so they are read here in one go each; their layouts are those of the commands.
 """

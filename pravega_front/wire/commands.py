@@ -1,4 +1,4 @@
-"""The segment store's commands, wire version 17 (reference/pravega.md, section 1.3), one class each.
+"""The segment store's commands, wire version 17 (docs/protocols/pravega.md), one class each.
 
 ``request_id`` is the client's: it comes back unchanged with the answer. Fields with defaults may be missing in what a
 peer of an older version sends; answers always have all of them. ``token`` is the delegation token, empty where clients

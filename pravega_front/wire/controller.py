@@ -1,4 +1,4 @@
-"""Messages and methods of the controller's gRPC service, as tables (reference/pravega.md, sections 4.1 and 4.2).
+"""Messages and methods of the controller's gRPC service, as tables (docs/protocols/pravega.md, "Controller").
 
 Field numbers and names are those on the wire; enumerations are plain int32 there, with the classes below for values.
 """

@@ -1,4 +1,4 @@
-"""How fields of commands lie in a frame (reference/pravega.md, section 1.1): kinds, and layouts made of them.
+"""How fields of commands lie in a frame (docs/protocols/pravega.md, "Frame"): kinds, and layouts made of them.
 
 All numbers are big-endian and of fixed size. Every length and count is compared with the bytes that are there before
 anything is made of it.

@@ -1,4 +1,4 @@
-"""Frames <-> commands: type, length, fields (reference/pravega.md, section 1.1)."""
+"""Frames <-> commands: type, length, fields (docs/protocols/pravega.md, "Frame")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of a backend: streams, the one writer of a stream, and reading (reference/sbp.md, section 2.5)."""
+"""The client of a backend: streams, the one writer of a stream, and reading (docs/protocols/sbp.md, "Writers")."""
 
 from __future__ import annotations
 

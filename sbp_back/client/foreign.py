@@ -1,6 +1,6 @@
 """The client for servers of elastic-stream: everything it does otherwise because of them is here.
 
-What they do: reference/sbp.md, sections 2.3, 2.4 and 2.9, and docs/sbp.md, which has a test for each row. In short: a
+What they do: docs/protocols/sbp.md, "Faults of elastic-stream"; docs/sbp.md has a test for each row. In short: a
 range server reads its byte budget from max_wait_ms, never waits, has no notion of an absent limit, finds nothing from
 inside its last batch, says nothing at all instead of an answer longer than a frame, says 1400 of what it has reclaimed,
 and forgets with its process what is committed; a placement driver neither trims nor deletes ranges.
@@ -312,7 +312,8 @@ class ForeignClient(Client):
 
     async def _seal_server(self, last: m.RangeInfo, epoch: int) -> int:
         """A range server that was restarted forgets what is committed and answers the range's start, though it has the
-        data (reference/sbp.md, section 2.9, fault 2). Believing it would give up what was acknowledged."""
+        data (docs/protocols/sbp.md, "Faults of elastic-stream", 2). Believing it would give up what was
+        acknowledged."""
         end = await super()._seal_server(last, epoch)
         carrier = self.channel(last.servers[0]).carrier
         return await self._stored_end(carrier, last, end)

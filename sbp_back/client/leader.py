@@ -1,7 +1,8 @@
 """The way to a placement driver of several nodes: requests go to whichever of them leads.
 
-A node that does not lead answers 1503 with the cluster in the status detail (reference/sbp.md, section 2.4); the same
-request is then put to the leader named there. A node that cannot be reached loses its turn to the next one.
+A node that does not lead answers 1503 with the cluster in the status detail (docs/protocols/sbp.md, "Placement
+driver"); the same request is then put to the leader named there. A node that cannot be reached loses its turn to the
+next one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A :class:`Channel` leads to one range server and is shared by all writers that write there: what they append in one
 turn of the event loop leaves in as few APPEND requests as frames allow. A :class:`Replica` is one range on one server:
 it sends the range's entries in order, repeats what may have been lost, and knows how far they are durable. Rules:
-reference/sbp.md, sections 2.2 and 2.5.
+docs/protocols/sbp.md, "Append window" and "Writers".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one writer of a stream in one epoch (reference/sbp.md, section 2.5).
+"""The one writer of a stream in one epoch (docs/protocols/sbp.md, "Writers").
 
 The writer gives the offsets; range servers only check that nothing is missing. So a batch has its offset the moment it
 is appended, and whatever goes wrong afterwards, the writer sends the same batch with the same offset again: to the same

@@ -1,4 +1,5 @@
-"""Status codes of the document and the codes of sbp-0.2 that we work with inside (reference/sbp.md, section 1.4).
+"""Status codes of the document and the codes of sbp-0.2 that we work with inside (docs/protocols/sbp.md, "Status
+codes").
 
 The document has five codes. What has no code there travels as UNKNOWN, with the number and name of the other dialect at
 the head of the message: ``1460 RANGE_ALREADY_SEALED: ...``. So nothing is lost between two of ours, and a foreign

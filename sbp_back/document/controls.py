@@ -56,7 +56,7 @@ async def _all(
 
 class Controls:
     """Serves one listener: ``address`` is what its clients are told of the range server, so that they come back to a
-    listener of the same dialect (reference/sbp.md, section 1.2)."""
+    listener of the same dialect (docs/protocols/sbp.md, "Dialects")."""
 
     def __init__(self, lanes: Lanes, client: Client, address: Callable[[], str]) -> None:
         self._lanes = lanes

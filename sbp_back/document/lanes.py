@@ -212,7 +212,8 @@ class Lanes:
 
     async def seal(self, stream_id: int, index: int) -> int:
         """Seals range ``index`` if it is the last one, opens the next one and returns the index of the open range
-        (reference/sbp.md, section 2.4: repeatable). Raises ``SbpError`` 1462 for a range that does not exist."""
+        (docs/protocols/sbp.md, "Placement driver": repeatable). Raises ``SbpError`` 1462 for a range that does not
+        exist."""
         async with self._changing.of(stream_id):
             for _ in range(_TRIES):
                 last = await self._last(stream_id)

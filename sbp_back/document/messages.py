@@ -1,6 +1,6 @@
 """Messages that only sbp-v0.1 has: the document batches what sbp-0.2 asks one by one.
 
-Names of elements follow the document (reference/sbp.md, section 1.3). Every element of an answer has a status of its
+Names of elements follow the document (docs/protocols/sbp.md, "Tables"). Every element of an answer has a status of its
 own besides that of the whole frame; codes are those of :mod:`sbp_back.errors`, translated where they meet the wire.
 """
 
@@ -62,7 +62,7 @@ class DocumentStream(Struct):
         return cls(info.stream_id, info.replica, info.retention_ms)
 
     def as_info(self) -> StreamInfo:
-        """As the rest of the backend has it: all replicas acknowledge (reference/sbp.md, section 2.8)."""
+        """As the rest of the backend has it: all replicas acknowledge (docs/protocols/sbp.md, "Placement driver")."""
         return StreamInfo(self.stream_id, self.replica_nums, self.replica_nums, self.retention_period_ms)
 
 

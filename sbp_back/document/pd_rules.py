@@ -1,7 +1,7 @@
 """What the placement driver decides for clients of sbp-v0.1, as functions of one transaction.
 
-In the document a stream has a range from the start, and sealing a range opens the next one (reference/sbp.md, section
-2.4, last paragraph, and 2.8). Ranges made here carry the mark ``document``: the server itself writes them, for clients
+In the document a stream has a range from the start, and sealing a range opens the next one (docs/protocols/sbp.md,
+"Placement driver"). Ranges made here carry the mark ``document``: the server itself writes them, for clients
 who know nothing of each other. They take the stream's latest epoch, so that a writer of sbp-0.2 needs no newer one than
 it would among its own kind.
 """

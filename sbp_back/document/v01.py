@@ -1,4 +1,4 @@
-"""Dialect sbp-v0.1: the specification document to the letter (reference/sbp.md, sections 1.2 to 1.4).
+"""Dialect sbp-v0.1: the specification document to the letter (docs/protocols/sbp.md, "Dialects").
 
 A listener chooses its dialect by configuration, because the bytes do not tell it apart for certain. What can be told
 apart is refused: a request whose table cannot be one of the document's raises ``DecodeError``, and the listener answers
@@ -48,14 +48,15 @@ _VTABLE = Struct("<HH")
 class DialectV01:
     """The codec; satisfies :class:`sbp_back.wire.base.Dialect`, which documents the functions.
 
-    ``april``: the variant of April 2023, which a Java client of that time speaks (reference/sbp.md, section 1.2).
+    ``april``: the variant of April 2023, which a Java client of that time speaks (docs/protocols/sbp.md, "Dialects").
     """
 
     def __init__(self, name: str, *, april: bool = False) -> None:
         self.name = name
         self.shapes = Shapes(april=april)
         self._april = april
-        # The document's section has DESCRIBE_RANGES under CREATE_RANGE's number (section 1.4, row 1).
+        # The document's section has DESCRIBE_RANGES under CREATE_RANGE's number (docs/protocols/sbp.md, "Contradictions
+        # of the document", 1).
         describe = frozenset() if april else frozenset({(int(w.Opcode.DESCRIBE_RANGE), int(w.Opcode.CREATE_RANGE))})
         self.manners = Manners(
             several_frames=True,
@@ -96,7 +97,7 @@ class DialectV01:
             raise DecodeError(f"request header of {len(header)} bytes exceeds {MAX_REQUEST_HEADER}")
         data = bytes(header)
         if opcode == w.Opcode.CREATE_RANGE and not self._april and _is_batch(data):
-            opcode = w.Opcode.DESCRIBE_RANGE  # the section of the document against its table (section 1.4, row 1)
+            opcode = w.Opcode.DESCRIBE_RANGE  # the section of the document against its table
         if opcode in _BATCHES or (self._april and opcode == w.Opcode.CREATE_RANGE):
             _check_batch(data)
         elif opcode == w.Opcode.CREATE_RANGE:

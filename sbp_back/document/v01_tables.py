@@ -1,6 +1,6 @@
 """Tables of sbp-v0.1, as the specification document has them, and of its variant of April 2023.
 
-Shapes and the four differences of the variant: reference/sbp.md, sections 1.2 and 1.3. Statuses are translated between
+Shapes and the four differences of the variant: docs/protocols/sbp.md, "Dialects". Statuses are translated between
 the document's codes and ours as they are read and written; the variant has ours on the wire.
 """
 

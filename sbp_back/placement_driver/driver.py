@@ -1,7 +1,7 @@
 """The placement driver as a handler of requests.
 
 Requests that concern streams and ranges become transactions (``rules.py``); liveness and metrics of range servers
-stay in memory. Behaviour: reference/sbp.md, sections 2.4 and 2.8.
+stay in memory. Behaviour: docs/protocols/sbp.md, "Placement driver".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a placement driver answers, as functions of one transaction.
 
-The checks, their order and their codes are those of reference/sbp.md, section 2.4, with the corrections of section
-2.8. Each function runs inside one atomic transaction, so a check holds until the change that rests on it is made.
+The checks, their order and their codes: docs/protocols/sbp.md, "Placement driver". Each function runs inside one atomic
+transaction, so a check holds until the change that rests on it is made.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _GB = 1 << 30
 def score(metrics: RangeServerMetrics | None) -> float:
     """How gladly a server should be given a new range; more is better.
 
-    The weights are those of reference/sbp.md, section 2.4, with fetch latency counted where the original counts
+    The weights are those of elastic-stream, with fetch latency counted where the original counts
     append latency twice. A server without metrics counts as idle with an empty disk of unknown size.
     """
     if metrics is None:
@@ -127,7 +127,7 @@ class Servers:
             server.doubtful = server.connections <= 0
 
     def is_alive(self, server_id: int) -> bool:
-        """Heard within the set time and not known to have a full disk (reference/sbp.md, section 2.4)."""
+        """Heard within the set time and not known to have a full disk (docs/protocols/sbp.md, "Placement driver")."""
         server = self._servers.get(server_id)
         if server is None or self._clock() - server.heard > self._alive_seconds:
             return False

@@ -1,8 +1,8 @@
 """What a placement driver must remember, as an interface that SQLite and etcd can both give.
 
 The rules of the placement driver (``driver.py``) are written as functions of one :class:`Transaction`; a
-:class:`PdState` runs each of them atomically and serialisably. That is the compare-and-set the reference asks for
-(reference/sbp.md, section 2.8): a check and the change that rests on it can never be separated by another request.
+:class:`PdState` runs each of them atomically and serialisably. A check and the change that rests on it can
+never be separated by another request (docs/protocols/sbp.md, "Placement driver").
 """
 
 from __future__ import annotations

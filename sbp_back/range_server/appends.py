@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
 
 MAX_ENTRY_BYTES = 16 * 1024 * 1024 - 4096
-"""An entry that came in a frame has to fit one together with the header of a FETCH response (reference/sbp.md, section
-1.1)."""
+"""An entry that came in a frame has to fit one together with the header of a FETCH response (docs/protocols/sbp.md,
+"Frame")."""
 
 UNKNOWN_BYTES = 1 << 40
 """Counted as arrived when it is not worth knowing how much did: waiting fetches then look for themselves."""
@@ -88,7 +88,8 @@ class Appends:
         self.latency_seconds = 0.0
 
     def handle(self, request: AppendRequest, reply: Reply) -> None:
-        """All entries pass their windows, in order, before the first is stored (reference/sbp.md, section 2.2)."""
+        """All entries pass their windows, in order, before the first is stored (docs/protocols/sbp.md, "Append
+        window")."""
         entries = request.entries
         if request.confirmed:
             self._told(request.confirmed)

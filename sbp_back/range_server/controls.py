@@ -1,7 +1,7 @@
 """Requests that change what ranges a server has: CREATE_RANGE, SEAL_RANGE, TRIM_STREAM, DELETE_STREAM.
 
-Each is durable in the store before it is answered (reference/sbp.md, section 2.7). Those of one stream are worked off
-one after the other, so each is decided on the finished result of the one before.
+Each is durable in the store before it is answered (docs/protocols/sbp.md, "Ranges of a server"). Those of one stream
+are worked off one after the other, so each is decided on the finished result of the one before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FETCH on a range server, with long poll (reference/sbp.md, section 2.7).
+"""FETCH on a range server, with long poll (docs/protocols/sbp.md, "Ranges of a server").
 
 A fetch that finds too little is kept as an object on its range and in the table of deadlines; there is no task and no
 timer of its own. Whatever happens to the range, it is then evaluated from the start again.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
 
 MAX_FETCH_BYTES = 16 * 1024 * 1024 - 4096
-"""Leaves room for the header of the response in a frame (reference/sbp.md, section 1.1)."""
+"""Leaves room for the header of the response in a frame (docs/protocols/sbp.md, "Frame")."""
 
 
 _MOST_OBJECTS = 100

@@ -1,4 +1,4 @@
-"""How busy a range server is: the figures of REPORT_METRICS from its counters (reference/sbp.md, section 1.5)."""
+"""How busy a range server is: the figures of REPORT_METRICS from its counters (docs/protocols/sbp.md, "Tables")."""
 
 from __future__ import annotations
 

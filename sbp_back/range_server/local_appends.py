@@ -1,7 +1,7 @@
 """Appends of writers in this process: entries through their windows into the store, with no messages in between.
 
-The windows decide as they do for everybody (reference/sbp.md, section 2.2); what is left out is what carries requests.
-What the writers have appended in one cycle of the event loop goes into the store as it ends.
+The windows decide as they do for everybody (docs/protocols/sbp.md, "Append window"); what is left out is what carries
+requests. What the writers have appended in one cycle of the event loop goes into the store as it ends.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ NOT_LOOKED_UP = -2
 
 
 class RangeState:
-    """A range that exists here: OPEN, or SEALED once ``end`` is not negative (reference/sbp.md, section 2.7).
+    """A range that exists here: OPEN, or SEALED once ``end`` is not negative (docs/protocols/sbp.md, "Ranges of a
+    server").
 
     ``stored`` is what is durable of it; the store keeps it up to date, also when it trims to save space. ``waiters``
     are fetches that wait for data; ``arrived`` counts the bytes committed since they were last looked at.

@@ -35,7 +35,7 @@ _SETTLED = frozenset(
 
 
 class Reporter:
-    """Sends HEARTBEAT and REPORT_METRICS every ``interval`` seconds (3 s upstream, reference/sbp.md, section 2.3).
+    """Sends HEARTBEAT and REPORT_METRICS every ``interval`` seconds (3 s in elastic-stream).
 
     ``metrics`` is asked for the figures since it was asked last, with the seconds that passed; ``untold`` for objects
     to be told of, which it gives once.

@@ -1,7 +1,7 @@
 """The range server as a handler of requests: what is where.
 
 Appends, fetches and changes of ranges each have a module; this one dispatches, reports and fails. Behaviour:
-reference/sbp.md, sections 2.2, 2.3 and 2.7.
+docs/protocols/sbp.md, "Append window" and "Ranges of a server".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The append window of one range: which entries may be stored, and when they may be acknowledged. Sans-IO.
 
-Rules: reference/sbp.md, section 2.2 (the window) and 2.7 (entries that are in flight when the range is sealed).
+Rules: docs/protocols/sbp.md, "Append window", and "Ranges of a server" for entries in flight when the range is sealed.
 """
 
 from __future__ import annotations

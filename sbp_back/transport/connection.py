@@ -7,7 +7,7 @@ taken of them counts in a budget (:mod:`sbp_back.budget`). Reading stops while t
 much is unanswered or not taken; a fetch waits with its read until there is room for the answer. Nor does a client
 decide how long the loop is busy: what all of them do in one turn of it has a bound (:mod:`sbp_back.transport.turn`).
 
-Frames, GOAWAY and idle times: reference/sbp.md, sections 1.1, 2.3, 2.4.
+Frames, GOAWAY and idle times: docs/protocols/sbp.md, "Frame", "Range servers of 0.2" and "Placement driver".
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _PROBE_SECONDS = 5
 
 
 class GoAwayForm(Enum):
-    """How a server takes leave, as the clients of each kind of server know it (reference/sbp.md, section 1.1)."""
+    """How a server takes leave, as the clients of each kind of server know it (docs/protocols/sbp.md, "Frame")."""
 
     RANGE_SERVER = "range-server"
     """Flags 0x01, stream id 0, on shutdown only; an idle connection is closed without a word."""

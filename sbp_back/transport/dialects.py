@@ -1,4 +1,4 @@
-"""Dialects: how messages look on the wire. A listener or carrier speaks one (reference/sbp.md, section 1.2)."""
+"""Dialects: how messages look on the wire. A listener or carrier speaks one (docs/protocols/sbp.md, "Dialects")."""
 
 from __future__ import annotations
 

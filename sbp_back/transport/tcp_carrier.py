@@ -39,7 +39,7 @@ class TcpOptions(Struct):
     """Times in seconds, sizes in bytes.
 
     ``heartbeat_idle``: after that long without a request a HEARTBEAT is sent, because servers drop idle connections (6
-    s upstream, reference/sbp.md, section 2.3), and also after that long without a sign of life while answers are due.
+    s in elastic-stream), and also after that long without a sign of life while answers are due.
     When nothing at all is heard within ``heartbeat_timeout`` of one the peer is gone. ``max_inflight_bytes``:
     unanswered requests on one connection; more wait. ``max_queued_bytes``: what may wait; beyond that a request is
     answered with 1429. ``backoff_first``, ``backoff_limit``: pause before connecting again after a failure, doubled

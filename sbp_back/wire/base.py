@@ -15,7 +15,7 @@ class Manners(Struct, frozen=True):
     """Where a dialect differs outside of its tables.
 
     ``several_frames``: an answer may come in several frames, the last of which has the flag END; without it every
-    response is complete, whatever its flags (reference/sbp.md, section 1.1). ``ignores_unknown``: a frame of an
+    response is complete, whatever its flags (docs/protocols/sbp.md, "Frame"). ``ignores_unknown``: a frame of an
     unknown opcode is discarded, not answered. ``skips_foreign_magic``: so is a frame with another magic number, where
     else the connection is cut. ``signed_stream_ids``: ids from 2**31 on are negative and not allowed. ``malformed`` is
     the code for bytes that are no request of the dialect. ``opcodes`` are those that are known to the dialect.

@@ -1,4 +1,4 @@
-"""Entries: record batches as they lie on the wire, on the disk and in memory (reference/sbp.md, section 1.5).
+"""Entries: record batches as they lie on the wire, on the disk and in memory (docs/protocols/sbp.md, "Entries").
 
 ``0x22 | u32 meta length | RecordBatchMeta | u32 payload length | payload``, lengths big-endian, the meta a FlatBuffer.
 Ours have one of two prefix layouts, so they are packed and parsed with one ``struct`` call; any other layout a foreign

@@ -1,6 +1,6 @@
 """The SBP frame: a length, a fixed head, an extended header, a payload and the payload's CRC-32. Sans-IO.
 
-The frame is the same in every dialect (reference/sbp.md, section 1.1). On the wire, big-endian::
+The frame is the same in every dialect (docs/protocols/sbp.md, "Frame"). On the wire, big-endian::
 
     u32 length of what follows | u8 magic 23 | u16 opcode | u8 flags | u32 stream id
     u8 header format | u24 header length | header | payload | u32 CRC-32 of the payload

@@ -2,7 +2,7 @@
 
 Stream ids are small numbers, so those of two placement drivers overlap: whoever keeps data under such numbers has to
 know whose they are. A placement driver of ours gets an identity with its state and tells it as its name in
-DESCRIBE_PLACEMENT_DRIVER, where the protocol leaves the name free (reference/sbp.md, sections 1.3 and 1.5). Names of
+DESCRIBE_PLACEMENT_DRIVER, where the protocol leaves the name free (docs/protocols/sbp.md, "Tables"). Names of
 other placement drivers tell nothing. A range server of ours tells its number, and whose it is, in the same way: what
 is found at an address may be another one by now, and a range would be made there anew that it has never heard of.
 """

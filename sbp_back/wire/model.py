@@ -1,7 +1,7 @@
 """Messages of SBP as plain objects: what the range server, the placement driver and the client exchange.
 
 Every carrier (TCP or in-process) delivers these same objects; only dialect codecs know how they look on the wire.
-Field meanings and defaults: reference/sbp.md, sections 1.3 and 1.5. Offsets count records; times are in milliseconds
+Field meanings and defaults: docs/protocols/sbp.md, "Tables". Offsets count records; times are in milliseconds
 since the Unix epoch unless a name says otherwise.
 """
 
@@ -25,7 +25,7 @@ knows nothing of it says less: only with this word may a range server destroy da
 
 
 class Opcode(IntEnum):
-    """Operation codes common to the dialects (reference/sbp.md, section 1.5)."""
+    """Operation codes common to the dialects (docs/protocols/sbp.md, "Dialects")."""
 
     PING = 0x0001
     GOAWAY = 0x0002
@@ -116,7 +116,7 @@ class RangeInfo(msgspec.Struct):
 
 
 class Entry(msgspec.Struct, eq=False):
-    """One stored batch: SBP's RecordBatchMeta plus an opaque payload (reference/sbp.md 1.5, "AppendEntry").
+    """One stored batch: SBP's RecordBatchMeta plus an opaque payload (docs/protocols/sbp.md, "Entries").
 
     ``prefix + payload`` are exactly the bytes of the entry on the wire and on disk: magic 0x22, meta length, meta,
     payload length, payload. ``count`` is the number of records (the wire calls it last_offset_delta). ``flags`` are

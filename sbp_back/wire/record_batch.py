@@ -1,4 +1,5 @@
-"""Record batches of sbp-v0.1 (reference/sbp.md, section 1.3). Big-endian around little-endian tables::
+"""Record batches of sbp-v0.1 (docs/protocols/sbp.md, "Record batches of the document"). Big-endian around little-endian
+tables::
 
     i8 magic 0x22 | i64 base offset | i32 meta length | meta | records
     record: i32 meta length | i32 body length | meta | body

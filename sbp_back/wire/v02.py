@@ -1,4 +1,4 @@
-"""Dialect sbp-0.2: elastic-stream v0.2.2 to HEAD, and what our own client speaks (reference/sbp.md, section 1.5).
+"""Dialect sbp-0.2: elastic-stream v0.2.2 to HEAD, and what our own client speaks (docs/protocols/sbp.md, "Tables").
 
 The tables are declared below. The messages of the append and fetch paths have, besides their declaration, a fixed
 layout of their own that is packed by one ``struct`` call and recognised by its constant bytes; whatever does not look
@@ -139,7 +139,8 @@ _THROTTLE_THEN_STREAM = Table(m.StreamResponse, _STATUS, _THROTTLE, Sub("stream"
 _RANGE_RESPONSE = Table(m.RangeResponse, _STATUS, Sub("range", RANGE), _THROTTLE)
 
 RESPONSES: dict[int, Table] = {
-    # A placement driver that is not the leader answers a heartbeat without the required status (section 2.9, 11).
+    # A placement driver that is not the leader answers a heartbeat without the required status (docs/protocols/sbp.md,
+    # "Faults of elastic-stream", 10).
     m.Opcode.HEARTBEAT: Table(
         m.HeartbeatResponse,
         Text("client_id"),

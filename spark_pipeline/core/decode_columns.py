@@ -2,7 +2,7 @@
 
 Fields that lie in one buffer in order are made an array without a look at each: all bytes between the first and the
 last become one array, whose elements are in turn a field and what lies between it and the next, and the fields are
-taken out of that, which copies them once (reference/spark.md, section 2, design rule 2).
+taken out of that, which copies them once (docs/protocols/spark.md, "Sizes").
 """
 
 from __future__ import annotations

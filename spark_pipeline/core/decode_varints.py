@@ -1,7 +1,7 @@
 """Variable-length numbers in arrays: many at once, wherever they lie in a buffer.
 
 The buffer is seen as one word for each of its bytes, so that numbers are taken out by one gather and a few shifts for
-all of them (reference/spark.md, section 3): words of 16 bits where none is of more than two bytes, which is nearly
+all of them: words of 16 bits where none is of more than two bytes, which is nearly
 always so and costs a third, else of 64. What does not fit is left to code that reads one number after the other:
 :class:`Unusual`.
 """

@@ -5,7 +5,7 @@ bytes: no two different records have the same. Its hash is XXH3 of that. A block
 its digest (:class:`BlockDigest`) holds the number of records, the first and the last offset, the sum and the xor of the
 hashes, which tell what is missing or changed in whatever order the records came, and two chains of CRC-32C in the
 order of reading: of the hashes, which tells what changed places, and of the offsets. Nothing in it depends on batches,
-compression, or the protocol that the records were read through. (After reference/spark.md, section 6.)
+compression, or the protocol that the records were read through.
 """
 
 from __future__ import annotations

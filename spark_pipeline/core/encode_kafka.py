@@ -2,7 +2,7 @@
 
 The numbers in front of, between and behind keys and values are laid out by arrays, and Arrow joins them with the keys
 and values: one copy of each byte. Many batches are made in one pass, whatever partitions they are for, since a pass
-costs as much as a thousand records. Layout: KIP-98 and reference/kafka.md, section 3.
+costs as much as a thousand records. Layout: KIP-98 and docs/protocols/kafka.md, "Produce".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Ranges of offsets: what is read, cut into pieces for tasks, and how much of what is new a micro-batch takes.
 
-The rules are those of Spark's connector for Kafka (reference/spark.md, section 4), so that its options mean the same
-here. Offsets count records, gaps included: a range of a thousand offsets holds at most a thousand records.
+The rules are those of Spark's connector for Kafka (docs/protocols/spark.md, "The connector for Kafka"), so that its
+options mean the same here. Offsets count records, gaps included: a range of a thousand offsets holds at most a thousand
+records.
 """
 
 from __future__ import annotations

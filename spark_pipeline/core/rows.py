@@ -2,7 +2,7 @@
 
 The first columns are those of Spark's connector for Kafka, with its names and types; ``headers`` comes if it is asked
 for. The others say what the writer's protocol says besides (:data:`METADATA`), and are null where it says nothing.
-Types are those that PySpark makes of its own schema and takes back (reference/spark.md, section 1.1): any other
+Types are those that PySpark makes of its own schema and takes back (docs/protocols/spark.md, "Row types"): any other
 binary, or a field that is not nullable, is refused there.
 """
 

@@ -38,7 +38,7 @@ __all__ = [
 
 BATCH_BYTES = 2 * 1024 * 1024
 """Bytes of stored batches that one ``pa.RecordBatch`` is made of, about: the best size for PySpark was measured to be
-1 to 4 MiB (reference/spark.md, section 2)."""
+1 to 4 MiB (docs/protocols/spark.md, "Sizes")."""
 
 
 @dataclass(frozen=True, slots=True)

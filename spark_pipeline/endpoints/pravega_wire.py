@@ -1,6 +1,6 @@
 """What is said to Pravega's controller and segment store to read streams: a few messages, as tables and structs.
 
-Facts are those of reference/pravega.md, sections 1.3, 3.1 and 4.1. The PyPI client offers readers of groups, which do
+Rules: docs/protocols/pravega.md, "Reads" and "Controller". The PyPI client offers readers of groups, which do
 not tell the segment that an event came from and begin where the group is; here segments are read one by one.
 """
 

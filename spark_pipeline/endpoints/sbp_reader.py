@@ -31,7 +31,7 @@ AskForTicket = Callable[[], "Ticket | None"]
 """Asks the node for another ticket to read with. Raises whatever it does."""
 
 FETCH_BYTES = 4 * 1024 * 1024
-"""What one fetch asks for: more brings no more per second, less does (reference/spark.md, section 2)."""
+"""What one fetch asks for: more brings no more per second, less does (docs/protocols/spark.md, "Sizes")."""
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
 

@@ -42,7 +42,7 @@ _AGAIN = (
     ydb.issues.DeadlineExceed,
     ydb.issues.Timeout,
 )
-"""What may be better when it is tried again (reference/ydb.md, section 1.8)."""
+"""What may be better when it is tried again (docs/protocols/ydb.md, "Statuses")."""
 
 
 @dataclass(frozen=True, slots=True)

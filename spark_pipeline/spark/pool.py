@@ -66,8 +66,8 @@ class Pool:
 
         The first has the allocator keep large buffers: fetches and columns are megabytes each, and each would be paid
         for with new pages otherwise. With ``freeze`` the objects of imported modules are left out of collections from
-        the third task on: Spark's workers collect after every task, which took 18 to 47 ms of each (reference/spark.md,
-        section 1.4).
+        the third task on: Spark's workers collect after every task, which took 18 to 47 ms of each
+        (docs/protocols/spark.md, "Workers").
         """
         self._look_where()
         self._tasks += 1

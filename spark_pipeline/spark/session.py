@@ -1,6 +1,6 @@
 """A Spark session with the settings that were measured to matter for sources and sinks in Python.
 
-Each setting stands with its reason; numbers are from reference/spark.md, sections 0 to 2.
+Each setting stands with its reason: docs/protocols/spark.md, "Workers" and "Sizes".
 """
 
 from __future__ import annotations

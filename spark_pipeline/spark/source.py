@@ -1,7 +1,7 @@
 """The source: batch and streaming reads of the pipeline's endpoints for PySpark's Python data sources.
 
-Where the methods run, and in which order, is told in reference/spark.md, section 1: what the reader of a stream keeps
-in itself lives in one process of the driver, ``read`` runs in workers, on a copy made elsewhere.
+Where the methods run, and in which order, is told in docs/protocols/spark.md, "Where code runs": what the reader of a
+stream keeps in itself lives in one process of the driver, ``read`` runs in workers, on a copy made elsewhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Judges a history (:mod:`history`): what a log with transactions and groups must never show its clients.
 
-The anomalies are those of Jepsen's workload for Kafka (reference/cluster.md, "How such systems are tested") and, of
+The anomalies are those of Jepsen's workload for Kafka and, of
 S2's model of a log, that its end never lies before what was acknowledged; what two protocols show of one offset is
 compared like what two clients of one do.
 """

@@ -1,4 +1,4 @@
-"""What Produce refuses whatever the topic, and with which code (reference/kafka.md, rules 20-23, 25, 29-31)."""
+"""What Produce refuses whatever the topic, and with which code (docs/protocols/kafka.md, rules 20-23, 25 and 29-31)."""
 
 from __future__ import annotations
 

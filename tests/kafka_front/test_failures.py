@@ -101,7 +101,7 @@ def test_kafka_error_names_itself() -> None:
 
 
 def test_what_every_known_client_needs_is_offered() -> None:
-    """The ranges of reference/kafka.md 1.1 and 1.2: an intersection with every client, and rules A-G."""
+    """An intersection with every client (docs/protocols/kafka.md, rules A-G)."""
     java_minimum = {0: 3, 1: 4, 2: 1, 3: 0, 8: 2, 9: 1, 10: 0, 11: 2, 19: 2, 20: 1, 22: 0, 23: 2, 29: 1, 32: 1}
     for key, minimum in java_minimum.items():
         assert APIS[key].highest >= minimum, "rule D"

@@ -1,4 +1,4 @@
-"""What unchanged Kafka clients see of partitions that were split (design, section 9)."""
+"""What unchanged Kafka clients see of partitions that were split (docs/design.md, "Partitions that split")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What unchanged Kafka consumers see of committed, aborted and open transactions (reference/kafka.md, rules 37, 46)."""
+"""What unchanged Kafka consumers see of committed, aborted and open transactions (docs/protocols/kafka.md, rules 37, 38
+and 46)."""
 
 from __future__ import annotations
 

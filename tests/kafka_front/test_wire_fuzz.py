@@ -156,7 +156,7 @@ def _varint(value: int) -> bytes:
 
 
 def test_the_packet_that_kills_other_readers() -> None:
-    """A dozen bytes of Produce with a compact array of 2^35 elements (reference/kafka.md, section 5)."""
+    """A dozen bytes of Produce with a compact array of 2^35 elements (docs/protocols/kafka.md, rule 9)."""
     frame = struct.pack(">hhih", 0, 9, 1, -1) + b"\0" + b"\0" + struct.pack(">hi", 1, 1) + _varint(2**35)
     with pytest.raises(WireError):
         codec.decode_request(frame)

@@ -1,4 +1,5 @@
-"""A writer whose range was sealed in a newer epoch never gets an acknowledgement again (reference/sbp.md, 2.5 to 2.7).
+"""A writer whose range was sealed in a newer epoch never gets an acknowledgement again (docs/protocols/sbp.md,
+"Writers").
 
 Every combination of: the carrier, what is restarted after the seal and how it ended, and what the old writer was doing.
 """

@@ -1,7 +1,7 @@
 """DescribeTopic, DescribePartition and DescribeConsumer.
 
-Clients look into messages without asking whether they are there (reference/ydb.md, section 1.7), so those are always
-filled in. Statistics are those of the logs, which are opened for them.
+Clients look into messages without asking whether they are there (docs/protocols/ydb.md, "Present fields"), so those are
+always filled in. Statistics are those of the logs, which are opened for them.
 """
 
 from __future__ import annotations

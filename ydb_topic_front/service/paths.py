@@ -1,8 +1,8 @@
 """Paths of clients, and where they lie below a database.
 
-A path that begins with ``/`` is a whole one, any other begins at the database that the call names (reference/ydb.md,
-section 1.4). Topics are the same in every database; what lies below it is what the catalog's names of topics say in the
-protocol ``ydb``.
+A path that begins with ``/`` is a whole one, any other begins at the database that the call names
+(docs/protocols/ydb.md, "Paths and metadata"). Topics are the same in every database; what lies below it is what the
+catalog's names of topics say in the protocol ``ydb``.
 """
 
 from __future__ import annotations

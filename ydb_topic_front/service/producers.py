@@ -1,4 +1,4 @@
-"""Which partition each producer writes to, durably (reference/ydb.md, section 2.2).
+"""Which partition each producer writes to, durably (docs/protocols/ydb.md, "Partition of a producer").
 
 A producer stays where its first session put it, whatever becomes of the number of partitions, since only that partition
 knows what it has written. Its row is forgotten when it has not been used for as long as partitions remember producers.

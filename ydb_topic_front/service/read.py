@@ -27,7 +27,7 @@ _DirectFromServer = messages["Ydb.Topic.StreamDirectReadMessage.FromServer"]
 
 
 async def commit_offset(service: YdbService, readers: Readers, request: Any, call: GrpcCall) -> None:
-    """Set a consumer's position, which may go back (reference/ydb.md, section 3.8).
+    """Set a consumer's position, which may go back (docs/protocols/ydb.md, "CommitOffset").
 
     A session that reads the partition goes on if the client names it; another one ends, since it has already sent what
     is to be read again, or not to be read at all.

@@ -1,4 +1,5 @@
-"""StreamRead: a session that reads partitions, by itself or with others of its consumer (reference/ydb.md, section 3).
+"""StreamRead: a session that reads partitions, by itself or with others of its consumer (docs/protocols/ydb.md,
+"StreamRead").
 
 Up to four tasks serve a stream: one takes what the client says, one sends, and, when there is something to do for them,
 one looks where partitions begin (:mod:`ydb_topic_front.service.read_partitions`), and one stores positions

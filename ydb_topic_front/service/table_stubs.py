@@ -1,7 +1,7 @@
 """Sessions of the table service, as far as SDKs want one that never use it.
 
-The former SDK for Node.js opens sessions when it connects and ends with the first error (reference/ydb.md, section 0).
-Nothing is kept of a session, and nothing can be done with one.
+The former SDK for Node.js opens sessions when it connects and ends with the first error (docs/protocols/ydb.md, "Old
+Node.js SDK"). Nothing is kept of a session, and nothing can be done with one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""StreamWrite: a session that writes to one partition (reference/ydb.md, section 2).
+"""StreamWrite: a session that writes to one partition (docs/protocols/ydb.md, "StreamWrite").
 
 Two tasks serve a stream: one reads requests, checks them and hands them to the partition's log; the other sends the
 answers, in the order of the requests, each when all of it is durable. When something goes wrong nothing more is handed

@@ -1,4 +1,5 @@
-"""Where a session of StreamWrite writes, and from which number on (reference/ydb.md, sections 2.2, 2.3 and 2.7)."""
+"""Where a session of StreamWrite writes, and from which number on (docs/protocols/ydb.md, "Partition of a producer",
+"Last number" and "Takeover")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes now: one session for each producer of a partition, the latest (reference/ydb.md, section 2.7)."""
+"""Who writes now: one session for each producer of a partition, the latest (docs/protocols/ydb.md, "Takeover")."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ MOST_RANGES = 10_000
 
 
 class CommitRanges:
-    """What one session has confirmed of one partition (reference/ydb.md, section 3.5)."""
+    """What one session has confirmed of one partition (docs/protocols/ydb.md, "Commits")."""
 
     __slots__ = ("_ends", "_own", "_starts", "position")
 

@@ -1,4 +1,4 @@
-"""The first message of a reader: which topics, from where, for whom (reference/ydb.md, section 3.1)."""
+"""The first message of a reader: which topics, from where, for whom (docs/protocols/ydb.md, "StreamRead")."""
 
 from __future__ import annotations
 

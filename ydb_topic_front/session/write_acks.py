@@ -1,4 +1,4 @@
-"""The answer to a WriteRequest: an ack for each of its messages (reference/ydb.md, section 2.5).
+"""The answer to a WriteRequest: an ack for each of its messages (docs/protocols/ydb.md, "Acknowledgements").
 
 Acks of messages whose numbers and offsets rise by one are bytes of one pattern, so that a run of them is made column by
 column instead of one by one.

@@ -1,4 +1,4 @@
-"""What a StreamWrite's first message asks for (reference/ydb.md, sections 2.1 and 2.2)."""
+"""What a StreamWrite's first message asks for (docs/protocols/ydb.md, "StreamWrite")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What one message of a StreamWrite's client is, and what it asks to be written (reference/ydb.md, section 2.4).
+"""What one message of a StreamWrite's client is, and what it asks to be written (docs/protocols/ydb.md,
+"WriteRequest").
 
 A WriteRequest's messages are stored as they came, so most of this looks only. All of them are gone through once, for
 their numbers, times and metadata, and no object is kept for each. A request of more than a mebibyte is gone through in
@@ -30,8 +31,8 @@ MAX_ITEMS = 4096
 MAX_BATCH_BYTES = 8 * 1024**2
 """Larger requests become several batches; one message that is larger becomes a batch of its own."""
 MAX_MESSAGE_BYTES = 64_000_000 - 64 * 1024
-"""Readers' clients take 64,000,000 bytes at once (reference/ydb.md, section 2.4), with all that comes around a message:
-its producer twice, the session's metadata, offset and lengths."""
+"""Readers' clients take 64,000,000 bytes at once (docs/protocols/ydb.md, "Connections"), with all that comes around a
+message: its producer twice, the session's metadata, offset and lengths."""
 
 _AT_ONCE_BYTES = 1024**2 + 128 * 1024
 """Requests up to here are gone through in one go, if they cannot have very many messages."""

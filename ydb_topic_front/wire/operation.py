@@ -12,7 +12,7 @@ from ydb_topic_front.wire.statuses import Status, YdbError
 def answer(method: Method, result: Any) -> bytes:
     """What a call is answered with that went well; ``result`` is a message of ``method.result``, or None for none.
 
-    It is always ready: nothing is asked for later (reference/ydb.md, section 1.2).
+    It is always ready: nothing is asked for later (docs/protocols/ydb.md, "Operations").
     """
     response = messages[method.response]()
     operation = response.operation

@@ -9,7 +9,7 @@ ERROR_SEVERITY = 1
 
 
 class Status(IntEnum):
-    """``Ydb.StatusIds.StatusCode``. Clients decide by it whether they try again (reference/ydb.md, section 1.8)."""
+    """``Ydb.StatusIds.StatusCode``. Clients decide by it whether they try again (docs/protocols/ydb.md, "Statuses")."""
 
     SUCCESS = 400000
     BAD_REQUEST = 400010

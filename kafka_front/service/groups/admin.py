@@ -1,4 +1,4 @@
-"""FindCoordinator, DescribeGroups, ListGroups, DeleteGroups (reference/kafka.md, rules 49, 60, 61)."""
+"""FindCoordinator, DescribeGroups, ListGroups, DeleteGroups (docs/protocols/kafka.md, rules 49, 60 and 61)."""
 
 from __future__ import annotations
 

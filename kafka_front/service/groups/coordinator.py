@@ -3,7 +3,7 @@
 It has no clock, no sockets and no tasks: every call carries ``now_ms`` of a clock that never goes back, answers
 leave through the callbacks given with the requests, and whoever drives it calls :meth:`Coordinator.advance` when
 :attr:`Coordinator.next_deadline_ms` is reached. The rules and the order in which errors are decided are those a
-Kafka broker shows (reference/kafka.md, section 3, rules 50-57; KIP-62, KIP-134, KIP-345, KIP-394, KIP-814).
+Kafka broker shows (docs/protocols/kafka.md, rules 50-57; KIP-62, KIP-134, KIP-345, KIP-394, KIP-814).
 """
 
 from __future__ import annotations

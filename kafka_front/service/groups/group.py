@@ -1,7 +1,7 @@
 """One classic consumer group: its members, its state, and what its rules allow.
 
 Nothing here knows about time or about requests; :mod:`.coordinator` drives it. The rules are those of
-reference/kafka.md, section 3, rules 50-57, and of KIP-345 (static members) and KIP-394 (pending members).
+docs/protocols/kafka.md, rules 50-57, and of KIP-345 (static members) and KIP-394 (pending members).
 """
 
 from __future__ import annotations

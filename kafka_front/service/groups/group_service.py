@@ -1,6 +1,6 @@
 """All requests about groups, on top of the coordinators, the committed positions and the catalog.
 
-What each request means: reference/kafka.md, section 3, rules 49-61.
+What each request means: docs/protocols/kafka.md, rules 49-61.
 """
 
 from __future__ import annotations

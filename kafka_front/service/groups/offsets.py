@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: committed positions of groups (reference/kafka.md, rules 57-60)."""
+"""OffsetCommit, OffsetFetch, OffsetDelete: committed positions of groups (docs/protocols/kafka.md, rules 57-60)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 It has no clock, no disk and no tasks: every call carries the time, what must be durable goes through the journal, and
 whoever drives it calls :meth:`Coordinator.advance` when :attr:`Coordinator.next_deadline_ms` is reached. Nothing is
 answered, and nothing begins in a log, before the row that says so is durable; memory follows the journal, never the
-other way. The rules and the order in which errors are decided are those a Kafka broker shows (reference/kafka.md,
-section 3, rules 34-36; KIP-98, KIP-360, KIP-588, KIP-890; KAFKA-19367).
+other way. The rules and the order in which errors are decided are those a Kafka broker shows (docs/protocols/kafka.md,
+rules 34-36; KIP-98, KIP-360, KIP-588, KIP-890; KAFKA-19367).
 
 It knows the transactional ids that it was told of: which ones are a node's to coordinate is not decided here. Where
 there are more than it may know, those of which nothing is open rest in the database, and who asks for one restores it.

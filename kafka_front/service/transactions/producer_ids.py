@@ -1,4 +1,4 @@
-"""Producer ids that nobody was given before, in any process or run of the node (reference/kafka.md, rule 29)."""
+"""Producer ids that nobody was given before, in any process or run of the node (docs/protocols/kafka.md, rule 29)."""
 
 from __future__ import annotations
 

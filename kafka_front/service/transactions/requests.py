@@ -1,4 +1,4 @@
-"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn (reference/kafka.md, rules 12, 29, 34-36)."""
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn (docs/protocols/kafka.md, rules 12, 29 and 34-36)."""
 
 from __future__ import annotations
 

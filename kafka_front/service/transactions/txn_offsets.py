@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: positions of a group that become valid with a transaction (reference/kafka.md, rule 39; KIP-447)."""
+"""TxnOffsetCommit: positions of a group that become valid with a transaction (docs/protocols/kafka.md, rule 39)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """An object of one range: entries that follow one another, as they came, and where some of them lie. Big-endian, the
-layout of elastic-stream's objects (reference/sbp.md, section 2.3, "Object offload")::
+layout of elastic-stream's objects::
 
     entries | 0x66 | sparse index | footer of 48 bytes
     sparse index: for every 16 MiB of entries, u32 end of the entries before, relative to the first offset; u32 position

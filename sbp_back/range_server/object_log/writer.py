@@ -17,7 +17,7 @@ Why the order matters: whoever ends this log (:mod:`.takeover`) puts a fence at 
 group above a missing number is no part of the log then, though its object is there; so it is acknowledged only when
 nothing below it is missing. And why a fenced log says nothing more, not even of groups below the fence: their
 appenders ask whoever has the ranges now. A group that is not acknowledged is *unknown*, not failed
-(reference/cluster.md, rule 2).
+(docs/protocols/sbp.md, "Writers").
 """
 
 from __future__ import annotations

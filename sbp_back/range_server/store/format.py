@@ -2,7 +2,7 @@
 
 All numbers are little-endian. A *group* is what one write and one flush make durable: it starts on a 4 KiB boundary,
 so that no sector of acknowledged data is ever written again, and holds one header, the record headers and then the
-bodies (entries exactly as received; control records have none). Rules: reference/sbp.md, section 3.3.
+bodies (entries exactly as received; control records have none). Rules: docs/storage.md, "Formats".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening a log: checkpoint, index files, then the groups after the checkpoint (reference/sbp.md, section 3.3).
+"""Opening a log: checkpoint, index files, then the groups after the checkpoint (docs/storage.md, "Start").
 
 The end of the log is where no whole group follows. If an undamaged group with a later number lies anywhere behind
 that place, a group that was acknowledged is damaged, for group n+1 is written only after group n is durable: then the

@@ -45,7 +45,8 @@ def apply_control(state: StoreState, kind: int, stream_id: int, index: int, epoc
 
 
 def restart_empty(stored: StoredRange, epoch: int, start: int) -> None:
-    """A range without entries may be created again with a higher epoch (reference/sbp.md, section 2.7)."""
+    """A range without entries may be created again with a higher epoch (docs/protocols/sbp.md, "Ranges of a
+    server")."""
     stored.epoch = epoch
     stored.start = stored.min_offset = stored.next_offset = start
 

@@ -1,4 +1,4 @@
-"""The store of a range server: one log on disk for all ranges, with an index in memory (reference/sbp.md, 3.2, 3.3).
+"""The store of a range server: one log on disk for all ranges, with an index in memory.
 
 Files, formats and promises: docs/storage.md. All methods of a running store belong to the event loop's thread.
 """

@@ -1,4 +1,4 @@
-"""The writer: turns what waits into groups, one write and one flush each (reference/sbp.md, section 3.3).
+"""The writer: turns what waits into groups, one write and one flush each (docs/storage.md, "Formats").
 
 While one group is being flushed the next one accumulates in the queue, so groups grow with the load and nobody waits
 for a timer. The WAL thread owns the write position and its own view of where every range ends (``tails.py``).

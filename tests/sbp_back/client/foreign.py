@@ -1,5 +1,5 @@
-"""Stand-ins for the servers of elastic-stream, with what they do otherwise than ours (reference/sbp.md, sections 2.3,
-2.4 and 2.9) and what a cluster of the real ones showed.
+"""Stand-ins for the servers of elastic-stream, with what they do otherwise than ours
+(docs/protocols/sbp.md, "Faults of elastic-stream") and what a cluster of the real ones showed.
 
 They are handlers: a client reaches them in this process, or over TCP in their own dialect once ``serve`` was called.
 """

@@ -1,4 +1,4 @@
-"""Finding the leader among several placement drivers (reference/sbp.md, section 2.4)."""
+"""Finding the leader among several placement drivers (docs/protocols/sbp.md, "Placement driver")."""
 
 from __future__ import annotations
 

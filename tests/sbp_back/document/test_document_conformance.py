@@ -202,7 +202,8 @@ async def test_document_numbers_at_their_edges(lab: Lab, edge: int) -> None:
 
 
 async def test_document_create_streams(lab: Lab) -> None:
-    """Many at once; each answers with the range that takes its first record (reference/sbp.md, section 2.4)."""
+    """Many at once; each answers with the range that takes its first record (docs/protocols/sbp.md, "Placement
+    driver")."""
     wanted = [m.DocumentStream(-1, 1, 60_000), m.DocumentStream(-1, 0, 0), m.DocumentStream(-1, 3, 0)]
     wanted.append(m.DocumentStream(-1, 1, -1))
     answer = await ask(lab.to, m.CreateStreamsRequest(streams=wanted), m.CreateStreamsResponse)
@@ -469,7 +470,7 @@ async def test_document_append_of_nothing(lab: Lab) -> None:
 
 
 async def test_document_batches_are_kept_as_they_came(lab: Lab) -> None:
-    """But for the eight bytes of the base offset (reference/sbp.md, section 1.3)."""
+    """But for the eight bytes of the base offset (docs/protocols/sbp.md, "Record batches of the document")."""
     stream_id = await created(lab.to)
     await appended(lab.to, stream_id, b"before")
     sent = batch(b"a", b"b", stream_id=99, flags=7, properties=[("k", "v")])

@@ -1,6 +1,6 @@
 """Every table of sbp-v0.1 and of its variant of April against the ``flatbuffers`` package.
 
-``SCHEMA`` restates the specification document on its own: slot, type, default (reference/sbp.md, section 1.3).
+``SCHEMA`` restates the specification document on its own: slot, type, default.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ def test_heartbeat_golden_bytes() -> None:
 
 
 def test_a_good_status_is_an_empty_table() -> None:
-    """NONE is 0, the default of its slot (reference/sbp.md, section 1.4)."""
+    """NONE is 0, the default of its slot (docs/protocols/sbp.md, "Contradictions of the document", 7)."""
     _, header, _ = DOC.encode_response(Opcode.ALLOCATE_ID, model.AllocateIdResponse(Status(), 7))
     assert Oracle("doc").read("ALLOCATE_ID", header)["status"] == {"code": 0, "message": "", "detail": b""}
     _, header, _ = APRIL.encode_response(Opcode.ALLOCATE_ID, model.AllocateIdResponse(Status(), 7))

@@ -113,7 +113,8 @@ async def test_april_statuses_have_the_codes_of_their_time(tmp_path: Path) -> No
 
 
 async def test_document_0x2004_is_answered_as_it_was_asked(tmp_path: Path) -> None:
-    """The document gives DESCRIBE_RANGES two opcodes; the second is CREATE_RANGE's (reference/sbp.md, section 1.4)."""
+    """The document gives DESCRIBE_RANGES two opcodes; the second is CREATE_RANGE's (docs/protocols/sbp.md,
+    "Contradictions of the document", 1)."""
     async with running(tmp_path) as embedded, Wire.connect(embedded.addresses["sbp-v0.1"]) as wire:
         wire.request(DOC, 1, m.CreateStreamsRequest(streams=[m.DocumentStream(-1, 1, 0)]))
         await wire.frame()

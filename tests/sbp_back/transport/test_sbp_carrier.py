@@ -451,7 +451,8 @@ async def test_frames_of_an_unknown_opcode_are_discarded_by_the_documents_client
 
 @pytest.mark.parametrize(("opcode", "good"), [(0x2005, True), (0x2004, True), (0x2002, False)])
 async def test_both_opcodes_of_describe_ranges_answer_it(opcode: int, good: bool) -> None:
-    """The document names 0x2005 in its table and 0x2004 in the section (reference/sbp.md, section 1.4, row 1)."""
+    """The document names 0x2005 in its table and 0x2004 in the section (docs/protocols/sbp.md, "Contradictions of the
+    document", 1)."""
     async with peer_and_carrier(dialect="sbp-v0.1") as (peer, carrier):
         got: list[Answer] = []
         carrier.submit(m.DescribeRangesRequest(ranges=[m.RangeId(1, 2)]), got.append)

@@ -50,7 +50,8 @@ def raw(*records: tuple[bytes, bytes], meta: bytes = b"", base: int = 0) -> byte
 
 
 def builder_meta(kind: str, delta: int, pairs: list[tuple[str, str]]) -> bytes:
-    """A meta as the ``flatbuffers`` package makes it: of a batch or of a record (reference/sbp.md, section 1.3)."""
+    """A meta as the ``flatbuffers`` package makes it: of a batch or of a record (docs/protocols/sbp.md, "Record batches
+    of the document")."""
     builder = flatbuffers.Builder(64)
     tables = []
     for key, value in pairs:
@@ -110,7 +111,8 @@ def test_batches_one_after_the_other_are_told_apart(many: list[list[DocumentReco
 
 @pytest.mark.parametrize("delta", [0, 1, 2, 3, -7, 2**31 - 1, -(2**31)])
 def test_the_writers_claim_about_its_offsets_is_not_believed(delta: int) -> None:
-    """Java counts from 0, Rust from 1, others may write anything (reference/sbp.md, section 1.3)."""
+    """Java counts from 0, Rust from 1, others may write anything (docs/protocols/sbp.md, "Record batches of the
+    document")."""
     meta = builder_meta("batch", delta, [("k", "v")])
     batch = raw((builder_meta("record", delta, [("h", "1")]), b"a"), (b"", b"b"), meta=meta, base=40)
     assert count_records(batch) == 2
