@@ -72,7 +72,7 @@ def dead_pointers(text: str, source: Path, root: Path) -> list[str]:
 
 
 def test_pointers_to_documents_lead_somewhere() -> None:
-    sources = [path for place in _PLACES for pattern in ("*.py", "*.md") for path in place.rglob(pattern)]
+    sources = [path for place in _PLACES for pattern in ("*.py", "*.md", "*.y*ml") for path in place.rglob(pattern)]
     sources += ROOT.glob("*.md")
     dead = {}
     for path in sources:
