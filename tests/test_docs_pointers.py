@@ -1,7 +1,7 @@
 """Every pointer to a document, in code and in documents, leads to a file, a heading and a rule that exist.
 
-Forms: docs/design.md; docs/storage.md, "Objects"; docs/protocols/kafka.md, rules 29-33; docs/protocols/sbp.md, "Faults
-of elastic-stream", 2; and links of Markdown.
+Forms: docs/design.md; docs/storage.md, "Objects"; docs/protocols/kafka.md, rules 29-33, or in Kafka's rooms just (rule
+30); docs/protocols/sbp.md, "Faults of elastic-stream", 2; and links of Markdown.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from pathlib import Path
 
 from tests.test_import_rules import ALLOWED, ROOT
 
+_KAFKA = "docs/protocols/kafka.md"
 _PLACES = [ROOT / top for top in (*ALLOWED, "tests", "benchmarks", "docs", "scripts", "compose")]
 _RULES = r"(?:[A-Z]|\d+)\b(?:-(?:[A-Z]|\d+)\b)?"
+_QUOTED = r'"[^"]+"(?:, \d+(?=[).;:]))?'
 _POINTER = re.compile(
-    r"(?<![\w./:*-])(?P<path>(?:[\w.-]+/)*\w[\w-]*\.md)\b\)?"
-    rf'(?P<where>(?:,? (?:and )?(?:"[^"]+"(?:, \d+(?=[).;:]))?|rules? {_RULES}(?:(?:,| and|, and) {_RULES})*))*)'
+    r"(?:(?<![\w./:*-])(?P<path>(?:[\w.-]+/)*\w[\w-]*\.md)\b\)?|\((?=rules? ))"
+    rf"(?P<where>(?:(?:,? and |, |(?<=\())(?:{_QUOTED}|rules? {_RULES}(?:(?:,| and|, and) {_RULES})*))*)"
 )
 _WHERE = re.compile(rf'"(?P<heading>[^"]+)"(?:, (?P<item>\d+))?|(?P<rules>\b{_RULES})')
 _UNCLEAR = re.compile(r'\bdesign(?:\.md)?, sections?\b|(?<![\w/])design, "|\.md,? (?:sections? )?\d')
@@ -59,7 +61,8 @@ def dead_pointers(text: str, source: Path, root: Path) -> list[str]:
     flat = _CONTINUED.sub(" ", text)
     dead = [found.group() for found in _UNCLEAR.finditer(flat)]
     for found in chain(_POINTER.finditer(flat), _LINK.finditer(text)):
-        places = [base / found["path"] for base in (root, root / "docs", source.parent)] if found["path"] else [source]
+        name = found["path"] or (source.name if "anchor" in found.groupdict() else _KAFKA)
+        places = [base / name for base in (root, root / "docs", source.parent)]
         target = next((place for place in places if place.is_file()), None)
         if target is None:
             dead.append(found.group())
@@ -67,7 +70,7 @@ def dead_pointers(text: str, source: Path, root: Path) -> list[str]:
             dead += [found.group()] if found["anchor"] not in _read(target).anchors else []
         else:
             named = [where.group("heading", "item", "rules") for where in _WHERE.finditer(found["where"])]
-            dead += [f"{found['path']}, {where}" for where in named if _read(target).lacks(*where)]
+            dead += [f"{name}, {where}" for where in named if _read(target).lacks(*where)]
     return dead
 
 
@@ -89,7 +92,7 @@ def test_a_pointer_that_leads_nowhere_is_found(tmp_path: Path) -> None:
         "# Rules\n\n* **A.** First.\n\n## Produce\n\n1. One.\n2. Two.\n\n## Fetch\n\n3. Three.\n", encoding="utf-8"
     )
     good = (
-        'docs/design.md, "Who owns" and "Old\n    # and new". (docs/protocols/kafka.md, rules A, 1-2 and 3)\n'
+        'docs/design.md, "Who owns" and "Old\n    # and new". (docs/protocols/kafka.md, rules A, 1-2 and 3) (rule 3)\n'
         'docs/protocols/kafka.md, "Produce", 2. [there](design.md#old-and-new), [here](#own)\n# Own\n'
     )
     source = tmp_path / "docs/page.md"
@@ -102,6 +105,7 @@ def test_a_pointer_that_leads_nowhere_is_found(tmp_path: Path) -> None:
         "docs/protocols/kafka.md,\n    rule 4",
         "docs/protocols/kafka.md, rules 1 and 2-4",
         "docs/protocols/kafka.md, rules A-B",
+        "as it says (rules 3 and 4)",
         'docs/protocols/kafka.md, "Fetch", 2)',
         "(design, section 4)",
         "docs/design.md, section 4",
