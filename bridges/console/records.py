@@ -154,10 +154,10 @@ class RecordHandlers:
         elif "offset" in query:
             raise RequestError("either offset or since_ms is given")
         else:
-            found = [await rows.find_time(self._node.logs, log, since) for log in logs]
+            times = [await log.find_timestamp(since) for log in logs]
             positions = {
-                log: log.last_stable_offset if offset is None else offset
-                for log, offset in zip(logs, found, strict=True)
+                log: log.last_stable_offset if found is None else found[0]
+                for log, found in zip(logs, times, strict=True)
             }
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         await response.prepare(request)

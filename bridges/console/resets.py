@@ -148,8 +148,8 @@ class ResetHandlers:
             case "offset":
                 return min(max(_number(body, "offset"), start), end)
             case "time":
-                found = await rows.find_time(self._node.logs, log, _number(body, "time_ms"))
-                return end if found is None else min(found, end)
+                found = await log.find_timestamp(_number(body, "time_ms"))
+                return end if found is None else min(found[0], end)
         raise RequestError(f"to is to be one of {', '.join(_TO)}")
 
 

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridges.console.memory import memory_of
-from bridges.errors import LogDeleted
 from bridges.net.budget import Kind
 from bridges.turns import in_turns
 
 if TYPE_CHECKING:
-    from bridges.log.logs import Logs
     from bridges.log.readable import ReadableLog
 
 STEP = 500
@@ -65,13 +63,3 @@ async def opened(logs: Sequence[ReadableLog]) -> None:
     """Return when all of them are open here, or their owners have told how they are now. Raises LogError."""
     for start in range(0, len(logs), _OPENED_AT_ONCE):
         await asyncio.gather(*(log.refresh() for log in logs[start : start + _OPENED_AT_ONCE]))
-
-
-async def find_time(logs: Logs, log: ReadableLog, at_ms: int) -> int | None:
-    """Return the offset of the first record that is not older; None if there is none. Raises LogError: NotOwner for
-    another node's partition, whose times that node alone can look up."""
-    own = logs.get(log.topic, log.partition)
-    if own is None:
-        raise LogDeleted(f"{log.topic}-{log.partition} was deleted")
-    found = await own.find_timestamp(at_ms)
-    return None if found is None else found[0]

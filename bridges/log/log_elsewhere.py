@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,11 +24,10 @@ from bridges.cluster.told_errors import Told, heard, tell
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Phase
+from bridges.log.transactions import Aborted
 from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bridges.barrier import Barrier
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
@@ -74,9 +73,13 @@ class Op(IntEnum):
     COMMITTED = 1
     BATCHES = 2
     WATCH = 3
+    TIME = 4
+    ABORTED = 5
 
 
 class Question(msgspec.Struct, array_like=True, frozen=True):
+    """``offset`` is a time, in ms since 1970, for ``Op.TIME``; ``limit`` is the end of the range for ``Op.ABORTED``."""
+
     number: int
     op: int
     topic: str
@@ -88,6 +91,17 @@ class Question(msgspec.Struct, array_like=True, frozen=True):
     known: State = State()
 
 
+class Found(msgspec.Struct, array_like=True):
+    """Further facts, by what is asked: ``epoch`` and ``skipped`` with the state, the first record that is not older
+    than a time, how far aborted transactions are told, and these. Nodes of earlier releases tell none."""
+
+    epoch: int = -1
+    skipped: tuple[tuple[int, int], ...] = ()
+    record: tuple[int, int] | None = None
+    reached: int = 0
+    aborted: Sequence[Aborted] = ()
+
+
 class _AnswerHead(msgspec.Struct, array_like=True):
     """``batches``: base, end, flags, bytes, written; ``next_bytes``: about what a read behind them would give."""
 
@@ -96,12 +110,14 @@ class _AnswerHead(msgspec.Struct, array_like=True):
     batches: list[tuple[int, int, int, int, int]] = []
     next_bytes: int = 0
     error: Told | None = None
+    found: Found | None = None
 
 
 class Answer(NamedTuple):
     state: State
     batches: list[StoredBatch]
     next_bytes: int
+    found: Found | None
 
 
 class _Opening(msgspec.Struct, array_like=True):
@@ -215,6 +231,9 @@ class LogsElsewhere:
                     await stream.write(_encoded(question.number, await self._answer(question)))
                     return
                 async with reads:
+                    if question.op in (Op.TIME, Op.ABORTED):
+                        await stream.write(_encoded(question.number, await self._answer(question)))
+                        return
                     held = await self._room(stream, question)
                     try:
                         await stream.write(_encoded(question.number, await self._answer(question)))
@@ -251,6 +270,7 @@ class LogsElsewhere:
         log = self._log(question)
         await log.ready()
         batches: list[StoredBatch] = []
+        found = None
         if question.op == Op.WATCH:
             try:
                 async with asyncio.timeout(_WATCHED_S):
@@ -264,13 +284,19 @@ class LogsElsewhere:
         elif question.op == Op.BATCHES:
             size = min(question.max_bytes, _LARGEST_READ)
             batches = await log.read_batches(question.offset, size, question.limit)
+        elif question.op == Op.TIME:
+            found = Found(record=await log.find_timestamp(question.offset))
+        elif question.op == Op.ABORTED:
+            reached, aborted = await log.find_aborted(question.offset, question.limit)
+            found = Found(reached=reached, aborted=aborted)
         state = _state(log)
         if question.op == Op.STATE:
             now = time.time_ns() // 1_000_000
             recent = tuple(log.bytes_since(now - window) for window in _WINDOWS_MS)
             state = state._replace(size_bytes=log.size_bytes, recent=recent)
+            found = Found(log.epoch, log.skipped)
         behind = batches[-1].end_offset if batches else question.offset
-        return Answer(state, batches, log.measure(behind, 1, state.stable))
+        return Answer(state, batches, log.measure(behind, 1, state.stable), found)
 
 
 class LogElsewhere:
@@ -282,7 +308,9 @@ class LogElsewhere:
         self.partition = partition
         self.stream_id = stream_id
         self.phase = Phase.CLOSED
-        self.skipped: tuple[Span, ...] = ()  # the owner passes over it
+        self.epoch = -1
+        """The owner's, as ``skipped``: as they were at the last :meth:`refresh`."""
+        self.skipped: tuple[Span, ...] = ()
         self._all = all_of
         self._topic_id = topic_id
         self._state = State()
@@ -344,11 +372,30 @@ class LogElsewhere:
 
     async def refresh(self) -> None:
         """Return when it is known as it is now."""
+        found = (await self._ask_patiently(Op.STATE)).found
+        if found is not None:
+            self.epoch, self.skipped = found.epoch, found.skipped
+
+    async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """See :meth:`bridges.log.partition_log.PartitionLog.find_timestamp`."""
+        return self._told((await self._ask_patiently(Op.TIME, timestamp)).found).record
+
+    async def find_aborted(self, start: int, end: int) -> tuple[int, Sequence[Aborted]]:
+        """See :meth:`bridges.log.partition_log.PartitionLog.find_aborted`."""
+        found = self._told((await self._ask_patiently(Op.ABORTED, start, end)).found)
+        return found.reached, found.aborted
+
+    def _told(self, found: Found | None) -> Found:
+        if found is None:
+            place = f"{self.topic}-{self.partition}"
+            raise LogUnavailable(f"the owner of {place} has an earlier release, which other nodes cannot ask for this")
+        return found
+
+    async def _ask_patiently(self, op: Op, offset: int = 0, limit: int = 0) -> Answer:
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
-                await self._ask(Op.STATE, patience_s=PATIENCE_S)
-                return
+                return await self._ask(op, offset, limit=limit, patience_s=PATIENCE_S)
             except (NotOwner, PeerUnreachable):
                 if asyncio.get_running_loop().time() > until:
                     raise
@@ -480,7 +527,7 @@ class _Lane:
         for base, end, flags, size, written in head.batches:
             batches.append(StoredBatch(base, end, flags, view[at : at + size], written))
             at += size
-        future.set_result(Answer(head.state, batches, head.next_bytes))
+        future.set_result(Answer(head.state, batches, head.next_bytes, head.found))
 
 
 def _state(log: PartitionLog) -> State:
@@ -496,7 +543,7 @@ def _encoded(number: int, answer: Answer) -> bytes:
     described = [
         (one.base_offset, one.end_offset, one.flags, len(one.payload), one.written_ms) for one in answer.batches
     ]
-    head = msgspec.msgpack.encode(_AnswerHead(number, answer.state, described, answer.next_bytes))
+    head = msgspec.msgpack.encode(_AnswerHead(number, answer.state, described, answer.next_bytes, None, answer.found))
     payloads: Sequence[Any] = [one.payload for one in answer.batches]
     return b"".join((_HEAD.pack(len(head)), head, *payloads))
 

@@ -498,6 +498,17 @@ class PartitionLog:
             found.update((one.last_offset, one) for one in self.state.transactions.aborted(start, end))
         return [found[last] for last in sorted(found)]
 
+    async def find_aborted(self, start: int, end: int) -> tuple[int, list[Aborted]]:
+        """Return ``reached``, and the aborted transactions with a part in the offsets [start, reached). ``reached`` is
+        ``end``, or less where there are many, or where what lies behind is not decided yet. Raises LogError."""
+        await self.ready()
+        if start < self.log_start_offset:
+            place = f"{self.topic}-{self.partition}"
+            raise OffsetOutOfRange(f"{place} starts at offset {self.log_start_offset}, above {start}")
+        await self.know_aborted(start)
+        reached = max(start, min(end, self.committed_limit(start)))
+        return reached, self.aborted(start, reached) if reached > start else []
+
     def distrust(self, offset: int) -> None:
         """The batch at ``offset`` could not be read: it is not to be located any more."""
         self._reading.distrust(offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
@@ -20,9 +20,12 @@ from spark_pipeline.node.writes import Writes
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
+    from bridges.log.readable import ReadableLog
     from bridges.net.request_memory import RequestMemory
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
+
+L = TypeVar("L")
 
 _LENGTH = 4
 """Bytes of the length of a head."""
@@ -122,7 +125,13 @@ class PipelineCore:
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         """The log of a listed topic's partition. Raises RequestError."""
-        log = self.node.logs.get(topic, partition)
+        return self._there(self.node.logs.get(topic, partition), topic, partition)
+
+    def log_to_read(self, topic: str, partition: int) -> ReadableLog:
+        """As :meth:`log`, for readers: whichever node owns the partition. Raises RequestError."""
+        return self._there(self.node.logs.to_read(topic, partition), topic, partition)
+
+    def _there(self, log: L | None, topic: str, partition: int) -> L:
         if log is None:
             raise RequestError(f"there is no partition {partition} of a topic {topic!r}", 404)
         return log

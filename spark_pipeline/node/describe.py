@@ -1,14 +1,15 @@
 """What a reader must know before it reads by itself: topics, their partitions and streams, positions, aborted ranges.
 
 Everything is told in pages of bounded size. A page is made in one turn of the event loop, so that what it says of its
-topics, and of the positions of its partitions, was true at one moment. Names are matched with patterns by the clients:
-what a pattern costs is for nobody else to pay.
+topics, and of the positions of the node's own partitions, was true at one moment; other nodes told of theirs while it
+was asked for. Names are matched with patterns by the clients: what a pattern costs is for nobody else to pay.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -20,15 +21,18 @@ from bridges.catalog.topic import ChangeKind
 from bridges.catalog.topic_config import TOPIC_CONFIGS
 from bridges.console.access import principal_of
 from bridges.console.errors import RequestError, error_body, status_of
-from bridges.errors import LogError
+from bridges.errors import LogError, LogUnavailable
+from bridges.log.partition_log import PartitionLog
 from bridges.log.transactions import MOST_TOLD
 from bridges.version import VERSION
 from spark_pipeline.node.core import rows, text, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bridges.catalog.lineage import PartitionInfo
     from bridges.catalog.topic import Change, Topic
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.readable import ReadableLog
     from spark_pipeline.node.core import PipelineCore
 
 NAMES = 2_000
@@ -42,6 +46,7 @@ SEARCHES = 100
 _SEARCHED_TOGETHER = 8
 _OPENED_TOGETHER = 64
 _TOPICS_LOOKED_AT = 200
+_SENTENCES = 10
 _SKIPPED = 1_000
 """Spans told with a partition's positions, that operators have declared lost."""
 
@@ -177,7 +182,8 @@ class DescribeHandlers:
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
         """Body: ``partitions``, a list of [topic, partition]; or ``topics`` (names) for all of their partitions, from
-        ``partition`` of the first one on (default 0). Answers in their order, with what was true at one moment.
+        ``partition`` of the first one on (default 0). Answers in their order, with what was true at one moment, or for
+        partitions of other nodes during the request. Where any may answer later, all of it is refused with 503.
 
         ``stable`` is where readers of committed data stop; it is never above ``high_watermark``. ``next`` is as in
         :meth:`describe`. A topic that is not there, or not to be seen, is an error of the whole request.
@@ -200,11 +206,16 @@ class DescribeHandlers:
             wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
         found = [self._found(request, topic, partition, needed) for topic, partition in wanted]
         logs = [log for log in found if not isinstance(log, Exception)]
-        closed = [log for log in dict.fromkeys(logs) if not log.is_open]
-        failures: dict[PartitionLog, LogError | None] = {}
-        for start in range(0, len(closed), _OPENED_TOGETHER):
-            some = closed[start : start + _OPENED_TOGETHER]
-            failures.update(zip(some, await asyncio.gather(*map(_opened, some)), strict=True))
+        others = [log for log in dict.fromkeys(logs) if not isinstance(log, PartitionLog)]
+        closed = [log for log in dict.fromkeys(logs) if isinstance(log, PartitionLog) and not log.is_open]
+        steps: list[Sequence[ReadableLog]] = [others]
+        steps += [closed[start : start + _OPENED_TOGETHER] for start in range(0, len(closed), _OPENED_TOGETHER)]
+        failures: dict[ReadableLog, LogError | None] = {}
+        for some in steps:
+            failures.update(zip(some, await asyncio.gather(*map(_refreshed, some)), strict=True))
+        # Of what moved meanwhile nothing is known here any more.
+        failures |= {log: _moved(log) for log in logs if not log.is_open and failures.get(log) is None}
+        _require_answers([failures.get(log) for log in logs])
         told = []
         for (topic, partition), log in zip(wanted, found, strict=True):
             failure = log if isinstance(log, Exception) else failures.get(log)
@@ -245,26 +256,36 @@ class DescribeHandlers:
 
     async def timestamps(self, request: web.Request) -> web.StreamResponse:
         """Body: ``partitions``, a list of [topic, partition, ms since 1970]. Answers in their order with the first
-        record, in offset order, that is not older: its ``offset`` and ``timestamp``, null if there is none."""
+        record, in offset order, that is not older: its ``offset`` and ``timestamp``, null if there is none. Where any
+        may answer later, all of it is refused with 503."""
         core = self._core
         body = await core.json(request, {"partitions"})
         wanted = [_place(row, 3) for row in rows(body.get("partitions"), "partitions", SEARCHES)]
         at = [whole(row[2], "a timestamp", least=-(2**63)) for row in body["partitions"]]
         searches = [self._search(request, *place, ms) for place, ms in zip(wanted, at, strict=True)]
-        return await core.answer(request, {"partitions": await asyncio.gather(*searches)})
+        found = await asyncio.gather(*searches)
+        _require_answers(found)
+        told: list[dict[str, object]] = []
+        for (topic, partition), one in zip(wanted, found, strict=True):
+            if isinstance(one, Exception):
+                told.append({"topic": topic, "partition": partition, **_failure(one)})
+            else:
+                offset, timestamp = one or (None, None)
+                told.append({"topic": topic, "partition": partition, "offset": offset, "timestamp": timestamp})
+        return await core.answer(request, {"partitions": told})
 
-    async def _search(self, request: web.Request, topic: str, partition: int, at_ms: int) -> dict[str, object]:
-        told: dict[str, object] = {"topic": topic, "partition": partition}
+    async def _search(
+        self, request: web.Request, topic: str, partition: int, at_ms: int
+    ) -> tuple[int, int] | RequestError | LogError | None:
         log = self._found(request, topic, partition)
+        if isinstance(log, Exception):
+            return log
         try:
-            if isinstance(log, Exception):
-                raise log
-            async with self._searches:  # each may look into batches
-                found = await log.find_timestamp(at_ms)
-        except (RequestError, LogError) as error:
-            return {**told, **_failure(error)}
-        offset, timestamp = (None, None) if found is None else found
-        return {**told, "offset": offset, "timestamp": timestamp}
+            # Each may look into batches. Other nodes bound what they look into, and may not answer for a while.
+            async with self._searches if isinstance(log, PartitionLog) else nullcontext():
+                return await log.find_timestamp(at_ms)
+        except LogError as error:
+            return error
 
     async def aborted(self, request: web.Request) -> web.StreamResponse:
         """Body: ``topic``, ``partition``, ``start``, ``end``. The aborted transactions that have a part in the offsets
@@ -277,23 +298,17 @@ class DescribeHandlers:
         topic, partition = text(body.get("topic"), "topic"), whole(body.get("partition"), "partition")
         start, end = whole(body.get("start"), "start"), whole(body.get("end"), "end")
         core.access.require_topic(request, Operation.READ, topic)
-        log = core.log(topic, partition)
-        await log.ready()
-        if start < log.log_start_offset:
-            raise RequestError(f"{topic}-{partition} starts at offset {log.log_start_offset}, above {start}", 416)
-        await log.know_aborted(start)
-        reached = max(start, min(end, log.committed_limit(start)))
-        found = log.aborted(start, reached) if reached > start else []
+        reached, found = await core.log_to_read(topic, partition).find_aborted(start, end)
         if len(found) > 2 * MOST_TOLD:  # transactions that reach far: a part of them would be told as all
             raise RequestError(f"more than {len(found)} aborted transactions overlap at offset {start}", 507)
         return await core.answer(request, {"reached": reached, "aborted": found})
 
     def _found(
         self, request: web.Request, topic: str, partition: int, needed: Operation = Operation.DESCRIBE
-    ) -> PartitionLog | RequestError:
+    ) -> ReadableLog | RequestError:
         try:
             self._core.access.require_topic(request, needed, topic)
-            return self._core.log(topic, partition)
+            return self._core.log_to_read(topic, partition)
         except RequestError as error:
             return error
 
@@ -310,12 +325,24 @@ def register(app: web.Application, core: PipelineCore) -> None:
     app.router.add_post("/v1/aborted", handlers.aborted)
 
 
-async def _opened(log: PartitionLog) -> LogError | None:
+async def _refreshed(log: ReadableLog) -> LogError | None:
     try:
-        await log.ready()
+        await log.refresh()
     except LogError as error:
         return error
     return None
+
+
+def _moved(log: ReadableLog) -> LogError:
+    return LogUnavailable(f"{log.topic}-{log.partition} goes to another node, or is opened again")
+
+
+def _require_answers(found: Sequence[object]) -> None:
+    """Raise RequestError where partitions are missing that the same request may find later: clients repeat it whole."""
+    missing = [one for one in found if isinstance(one, LogError) and one.retriable]
+    if missing:
+        words = "; ".join(sorted({str(one) for one in missing})[:_SENTENCES])
+        raise RequestError(f"{len(missing)} of {len(found)} partitions do not answer: {words}", 503)
 
 
 def _failure(error: RequestError | LogError) -> dict[str, object]:
@@ -343,7 +370,7 @@ def _partition(one: PartitionInfo) -> dict[str, object]:
     }
 
 
-def _positions(log: PartitionLog) -> dict[str, object]:
+def _positions(log: ReadableLog) -> dict[str, object]:
     return {
         "topic": log.topic,
         "partition": log.partition,

@@ -33,7 +33,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
         offset, end = whole(body.get("offset"), "offset"), whole(body.get("end"), "end")
         size = min(whole(body.get("bytes"), "bytes", 1), core.settings.request_bytes)
         core.access.require_topic(request, Operation.READ, topic)
-        log = core.log(topic, partition)
+        log = core.log_to_read(topic, partition)
         memory = core.memory(request)
         await log.ready()
         held = log.measure(offset, size, end) or max(size, MAX_MESSAGE_BYTES)  # one batch may be as large as that

@@ -64,9 +64,7 @@ class Soak(Mixed):
         first = {name: next(iter(found.values())) for name, found in every.items()}
         self.directory, self.spark, self.java = directory, spark, java
         self.consoles = every["console"]
-        # The source that reads from the node's own listener does not know of other nodes.
-        alone = len(self.consoles) == 1
-        self.spark_endpoint = f"anabranch://{first['pipeline']}" if alone else f"kafka://{first['kafka']}"
+        self.spark_endpoint = f"anabranch://{first['pipeline']}"
         bootstrap = ",".join(every["kafka"].values())
         scene = Scene(bootstrap, first["ydb"], directory / "history", seed, TOPIC, SEGMENTS, DERIVED, MONEY_TOPIC, rate)
         super().__init__(scene, first["pravega"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from bridges.catalog.lineage import WHOLE, KeyRange
 from bridges.catalog.topic import ChangeKind
+from bridges.errors import PeerUnreachable
 from spark_pipeline.core.node_answers import AbortedTransaction
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
 from spark_pipeline.node import describe
@@ -141,6 +143,41 @@ async def test_positions_and_timestamps(lab: Lab) -> None:
     asked = {("t", 0): 1_001, ("t", 1): 0}
     assert await lab.ask(lab.topics.find_timestamp, asked) == {("t", 0): 2, ("t", 1): None}
     assert await lab.ask(lab.topics.find_timestamp, {("t", 0): 5_001}) == {("t", 0): None}
+
+
+class Away:
+    """Logs of partition 0 here, and of others at a node that does not answer."""
+
+    is_open = True
+
+    def is_mine(self, topic: str, partition: int) -> bool:
+        return partition == 0
+
+    def get(self, topic: str, partition: int, stream_id: int) -> Any:
+        return self
+
+    async def refresh(self) -> None:
+        raise PeerUnreachable("node 3 cannot be asked: it is away")
+
+    async def find_timestamp(self, timestamp: int) -> None:
+        await self.refresh()
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_node_that_does_not_answer_is_named_and_asked_again(lab: Lab) -> None:
+    """Nothing is told without its partitions; whoever repeats the request is told all when it answers."""
+    await lab.node.catalog.create_topic("t", 2)
+    lab.node.logs.elsewhere = Away()
+    sentence = "1 of 2 partitions do not answer: node 3 cannot be asked"
+    for path, partitions in (("positions", [["t", 0], ["t", 1]]), ("timestamps", [["t", 0, 1], ["t", 1, 1]])):
+        with pytest.raises(NodeUnavailable, match=sentence):
+            await lab.ask(lab.client.post, f"/v1/{path}", {"partitions": partitions}, patience=0.01)
+    asking = asyncio.create_task(lab.ask(lab.topics.positions, [("t", 0), ("t", 1)]))
+    await asyncio.wait([asking], timeout=0.2)
+    lab.node.logs.elsewhere = None
+    assert len(await asking) == 2
 
 
 async def test_transactions_hold_back_the_stable_offset_and_aborted_ones_are_told(lab: Lab) -> None:
