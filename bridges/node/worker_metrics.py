@@ -17,6 +17,10 @@ import structlog
 from msgspec import Struct
 
 from bridges.errors import LogError, PeerUnreachable
+
+# At the start of a worker: the console imports the same in a thread, and two threads that import prometheus_client at
+# once may find it half initialized.
+from bridges.metric_text import Gathered, Piece, pieces
 from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
     from bridges.cluster.members import Member
     from bridges.cluster.peer_stream import PeerStream
-    from bridges.metric_text import Piece, Shows
+    from bridges.metric_text import Shows
     from bridges.metrics import Metrics
 
 _log = structlog.get_logger("anabranch.metrics")
@@ -67,16 +71,12 @@ class WorkerMetrics:
 
     async def serve(self, opening: Opening, stream: PeerStream) -> None:
         """Tell another worker what this one counts."""
-        from bridges.metric_text import pieces  # where somebody scrapes
-
         async for piece in pieces(self._metrics, worker=f"{self._number}"):
             await stream.write(msgspec.msgpack.encode(piece))
         await stream.done_writing()
 
     async def rendered(self, shows: Shows) -> AsyncGenerator[bytes, None]:
         """The text a scrape is answered with, in parts."""
-        from bridges.metric_text import Gathered, pieces
-
         gathered = Gathered(shows)
         asked = [
             asyncio.create_task(self._ask(number, node_id))
@@ -123,8 +123,6 @@ class WorkerMetrics:
             return None
 
     async def _read(self, member: Member) -> _Told:
-        from bridges.metric_text import Piece
-
         stream = await self._peers.stream(member, STREAM, Opening())
         told = _Told(stream)
         try:
