@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,16 +25,13 @@ from bridges.console.errors import RequestError
 from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, page_of
-from bridges.console.sampling import RECORDS, trend_of
-from bridges.errors import LogError
+from bridges.console.sampling import RECORDS, refreshed, trend_of
 from bridges.turns import Parts, in_turns, let_go, sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.readable import ReadableLog
 
-_OPEN_WAIT_S = 3.0
-"""How long details wait for partitions that nobody used yet; the ends of those that take longer are left out."""
 _SORTS = frozenset({"name", "members", "lag", "seconds"})
 _TOPICS = 20
 """Topics of a group that a page of groups names."""
@@ -133,7 +128,7 @@ class GroupHandlers:
         partitions = 0
         for number, (place, committed) in enumerate([*node.progress.of_group(name).items()]):
             if self._access.topic(request, Operation.DESCRIBE, place[0]):
-                log = _open_log(node, place)
+                log = node.logs.in_use(*place)
                 total.add(None if log is None else _behind(log, committed.offset))
                 topics.add(place[0])
                 partitions += 1
@@ -213,8 +208,8 @@ class GroupHandlers:
         committed = node.progress.of_group(name)
         assigned = _readers(views_of(node, name))
         # What a member says it reads need not exist; what was committed is shown in any case.
-        read = {place for place in assigned if node.logs.get(*place) is not None}
-        await _open(log for place in read.union(committed) if (log := node.logs.get(*place)))
+        read = {place for place in assigned if node.catalog.stream_of(*place) is not None}
+        await refreshed(log for place in read.union(committed) if (log := node.logs.to_read(*place)))
         # All of it again, so that positions, ends and members are of the same moment.
         views, committed = views_of(node, name), node.progress.of_group(name)
         if not views and not committed:
@@ -267,7 +262,7 @@ class GroupHandlers:
 
     def _aged(self, row: dict[str, Any]) -> dict[str, Any]:
         """With its lag in seconds."""
-        log = _open_log(self._node, (row["topic"], row["partition"])) if row["lag"] else None
+        log = self._node.logs.in_use(row["topic"], row["partition"]) if row["lag"] else None
         seconds, exact = (0.0, True) if log is None else self._node.recorder.age(log, row["offset"])
         known = row["lag"] is not None
         return {**row, "lag_seconds": round(seconds, 1) if known else None, "lag_exact": exact if known else None}
@@ -275,7 +270,7 @@ class GroupHandlers:
     def _position(self, group: GroupName, place: Place, member_id: str | None) -> dict[str, Any]:
         node = self._node
         committed = node.progress.committed(group, *place)
-        log = _open_log(node, place)
+        log = node.logs.in_use(*place)
         return {
             "topic": place[0],
             "partition": place[1],
@@ -408,26 +403,5 @@ def _late(node: Host, name: GroupName, total: _Total) -> dict[str, object]:
     return {"lag_seconds": None if seconds is None else round(seconds, 1), "lag_exact": exact}
 
 
-def _behind(log: PartitionLog, committed: int) -> int:
+def _behind(log: ReadableLog, committed: int) -> int:
     return records_behind(committed, log.log_start_offset, log.high_watermark)
-
-
-def _open_log(node: Host, place: Place) -> PartitionLog | None:
-    log = node.logs.get(*place)
-    return log if log is not None and log.is_open else None
-
-
-async def _open(logs: Iterable[PartitionLog]) -> None:
-    """Open what is not open yet, as far as that is possible in a short time."""
-
-    async def attempt(log: PartitionLog) -> None:
-        with suppress(LogError):  # shown as unknown; the node's log says why
-            await log.ready()
-
-    opening = [asyncio.create_task(attempt(log)) async for log in in_turns(logs) if not log.is_open]
-    if opening:
-        try:
-            await asyncio.wait(opening, timeout=_OPEN_WAIT_S)
-        finally:
-            for task in opening:
-                task.cancel()

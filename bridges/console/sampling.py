@@ -7,6 +7,7 @@ whatever else the event loop does.
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,14 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bridges.catalog.group_view import GroupName, Place, records_behind
 from bridges.console.history import SERIES_BYTES, Ends, History, Span
+from bridges.errors import LogError
+from bridges.log.partition_log import PartitionLog
 from bridges.net import heap
 from bridges.net.budget import Kind
-from bridges.turns import Turns, portions
+from bridges.turns import Turns, in_turns, portions
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
+    from bridges.cluster.service import Cluster
     from bridges.log.logs import Logs
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.readable import ReadableLog
     from bridges.metrics import Metrics
     from bridges.net.budget import MemoryBudget
 
@@ -44,6 +48,26 @@ _WINDOW = 15
 """Steps over which a trend is told."""
 
 
+_ASKED_S = 3.0
+"""How long is waited for partitions that nobody used yet, and for what other nodes tell of theirs."""
+
+
+async def refreshed(logs: Iterable[ReadableLog]) -> None:
+    """Have it known how logs are now, as far as that is possible in a short time: the ends of others are left out."""
+
+    async def attempt(log: ReadableLog) -> None:
+        with suppress(LogError):  # shown as unknown; the node's log says why
+            await log.refresh()
+
+    asking = [asyncio.create_task(attempt(log)) async for log in in_turns(logs) if not log.is_current]
+    if asking:
+        try:
+            await asyncio.wait(asking, timeout=_ASKED_S)
+        finally:
+            for task in asking:
+                task.cancel()
+
+
 class Stalls(Protocol):
     """How late the beats of the event loop came, together."""
 
@@ -58,6 +82,8 @@ class Sampled(Protocol):
     progress: Progress
     budget: MemoryBudget
 
+    @property
+    def cluster(self) -> Cluster | None: ...
     @property
     def stalls(self) -> Stalls: ...
 
@@ -150,8 +176,10 @@ class Recorder:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     async def _groups(self, now: float) -> None:
-        progress, turns = self._node.progress, Turns()
+        progress, turns, cluster = self._node.progress, Turns(), self._node.cluster
         left = _POSITIONS
+        asked: set[Place] = set()
+        ask_until = now + _ASKED_S
         begun = False
         while left > 0:
             name = next(self._waiting, None)
@@ -162,8 +190,17 @@ class Recorder:
                 self._waiting = progress.names()
                 await self._forget_gone()
                 continue
+            if cluster is not None and not cluster.is_mine(cluster.slot_of_key(*name)):
+                # Another node coordinates it, and looks at its positions.
+                self.lags.pop(name, None)
+                await turns.rest()
+                continue
             # A list of places: more may come while others have their turn.
             places = [*progress.of_group(name).items()]
+            if monotonic() < ask_until:
+                fresh = [place for place, _ in places if place not in asked]
+                asked.update(fresh)
+                await refreshed(log for place in fresh if (log := self._node.logs.find_elsewhere(*place)))
             records, seconds, known = 0, 0.0, True
             for place, committed in places:
                 left -= 1
@@ -197,8 +234,8 @@ class Recorder:
                         history.forget(family, [key])
 
     def _behind(self, place: Place, offset: int, now: float) -> tuple[int, float, bool] | None:
-        log = self._node.logs.known(*place)
-        if log is None or not log.is_open:
+        log = self._node.logs.in_use(*place)
+        if log is None:
             return None
         records = records_behind(offset, log.log_start_offset, log.high_watermark)
         ends = self._ends.get(place)
@@ -212,7 +249,7 @@ class Recorder:
             ends.tell(now, log.high_watermark)
         return records, *(self._age(log, offset, ends, now) if records else (0.0, True))
 
-    def age(self, log: PartitionLog, offset: int) -> tuple[float, bool]:
+    def age(self, log: ReadableLog, offset: int) -> tuple[float, bool]:
         """How many seconds ago the record at ``offset`` came to an open log that keeps it or a later one; whether that
         is known, or it is at least so long."""
         now, ends = monotonic(), self._ends.get((log.topic, log.partition))
@@ -220,13 +257,13 @@ class Recorder:
             ends.tell(now, log.high_watermark)  # what has come since the last look is known of, too
         return self._age(log, offset, ends, now)
 
-    def _age(self, log: PartitionLog, offset: int, ends: Ends | None, now: float) -> tuple[float, bool]:
+    def _age(self, log: ReadableLog, offset: int, ends: Ends | None, now: float) -> tuple[float, bool]:
         offset = max(offset, log.log_start_offset)
         found = None if ends is None else ends.age(offset, now)
         if found is not None and found[1]:
             return found
-        # The latest of a stretch of the log that has it among others.
-        stamp = log.state.index.time_at(offset)
+        # The latest of a stretch of the log that has it among others; its owner alone has that.
+        stamp = log.state.index.time_at(offset) if isinstance(log, PartitionLog) else None
         least = 0.0 if stamp is None else max(0.0, time_ns() // 1_000_000 - stamp) / 1000
         return max(least, 0.0 if found is None else found[0]), False
 

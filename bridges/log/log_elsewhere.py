@@ -324,6 +324,10 @@ class LogElsewhere:
         return self.phase is Phase.OPEN
 
     @property
+    def is_current(self) -> bool:
+        return False
+
+    @property
     def log_start_offset(self) -> int:
         return self._state.start
 
@@ -371,8 +375,13 @@ class LogElsewhere:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Return when it is known as it is now."""
-        found = (await self._ask_patiently(Op.STATE)).found
+        """Return when it is known as it is now. Nothing is known of it any more where that fails, or is given up."""
+        try:
+            found = (await self._ask_patiently(Op.STATE)).found
+        except (LogError, asyncio.CancelledError):
+            if self.phase is Phase.OPEN:
+                self.phase = Phase.CLOSED
+            raise
         if found is not None:
             self.epoch, self.skipped = found.epoch, found.skipped
 

@@ -246,10 +246,19 @@ class Logs:
 
     def to_read(self, topic: str, partition: int) -> ReadableLog | None:
         """Return the log of a partition for readers, whichever node owns it; None when there is no such partition."""
-        log = self.get(topic, partition)
-        if log is None or self.elsewhere is None or self.elsewhere.is_mine(topic, partition):
-            return log
-        return self.elsewhere.get(topic, partition, log.stream_id)
+        return self.find_elsewhere(topic, partition) or self.get(topic, partition)
+
+    def find_elsewhere(self, topic: str, partition: int) -> ReadableLog | None:
+        """Return the log of a partition that another node owns; None of this node's, or where there is none."""
+        if self.elsewhere is None or self.elsewhere.is_mine(topic, partition):
+            return None
+        stream_id = self._streams(topic, partition)
+        return None if stream_id is None else self.elsewhere.get(topic, partition, stream_id)
+
+    def in_use(self, topic: str, partition: int) -> ReadableLog | None:
+        """Return the log of a partition, whichever node owns it, if it is open here or its owner has told of it."""
+        log = self.find_elsewhere(topic, partition) or self.known(topic, partition)
+        return log if log is not None and log.is_open else None
 
     def hidden(self, topic: str, partition: int) -> PartitionLog | None:
         """As :meth:`get`, of a topic that is not listed (see :attr:`bridges.catalog.topics.Catalog.hidden`)."""

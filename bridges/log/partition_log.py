@@ -211,6 +211,8 @@ class PartitionLog:
     def is_open(self) -> bool:
         return self.phase is Phase.OPEN
 
+    is_current = is_open
+
     @property
     def is_deleted(self) -> bool:
         """Whether its topic is gone."""

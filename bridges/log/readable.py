@@ -26,6 +26,10 @@ class ReadableLog(Protocol):
     @property
     def is_open(self) -> bool: ...
     @property
+    def is_current(self) -> bool:
+        """Whether everything is known as it is, without :meth:`refresh`."""
+
+    @property
     def epoch(self) -> int: ...
     @property
     def log_start_offset(self) -> int: ...

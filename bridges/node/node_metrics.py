@@ -341,8 +341,10 @@ def _lag_family() -> GaugeMetricFamily:
 
 def _lag(node: Scraped) -> Iterator[Metric]:
     groups: list[tuple[int, GroupName]] = []
+    cluster = node.cluster
     for number, name in enumerate(node.progress.names(), 1):
-        groups.append((len(node.progress.of_group(name)), name))
+        if cluster is None or cluster.is_mine(cluster.slot_of_key(*name)):  # the coordinator alone knows its positions
+            groups.append((len(node.progress.of_group(name)), name))
         if not number % SLICE:
             yield _lag_family()
     room = node.limits.group_lag_series
@@ -361,8 +363,8 @@ def _lag(node: Scraped) -> Iterator[Metric]:
                 omitted += size
                 continue
             for (topic, partition), committed in list(node.progress.of_group((space, group)).items()):
-                log = node.logs.known(topic, partition)
-                if log is not None and log.is_open:
+                log = node.logs.in_use(topic, partition)
+                if log is not None:
                     behind = records_behind(committed.offset, log.log_start_offset, log.high_watermark)
                     told.add_metric([group, topic, str(partition), space], behind)
                     room -= 1

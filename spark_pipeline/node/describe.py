@@ -206,9 +206,9 @@ class DescribeHandlers:
             wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
         found = [self._found(request, topic, partition, needed) for topic, partition in wanted]
         logs = [log for log in found if not isinstance(log, Exception)]
-        others = [log for log in dict.fromkeys(logs) if not isinstance(log, PartitionLog)]
-        closed = [log for log in dict.fromkeys(logs) if isinstance(log, PartitionLog) and not log.is_open]
-        steps: list[Sequence[ReadableLog]] = [others]
+        asked = [log for log in dict.fromkeys(logs) if not log.is_current]
+        closed = [log for log in asked if isinstance(log, PartitionLog)]
+        steps: list[Sequence[ReadableLog]] = [[log for log in asked if not isinstance(log, PartitionLog)]]
         steps += [closed[start : start + _OPENED_TOGETHER] for start in range(0, len(closed), _OPENED_TOGETHER)]
         failures: dict[ReadableLog, LogError | None] = {}
         for some in steps:

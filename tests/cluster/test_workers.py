@@ -416,6 +416,12 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
     consumer = Consumer({"bootstrap.servers": bootstrap(node), "group.id": "readers"})
     consumer.commit(offsets=[TopicPartition(TOPIC, number, 1) for number in range(PARTITIONS)], asynchronous=False)
     consumer.close()
+    shown = []
+    for worker in range(2):
+        with suppress(HTTPError):  # it is not the coordinator
+            shown += console(node, worker, "/api/groups/readers")
+            shown += console(node, worker, "/api/groups")[0]["groups"]
+    assert [(row["lag"], row["unknown_lags"]) for row in shown] == [(sum(writer.ends.values()) - PARTITIONS, 0)] * 2
     told = []
     for worker in range(2):
         with suppress(HTTPError):  # it is not the coordinator

@@ -17,6 +17,7 @@ from yarl import URL
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
 from bridges.catalog.progress import Committed
 from bridges.console import groups as console_groups
+from bridges.console import sampling
 from bridges.metric_text import render
 from bridges.net.address import Address
 from bridges.node.assembly import Node
@@ -392,7 +393,7 @@ async def test_partitions_that_cannot_be_opened_are_shown_as_unknown(lab: Lab, m
 
     hanging, let_go = asyncio.Event(), asyncio.Event()
     monkeypatch.setattr(lab.node.client, "open", hang)
-    monkeypatch.setattr(console_groups, "_OPEN_WAIT_S", 0.01)
+    monkeypatch.setattr(sampling, "_ASKED_S", 0.01)
     assert lags(await lab.group("g")) == {("t", 0): (1, 5, 4, None), ("t", 1): (0, None, None, None)}
     await hanging.wait()
     let_go.set()

@@ -149,6 +149,7 @@ class Away:
     """Logs of partition 0 here, and of others at a node that does not answer."""
 
     is_open = True
+    is_current = False
 
     def is_mine(self, topic: str, partition: int) -> bool:
         return partition == 0
