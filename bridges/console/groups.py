@@ -30,6 +30,7 @@ from bridges.turns import Parts, in_turns, let_go, sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
+    from bridges.catalog.progress import Committed
     from bridges.log.readable import ReadableLog
 
 _SORTS = frozenset({"name", "members", "lag", "seconds"})
@@ -179,7 +180,7 @@ class GroupHandlers:
         for place in places:
             committed = node.progress.committed(name, *place)
             if committed is not None:
-                row = self._aged(self._position(name, place, None))
+                row = self._aged(self._position(place, committed, None))
                 total.add(row["lag"])
                 if (row["lag_seconds"] or 0.0) > seconds:
                     seconds, exact = row["lag_seconds"], row["lag_exact"]
@@ -205,14 +206,15 @@ class GroupHandlers:
         """
         node, name = self._node, (request.query.get("space", CONSUMERS), request.match_info["group"])
         self._access.require_group(request, Operation.DESCRIBE, name[1])
-        committed = node.progress.of_group(name)
-        assigned = _readers(views_of(node, name))
+        state = await node.group_states.find(name)
+        committed, assigned = state.positions, _readers(state.views)
         # What a member says it reads need not exist; what was committed is shown in any case.
         read = {place for place in assigned if node.catalog.stream_of(*place) is not None}
         await refreshed(log for place in read.union(committed) if (log := node.logs.to_read(*place)))
         # All of it again, so that positions, ends and members are of the same moment.
-        views, committed = views_of(node, name), node.progress.of_group(name)
-        if not views and not committed:
+        state = await node.group_states.find(name)
+        views, committed = state.views, state.positions
+        if not state.is_known:
             raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
         total = _Total()
@@ -223,7 +225,7 @@ class GroupHandlers:
                 if place is None or not self._access.topic(request, Operation.DESCRIBE, place[0]):
                     yield None
                     continue
-                row = self._position(name, place, readers.get(place))
+                row = self._position(place, committed.get(place), readers.get(place))
                 if row["offset"] is not None:
                     total.add(row["lag"])
                 yield row if page is not None else self._aged(row)
@@ -267,9 +269,8 @@ class GroupHandlers:
         known = row["lag"] is not None
         return {**row, "lag_seconds": round(seconds, 1) if known else None, "lag_exact": exact if known else None}
 
-    def _position(self, group: GroupName, place: Place, member_id: str | None) -> dict[str, Any]:
+    def _position(self, place: Place, committed: Committed | None, member_id: str | None) -> dict[str, Any]:
         node = self._node
-        committed = node.progress.committed(group, *place)
         log = node.logs.in_use(*place)
         return {
             "topic": place[0],
@@ -305,15 +306,6 @@ def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None
         if name not in live.of(name):
             names.append((name[1], name[0]))
         yield None
-
-
-def views_of(node: Host, name: GroupName) -> dict[str, GroupView]:
-    """What each front in which a group lives knows of it."""
-    space, group = name
-    found = {
-        front: directory.view(group) for front, directory in node.group_directories.items() if directory.space == space
-    }
-    return {front: view for front, view in found.items() if view is not None}
 
 
 def _readers(views: Mapping[str, GroupView]) -> dict[Place, str]:

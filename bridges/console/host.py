@@ -23,6 +23,7 @@ from bridges.net.budget import MemoryBudget
 
 if TYPE_CHECKING:
     from bridges.cluster.service import Cluster
+    from bridges.console.group_states import GroupStates
     from bridges.console.sampling import Recorder
 
 
@@ -93,6 +94,10 @@ class Host(Protocol):
     @property
     def transaction_directories(self) -> Mapping[str, TransactionDirectory]:
         """The transactional ids that each front coordinates."""
+
+    @property
+    def group_states(self) -> GroupStates:
+        """What coordinators know of their groups."""
 
     @property
     def recorder(self) -> Recorder:

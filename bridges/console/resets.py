@@ -16,7 +16,7 @@ from bridges.console import rows
 from bridges.console.access import Access, principal_of
 from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
-from bridges.console.groups import views_of
+from bridges.console.group_states import NewPositions, occupied
 from bridges.console.host import Host
 from bridges.turns import in_turns
 
@@ -58,14 +58,17 @@ class ResetHandlers:
         self._access.require_group(request, Operation.DESCRIBE if dry else Operation.READ, group)
         self._access.require_topic(request, Operation.DESCRIBE if dry else Operation.READ, topic)
         name = (space, group)
-        front = self._front(name)
         logs = self._logs(topic, body.get("partitions"))
-        self._require_empty(name)
+        state = await self._node.group_states.find(name)
+        if not state.is_known:
+            raise RequestError(f"there is no group {group!r}", 404)
+        if state.members:
+            raise RequestError(occupied(group, state.members), 409)
         await rows.opened(logs)
-        before = {log: self._node.progress.committed(name, topic, log.partition) for log in logs}
+        before = {log: state.positions.get((topic, log.partition)) for log in logs}
         targets = {log: await self._target(log, body) async for log in in_turns(logs)}
         if not dry:
-            await self._commit(name, front, topic, before, targets)
+            await self._commit(name, topic, before, targets)
             _log.warning(
                 "positions of a group were set by an operator",
                 group=group,
@@ -79,51 +82,13 @@ class ResetHandlers:
         return await rows.answer(request, "positions", told, head=head)
 
     async def _commit(
-        self,
-        name: GroupName,
-        front: str,
-        topic: str,
-        before: dict[ReadableLog, Committed | None],
-        targets: dict[ReadableLog, int],
+        self, name: GroupName, topic: str, before: dict[ReadableLog, Committed | None], targets: dict[ReadableLog, int]
     ) -> None:
-        node, (space, group) = self._node, name
-        progress = node.progress.front(front, space)
-        cluster = node.cluster
-        if cluster is not None:
-            progress.holding = lambda one: cluster.holding(cluster.slot_of_key(space, one))
-        now_ms = time.time_ns() // 1_000_000
-        self._require_empty(name)
-        expected = {(topic, log.partition): None if known is None else known.offset for log, known in before.items()}
-        positions = [(topic, log.partition, Committed(target, commit_ms=now_ms)) for log, target in targets.items()]
-        if await progress.commit_if(group, expected, positions):
-            raise RequestError(f"group {group!r} has committed positions meanwhile: nothing was changed", 409)
-
-    def _front(self, name: GroupName) -> str:
-        """Whose a position is that nobody of the group's own committed: a front's that has the group, or such groups.
-        Raises RequestError where there is no such group, or another node coordinates it."""
-        node, (space, group) = self._node, name
-        views = views_of(node, name)
-        positions = node.progress.of_group(name)
-        if not views and not positions:
-            raise RequestError(f"there is no group {group!r}", 404)
-        cluster = node.cluster
-        if cluster is not None:
-            slot = cluster.slot_of_key(space, group)
-            if not cluster.is_mine(slot):
-                owner = cluster.owner(slot)
-                where = "another node" if owner is None else f"node {owner.node_id} ({owner.addresses.get('console')})"
-                raise RequestError(f"group {group!r} is coordinated by {where}: ask there", 409)
-        for committed in positions.values():
-            if committed.front:
-                return committed.front
-        fronts = [one for one, directory in node.group_directories.items() if directory.space == space]
-        return next(iter(views), fronts[0] if fronts else "")
-
-    def _require_empty(self, name: GroupName) -> None:
-        members = sum(len(view.members) for view in views_of(self._node, name).values())
-        if members:
-            told = "a member" if members == 1 else f"{members} members"
-            raise RequestError(f"group {name[1]!r} has {told}: positions are set while nobody reads", 409)
+        told = [(log.partition, None if known is None else known.offset, targets[log]) for log, known in before.items()]
+        wanted = NewPositions(*name, topic, told, time.time_ns() // 1_000_000)
+        refusal = await self._node.group_states.set_positions(wanted)
+        if refusal.reason:
+            raise RequestError(refusal.reason, 409)
 
     def _logs(self, topic: str, partitions: Any) -> list[ReadableLog]:
         known = self._node.catalog.topic(topic)

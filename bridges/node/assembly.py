@@ -38,6 +38,7 @@ from bridges.catalog.topic_rules import RulesCache
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.console.door import ConsoleDoor
+from bridges.console.group_states import GroupStates
 from bridges.console.history import FINE_S
 from bridges.console.sampling import Recorder
 from bridges.errors import LogError
@@ -162,6 +163,7 @@ class Node(Stopping):
         self.cluster: Cluster | None = None
         """Which node owns what; None where this one owns everything."""
         self.peers: Peers | None = None
+        self.group_states = GroupStates(self)
         """How other nodes are asked; None where there is none."""
         self.worker_metrics: WorkerMetrics | None = None
         """What all workers count, of the first one."""
@@ -480,6 +482,7 @@ class Node(Stopping):
         self.appends.elsewhere = ForwardedAppends(
             self.peers, cluster, self.node_id, here, identify, self.metrics.barrier
         )
+        self.group_states.know_others(cluster, self.peers)
 
     def _told_addresses(self) -> dict[str, str]:
         """What clients of each listener are told, by other nodes as well."""

@@ -402,7 +402,7 @@ def console(node: NodeProcess, worker: int, path: str, body: object = None) -> l
 
 
 def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFactory) -> None:
-    """Records too; and a group's positions are set for all partitions where the group is coordinated."""
+    """Records too; and a group's lag and positions, which any of them sets, wherever the group is coordinated."""
     node = workers(make, 2)
     await_leaders(made(node), {0, 1})
     writer = Writer(bootstrap(node))
@@ -416,18 +416,26 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
     consumer = Consumer({"bootstrap.servers": bootstrap(node), "group.id": "readers"})
     consumer.commit(offsets=[TopicPartition(TOPIC, number, 1) for number in range(PARTITIONS)], asynchronous=False)
     consumer.close()
-    shown = []
+    lag = sum(writer.ends.values()) - PARTITIONS
     for worker in range(2):
-        with suppress(HTTPError):  # it is not the coordinator
-            shown += console(node, worker, "/api/groups/readers")
-            shown += console(node, worker, "/api/groups")[0]["groups"]
-    assert [(row["lag"], row["unknown_lags"]) for row in shown] == [(sum(writer.ends.values()) - PARTITIONS, 0)] * 2
-    told = []
+        (group,) = console(node, worker, "/api/groups/readers")
+        assert (group["lag"], group["unknown_lags"]) == (lag, 0)
+    for worker, to in enumerate(("earliest", "latest")):
+        (answer,) = console(node, worker, "/api/groups/readers/reset", {"topic": TOPIC, "to": to})
+        assert [row["before"] for row in answer["positions"]] == [1 - worker] * PARTITIONS
+        (group,) = console(node, 1 - worker, "/api/groups/readers")
+        assert group["lag"] == (0 if worker else lag + PARTITIONS)
+    consumer = Consumer({"bootstrap.servers": bootstrap(node), "group.id": "readers"})
+    consumer.subscribe([TOPIC])
+    while not consumer.assignment():
+        consumer.poll(0.1)
     for worker in range(2):
-        with suppress(HTTPError):  # it is not the coordinator
-            told += console(node, worker, "/api/groups/readers/reset", {"topic": TOPIC, "to": "latest"})
-    (answer,) = told
-    assert {row["partition"]: row["offset"] for row in answer["positions"]} == writer.ends
+        with pytest.raises(HTTPError) as refused:
+            console(node, worker, "/api/groups/readers/reset", {"topic": TOPIC, "to": "latest"})
+        assert refused.value.code == 409
+        (group,) = console(node, worker, "/api/groups/readers")
+        assert len(group["members"]) == 1
+    consumer.close()
 
 
 @pytest.mark.parametrize("tickets", [False, True])
