@@ -39,7 +39,10 @@ def command() -> None:
 @json_option
 def list_(node: str, as_json: bool) -> None:
     """List all topics."""
-    topics = NodeClient(node, as_json=as_json).call("GET", "/api/topics")["topics"]
+    answer = NodeClient(node, as_json=as_json).call("GET", "/api/topics")
+    topics = answer["topics"]
+    for node_id in answer.get("unanswered", ()):
+        click.echo(f"without the partitions of node {node_id}, which does not answer", err=True)
     if as_json:
         print_json(topics)
     else:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bridges.cluster.service import Cluster
     from bridges.console.group_states import GroupStates
     from bridges.console.sampling import Recorder
+    from bridges.console.topic_sizes import TopicSizes
 
 
 class Limits(Protocol):
@@ -98,6 +99,10 @@ class Host(Protocol):
     @property
     def group_states(self) -> GroupStates:
         """What coordinators know of their groups."""
+
+    @property
+    def topic_sizes(self) -> TopicSizes:
+        """What other nodes have of topics."""
 
     @property
     def recorder(self) -> Recorder:

@@ -22,6 +22,7 @@ from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
 from bridges.console.pictures import rounded
 from bridges.console.sampling import WAYS
+from bridges.console.topic_sizes import Size, Sizes, in_use
 from bridges.log.partition_log import PartitionLog
 from bridges.log.skipping import skip
 from bridges.turns import sorting
@@ -54,17 +55,26 @@ class TopicHandlers:
         app.router.add_post(f"{partition}/transactions/{{producer}}/end", self.end_transaction)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All topics in alphabetical order; record counts cover the partitions that are in use. Or a page of them
-        (:mod:`bridges.console.paging`), with rates; and with ``history`` what went in and out in the last hour."""
+        """All topics in alphabetical order; record counts cover the partitions that are in use, at all nodes but those
+        that ``unanswered`` names. Or a page of them (:mod:`bridges.console.paging`), with rates; and with ``history``
+        what went in and out in the last hour."""
         page = page_of(request, _SORTS)
+        sizes = self._node.topic_sizes
         if page is None:
-            return await rows.answer(request, "topics", self._summaries(request))
+            others = await sizes.elsewhere([*self._node.catalog.topics])
+            return await rows.answer(request, "topics", self._summaries(request, others), tail=others.told)
         by_name = page.sort == "name"
-        found, total = await paging.chosen(self._sorted_by(request, page), page, descending=by_name and page.descending)
+        others = await sizes.elsewhere([*self._node.catalog.topics] if page.sort in ("records", "bytes") else [])
+        topics = self._sorted_by(request, page, others)
+        found, total = await paging.chosen(topics, page, descending=by_name and page.descending)
+        if page.sort not in ("records", "bytes"):
+            others = await sizes.elsewhere([name for _, name, _ in found])
         history = flag(request, "history")
-        return await paging.answer("topics", found, lambda one: self._row(one[1], history), page, total)
+        return await paging.answer(
+            "topics", found, lambda one: self._row(one[1], others, history), page, total, others.told()
+        )
 
-    def _sorted_by(self, request: web.Request, page: Page) -> Iterator[tuple[float, str, str] | None]:
+    def _sorted_by(self, request: web.Request, page: Page, others: Sizes) -> Iterator[tuple[float, str, str] | None]:
         value = _SORTS[page.sort]
         for name, topic in [*self._node.catalog.topics.items()]:
             if not page.finds(name) or not self._access.topic(request, Operation.DESCRIBE, name):
@@ -72,14 +82,14 @@ class TopicHandlers:
             elif value is None:
                 yield 0.0, name, ""
             else:
-                yield page.keyed(value(self._node, topic)), name, ""
+                yield page.keyed(value(self._node, topic, others)), name, ""
 
-    def _row(self, name: str, history: bool) -> Iterator[dict[str, object] | None]:
+    def _row(self, name: str, others: Sizes, history: bool) -> Iterator[dict[str, object] | None]:
         topic = self._node.catalog.topics.get(name)
         if topic is None:
             return  # deleted a moment ago
         recorder = self._node.recorder
-        for row in self._summary(topic):
+        for row in self._summary(topic, others):
             if row is not None:
                 row["rates"] = recorder.rates(name)
                 row["internal"] = topic.kind is not TopicKind.USER
@@ -90,13 +100,13 @@ class TopicHandlers:
                     }
             yield row
 
-    def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
+    def _summaries(self, request: web.Request, others: Sizes) -> Iterator[dict[str, object] | None]:
         topics = self._node.catalog.topics
         for name in sorting([*topics]):
             if name is None or name not in topics or not self._access.topic(request, Operation.DESCRIBE, name):
                 yield None
             else:
-                yield from self._summary(topics[name])
+                yield from self._summary(topics[name], others)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Body: ``name``, and optionally ``partitions``, ``config``, ``names`` (by protocol), ``validate_only``."""
@@ -223,8 +233,8 @@ class TopicHandlers:
             raise RequestError(f"topic {topic.name!r} has no partition {number}", 404)
         return log
 
-    def _summary(self, topic: Topic) -> Iterator[dict[str, object] | None]:
-        records = size = 0
+    def _summary(self, topic: Topic, others: Sizes) -> Iterator[dict[str, object] | None]:
+        records, size = others.of.get(topic.name, Size())
         node = self._node
         for number, partition in enumerate(topic.partitions):
             if number % rows.STEP == rows.STEP - 1:
@@ -314,29 +324,23 @@ class TopicHandlers:
         }
 
 
-def _records(node: Host, topic: Topic) -> float:
-    return sum(log.high_watermark - log.log_start_offset for log in _in_use(node, topic))
+def _records(node: Host, topic: Topic, others: Sizes) -> float:
+    here = sum(log.high_watermark - log.log_start_offset for log in in_use(node.logs, topic))
+    return here + others.of.get(topic.name, Size()).records
 
 
-def _bytes(node: Host, topic: Topic) -> float:
-    return sum(log.size_bytes for log in _in_use(node, topic))
+def _bytes(node: Host, topic: Topic, others: Sizes) -> float:
+    return sum(log.size_bytes for log in in_use(node.logs, topic)) + others.of.get(topic.name, Size()).bytes
 
 
-def _in_use(node: Host, topic: Topic) -> Iterator[PartitionLog]:
-    for partition in topic.partitions:
-        log = node.logs.known(topic.name, partition.index)
-        if log is not None and log.is_open:
-            yield log
+def _rate(way: str) -> Callable[[Host, Topic, Sizes], float]:
+    return lambda node, topic, others: sum(rates[way] for rates in node.recorder.rates(topic.name).values())
 
 
-def _rate(way: str) -> Callable[[Host, Topic], float]:
-    return lambda node, topic: sum(rates[way] for rates in node.recorder.rates(topic.name).values())
-
-
-_SORTS: dict[str, Callable[[Host, Topic], float] | None] = {
+_SORTS: dict[str, Callable[[Host, Topic, Sizes], float] | None] = {
     "name": None,
-    "partitions": lambda node, topic: len(topic.partitions),
-    "created": lambda node, topic: topic.created_ms,
+    "partitions": lambda node, topic, others: len(topic.partitions),
+    "created": lambda node, topic, others: topic.created_ms,
     "records": _records,
     "bytes": _bytes,
     **{way: _rate(way) for way in WAYS},

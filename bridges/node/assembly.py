@@ -41,6 +41,7 @@ from bridges.console.door import ConsoleDoor
 from bridges.console.group_states import GroupStates
 from bridges.console.history import FINE_S
 from bridges.console.sampling import Recorder
+from bridges.console.topic_sizes import TopicSizes
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
 from bridges.log.aborted_blocks import AbortedBlocks
@@ -164,6 +165,7 @@ class Node(Stopping):
         """Which node owns what; None where this one owns everything."""
         self.peers: Peers | None = None
         self.group_states = GroupStates(self)
+        self.topic_sizes = TopicSizes(self)
         """How other nodes are asked; None where there is none."""
         self.worker_metrics: WorkerMetrics | None = None
         """What all workers count, of the first one."""
@@ -483,6 +485,7 @@ class Node(Stopping):
             self.peers, cluster, self.node_id, here, identify, self.metrics.barrier
         )
         self.group_states.know_others(cluster, self.peers)
+        self.topic_sizes.know_others(cluster, self.peers)
 
     def _told_addresses(self) -> dict[str, str]:
         """What clients of each listener are told, by other nodes as well."""

@@ -425,6 +425,10 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         assert [row["before"] for row in answer["positions"]] == [1 - worker] * PARTITIONS
         (group,) = console(node, 1 - worker, "/api/groups/readers")
         assert group["lag"] == (0 if worker else lag + PARTITIONS)
+        for page in ("", "?limit=5", "?limit=5&sort=records&descending=true"):
+            (listed,) = console(node, worker, f"/api/topics{page}")
+            assert [topic["records"] for topic in listed["topics"]] == [sum(writer.ends.values())]
+            assert "unanswered" not in listed
     consumer = Consumer({"bootstrap.servers": bootstrap(node), "group.id": "readers"})
     consumer.subscribe([TOPIC])
     while not consumer.assignment():
@@ -436,6 +440,14 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         (group,) = console(node, worker, "/api/groups/readers")
         assert len(group["members"]) == 1
     consumer.close()
+    other = children(node)[1]
+    os.kill(other, signal.SIGSTOP)
+    try:
+        (listed,) = console(node, 0, "/api/topics")
+    finally:
+        os.kill(other, signal.SIGCONT)
+    assert listed["unanswered"] == [1]
+    assert 0 < listed["topics"][0]["records"] < sum(writer.ends.values())
 
 
 @pytest.mark.parametrize("tickets", [False, True])

@@ -51,6 +51,7 @@ export function topics({ element, query, settle, refresh }) {
       { title: "Read through", sort: "bytes_out", cell: (one) => h("span", {}, users(one.rates, "out")) },
       { title: "Last hour", cell: (one) => spark(one.history) },
     ].map((one) => ({ ...one, cell: wrapped(one.cell) })), page.topics, { ...state, onsort, caption: "Topics", empty: state.search ? "No topic of that name." : "No topics yet." }),
+    page.unanswered ? h("p", { class: "failed" }, `Without the partitions of node ${page.unanswered.join(", ")}, which does not answer.`) : "",
     pages(page, page.topics));
   }
   return { element, refresh: look };

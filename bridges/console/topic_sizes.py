@@ -1,0 +1,117 @@
+"""How many records and bytes there are of topics, in partitions that are in use: other nodes are asked for theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from bridges.errors import LogError
+from bridges.turns import Turns
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics import Catalog
+    from bridges.cluster.members import Member
+    from bridges.cluster.peers import Peers
+    from bridges.cluster.service import Cluster
+    from bridges.log.logs import Logs
+    from bridges.log.partition_log import PartitionLog
+
+_KIND = "topic sizes"
+_AT_ONCE = 2_000
+"""Names in a question: half a megabyte at most."""
+
+
+_ASKED_S = 3.0
+
+
+class Size(NamedTuple):
+    """Of a topic, or a part of it."""
+
+    records: int = 0
+    bytes: int = 0
+
+
+class Sizes(NamedTuple):
+    """What other nodes have of topics, in the order asked for; ``unanswered``: ids of the nodes that did not tell."""
+
+    of: dict[str, Size]
+    unanswered: set[int]
+
+    def told(self) -> dict[str, object]:
+        """Return what an answer says of nodes that are missing in it."""
+        return {"unanswered": sorted(self.unanswered)} if self.unanswered else {}
+
+
+class Sized(Protocol):
+    """What is used of a node."""
+
+    catalog: Catalog
+    logs: Logs
+
+
+class _Asked(Struct, array_like=True):
+    names: list[str]
+
+
+class _Told(Struct, array_like=True):
+    sizes: list[Size]
+
+
+class TopicSizes:
+    """The sizes of topics at all nodes, asked for at one of them."""
+
+    def __init__(self, node: Sized) -> None:
+        self._node = node
+        self._cluster: Cluster | None = None
+        self._peers: Peers | None = None
+
+    def know_others(self, cluster: Cluster, peers: Peers) -> None:
+        """Ask other nodes, and answer them."""
+        self._cluster, self._peers = cluster, peers
+        peers.serve(_KIND, _Asked, self._answer)
+
+    async def elsewhere(self, names: Sequence[str]) -> Sizes:
+        """Return what other nodes have of topics."""
+        found = Sizes({}, set())
+        if self._cluster is not None and names:
+            others = [one for one in self._cluster.nodes if one.node_id != self._cluster.node_id]
+            await asyncio.gather(*(self._ask(member, names, found) for member in others))
+        return found
+
+    async def _ask(self, member: Member, names: Sequence[str], found: Sizes) -> None:
+        assert self._peers is not None, "known with the cluster"
+        try:
+            for start in range(0, len(names), _AT_ONCE):
+                some = list(names[start : start + _AT_ONCE])
+                told = await self._peers.ask(member, _KIND, _Asked(some), _Told, _ASKED_S)
+                for name, size in zip(some, told.sizes, strict=True):
+                    before = found.of.get(name, Size())
+                    found.of[name] = Size(before.records + size.records, before.bytes + size.bytes)
+        except LogError:
+            found.unanswered.add(member.node_id)  # told with the list; the part that came counts
+
+    async def _answer(self, asked: _Asked) -> _Told:
+        turns = Turns()
+        told = []
+        for name in asked.names:
+            records = size = 0
+            topic = self._node.catalog.topics.get(name)
+            for log in in_use(self._node.logs, topic) if topic is not None else ():
+                records += log.high_watermark - log.log_start_offset
+                size += log.size_bytes
+                await turns.rest()
+            told.append(Size(records, size))
+            await turns.rest()
+        return _Told(told)
+
+
+def in_use(logs: Logs, topic: Topic) -> Iterator[PartitionLog]:
+    """Give the logs of a topic's partitions that are open at this node."""
+    for partition in topic.partitions:
+        log = logs.known(topic.name, partition.index)
+        if log is not None and log.is_open:
+            yield log
