@@ -76,7 +76,10 @@ def command() -> None:
 @json_option
 def list_(node: str, as_json: bool) -> None:
     """List all groups: those with members and those with committed positions."""
-    groups = NodeClient(node, as_json=as_json).call("GET", "/api/groups")["groups"]
+    answer = NodeClient(node, as_json=as_json).call("GET", "/api/groups")
+    groups = answer["groups"]
+    if "coordinator" in answer:
+        click.echo(f"groups that node {answer['coordinator']} coordinates; the other nodes list theirs", err=True)
     if as_json:
         print_json(groups)
         return

@@ -92,6 +92,16 @@ class GroupStates:
         peers.serve_stream(_STATE, _Asked, self._tell)
         peers.serve(_SET, NewPositions, self._set_here)
 
+    def is_here(self, name: GroupName) -> bool:
+        """Whether this node coordinates a group: what it knows of the positions of others may be long past."""
+        cluster = self._cluster
+        return cluster is None or cluster.is_mine(cluster.slot_of_key(*name))
+
+    def told(self) -> dict[str, object]:
+        """Return what a list of groups says where it is one node's: ``coordinator``, that node, among several."""
+        cluster = self._cluster
+        return {} if cluster is None or len(cluster.nodes) < 2 else {"coordinator": cluster.node_id}
+
     async def find(self, name: GroupName) -> GroupState:
         """Return what the coordinator of a group knows of it. Raises NotOwner, PeerUnreachable."""
         cluster, peers = self._cluster, self._peers
@@ -134,9 +144,7 @@ class GroupStates:
         return GroupState(views, self._node.progress.of_group(name))
 
     async def _tell(self, asked: _Asked, stream: PeerStream) -> None:
-        cluster = self._cluster
-        assert cluster is not None, "who serves it knows others"
-        if not cluster.is_mine(cluster.slot_of_key(asked.space, asked.group)):
+        if not self.is_here((asked.space, asked.group)):
             await stream.done_writing()
             return
         state = self._here((asked.space, asked.group))

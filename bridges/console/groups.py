@@ -58,12 +58,13 @@ class GroupHandlers:
         app.router.add_get("/api/topics/{topic}/groups", self.of_topic)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All groups by name, or a page of them (:mod:`bridges.console.paging`). Lag covers partitions in use,
+        """All groups by name, or a page of them (:mod:`bridges.console.paging`): among several nodes those that the
+        node ``coordinator``, which is this one, coordinates. Lag covers partitions in use,
         ``unknown_lags`` counts the others; in seconds, and as one to sort by, it is that of the last time the node
         looked."""
         page = page_of(request, _SORTS)
         if page is None:
-            return await rows.answer(request, "groups", self._summaries(request))
+            return await rows.answer(request, "groups", self._summaries(request), head=self._node.group_states.told())
         live: _Live = Parts()
         names: list[tuple[str, str]] = []
         async for _ in in_turns(_all(self._node, live, names)):
@@ -73,7 +74,10 @@ class GroupHandlers:
         )
         shown = {name: _fronts(live, name) for name in ((space, group) for _, group, space in found)}
         await let_go(names, *live.all)
-        return await paging.answer("groups", shown, lambda name: self._row(request, name, shown[name]), page, total)
+        head = self._node.group_states.told()
+        return await paging.answer(
+            "groups", shown, lambda name: self._row(request, name, shown[name]), page, total, head
+        )
 
     def _sorted_by(
         self,
@@ -153,7 +157,8 @@ class GroupHandlers:
         topic = request.match_info["topic"]
         self._access.require_topic(request, Operation.DESCRIBE, topic)
         places = [(topic, info.index) for info in self._node.catalog.topic(topic).partitions]
-        readers = ((group, space) for space, group in self._node.progress.readers_of(topic))
+        states = self._node.group_states
+        readers = ((name[1], name[0]) for name in self._node.progress.readers_of(topic) if states.is_here(name))
         asked = page_of(request, _SORTS - {"members"})
         page = asked or Page(self._node.progress.group_count, sort="name")
         found, total = await paging.chosen(
@@ -168,8 +173,9 @@ class GroupHandlers:
             return self._line_in(name, shown[name], places)
 
         if asked is None:
-            return await rows.answer(request, "groups", (line for name in shown for line in row(name)))
-        return await paging.answer("groups", shown, row, page, total)
+            lines = (line for name in shown for line in row(name))
+            return await rows.answer(request, "groups", lines, head=states.told())
+        return await paging.answer("groups", shown, row, page, total, states.told())
 
     def _line_in(
         self, name: GroupName, fronts: Mapping[str, GroupSummary], places: Sequence[Place]
@@ -303,7 +309,7 @@ def _all(node: Host, live: _Live, names: list[tuple[str, str]]) -> Iterator[None
         yield None
     # A group whose positions go, or come, between the two is told once all the same.
     for name in node.progress.names():
-        if name not in live.of(name):
+        if name not in live.of(name) and node.group_states.is_here(name):
             names.append((name[1], name[0]))
         yield None
 

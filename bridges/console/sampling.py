@@ -24,7 +24,7 @@ from bridges.turns import Turns, in_turns, portions
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
-    from bridges.cluster.service import Cluster
+    from bridges.console.group_states import GroupStates
     from bridges.log.logs import Logs
     from bridges.log.readable import ReadableLog
     from bridges.metrics import Metrics
@@ -83,7 +83,7 @@ class Sampled(Protocol):
     budget: MemoryBudget
 
     @property
-    def cluster(self) -> Cluster | None: ...
+    def group_states(self) -> GroupStates: ...
     @property
     def stalls(self) -> Stalls: ...
 
@@ -176,7 +176,7 @@ class Recorder:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     async def _groups(self, now: float) -> None:
-        progress, turns, cluster = self._node.progress, Turns(), self._node.cluster
+        progress, turns = self._node.progress, Turns()
         left = _POSITIONS
         asked: set[Place] = set()
         ask_until = now + _ASKED_S
@@ -190,8 +190,8 @@ class Recorder:
                 self._waiting = progress.names()
                 await self._forget_gone()
                 continue
-            if cluster is not None and not cluster.is_mine(cluster.slot_of_key(*name)):
-                # Another node coordinates it, and looks at its positions.
+            if not self._node.group_states.is_here(name):
+                # Its coordinator looks at its positions.
                 self.lags.pop(name, None)
                 await turns.rest()
                 continue

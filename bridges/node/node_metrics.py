@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Database
     from bridges.catalog.topics import Catalog
     from bridges.cluster.service import Cluster
+    from bridges.console.group_states import GroupStates
     from bridges.console.sampling import Recorder
     from bridges.log.cleaner import Cleaner
     from bridges.log.logs import Logs
@@ -71,6 +72,7 @@ class Scraped(Protocol):
     denied: int
     quotas: Quotas
     cluster: Cluster | None
+    group_states: GroupStates
     recorder: Recorder
 
     @property
@@ -341,9 +343,8 @@ def _lag_family() -> GaugeMetricFamily:
 
 def _lag(node: Scraped) -> Iterator[Metric]:
     groups: list[tuple[int, GroupName]] = []
-    cluster = node.cluster
     for number, name in enumerate(node.progress.names(), 1):
-        if cluster is None or cluster.is_mine(cluster.slot_of_key(*name)):  # the coordinator alone knows its positions
+        if node.group_states.is_here(name):
             groups.append((len(node.progress.of_group(name)), name))
         if not number % SLICE:
             yield _lag_family()

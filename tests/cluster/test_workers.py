@@ -417,6 +417,7 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
     consumer.commit(offsets=[TopicPartition(TOPIC, number, 1) for number in range(PARTITIONS)], asynchronous=False)
     consumer.close()
     lag = sum(writer.ends.values()) - PARTITIONS
+    by_node: list[list[str]] = []
     for worker in range(2):
         (group,) = console(node, worker, "/api/groups/readers")
         assert (group["lag"], group["unknown_lags"]) == (lag, 0)
@@ -425,6 +426,9 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         assert [row["before"] for row in answer["positions"]] == [1 - worker] * PARTITIONS
         (group,) = console(node, 1 - worker, "/api/groups/readers")
         assert group["lag"] == (0 if worker else lag + PARTITIONS)
+        (listed,) = console(node, worker, "/api/groups")
+        assert listed["coordinator"] == worker
+        by_node.append([one["group"] for one in listed["groups"]])
         for page in ("", "?limit=5", "?limit=5&sort=records&descending=true"):
             (listed,) = console(node, worker, f"/api/topics{page}")
             assert [topic["records"] for topic in listed["topics"]] == [sum(writer.ends.values())]
@@ -440,6 +444,7 @@ def test_the_console_of_every_worker_shows_the_partitions_of_all(make: NodeFacto
         (group,) = console(node, worker, "/api/groups/readers")
         assert len(group["members"]) == 1
     consumer.close()
+    assert sorted(by_node) == [[], ["readers"]]
     other = children(node)[1]
     os.kill(other, signal.SIGSTOP)
     try:

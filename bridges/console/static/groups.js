@@ -43,6 +43,7 @@ export function groups({ element, query, settle, refresh }) {
       { title: "Trend", n: true, cell: trendCell },
       { title: "Topics", cell: (one) => (one.topics.length ? one.topics.slice(0, 3).join(", ") + (one.topic_count > 3 ? ` and ${one.topic_count - 3} more` : "") : nothing()) },
     ].map((one) => (one.sort === "lag" ? { ...one, cell: (row) => lagCell({ ...row, lag_seconds: undefined }) } : one)), page.groups, { ...state, onsort, caption: "Groups", empty: state.search ? "No group of that name." : "No consumer groups yet." }),
+    page.coordinator === undefined ? "" : h("p", { class: "empty" }, `Groups that node ${page.coordinator} coordinates; the other nodes list theirs.`),
     pages(page, page.groups));
   }
   return { element, refresh: look };
