@@ -172,6 +172,7 @@ class Forwarding:
             return
         try:
             self._identify(stream)
+            await self._node.db.changes.latest()  # the topic may be one that the other node has made a moment ago
             await handler(stream)
         except GrpcRefusal as refusal:
             await stream.refuse(refusal)

@@ -76,10 +76,12 @@ class Node:
         self.members: dict[int, Member] = {}
         self.served = 0
         self.failing = False
+        self.heard = False
         self.budget = MemoryBudget(1 << 26, asyncio.get_running_loop().call_soon)
         self.peers = Peers(number, "secret", Barrier(), self.budget)
         kinds = SimpleNamespace(kind=lambda name: SimpleNamespace(done=lambda seconds: None))
-        services = SimpleNamespace(node_id=number, metrics=kinds)
+        changes = SimpleNamespace(latest=self.hear)
+        services = SimpleNamespace(node_id=number, metrics=kinds, db=SimpleNamespace(changes=changes))
         self.forwarding = made.Forwarding(services, INIT_S, self.identify, self.peers, self)
         self.talk = self.forwarding.led("Talk", self.handle, self.find, _last)
         self.call = self.forwarding.led_call("Call", lambda raw: self.slot)(self.answer)
@@ -88,6 +90,9 @@ class Node:
         if stream.headers["name"] != "ok":
             raise GrpcRefusal(Code.UNAUTHENTICATED, "who are you?")
         return None
+
+    async def hear(self) -> None:
+        self.heard = True
 
     async def find(self, raw: bytes, stream: Any) -> Callable[[], int] | None:
         if raw == b"slowly":
@@ -156,6 +161,7 @@ async def it_goes_to_the_owner_and_back_whole(made: ModuleType) -> None:
         assert [client.told.get_nowait() for _ in range(2)] == [b"2:one", b"2:two"]
         assert client.told.empty()
         assert [node.served for node in found] == [0, 1, 0]
+        assert found[1].heard, "of a topic that the first node has made a moment ago"
         await settled(found)
 
 
@@ -295,6 +301,7 @@ async def test_a_promise_is_kept(scenario: Scenario) -> None:
 
 WITHOUT = {
     "the owner asks who it is": ("            self._identify(stream)\n", ""),
+    "the owner hears of new topics": ("            await self._node.db.changes.latest()", "            pass"),
     "what was passed on is served where it is": (
         "        return serve\n\n    def led_call",
         "        self._handlers[method] = serve\n        return serve\n\n    def led_call",
