@@ -40,6 +40,8 @@ __all__ = ["check_given", "grown", "main"]
 GROUPS = ("classic", "consumer")
 """Protocols of Kafka's groups; the group of each has two members."""
 YDB_CONSUMER = "ydb-consumer"
+SPARK_START_S = 180.0
+"""How long Spark may take from its start to its first batch: on a busy machine its JVM alone takes half a minute."""
 LOOK_S = 10.0
 """In each such time every client has to get something done."""
 MEMORY_MOST = 1 << 30
@@ -76,6 +78,10 @@ class Soak(Mixed):
         for watcher in (*self.health, self.memory):
             watcher.start()
         super().begin()
+        until = time.monotonic() + SPARK_START_S
+        while any(isinstance(one, SparkReader) and not one.done for one in self.readers) and time.monotonic() < until:
+            self.look()
+            time.sleep(0.1)
 
     def make_clients(self) -> None:
         super().make_clients()

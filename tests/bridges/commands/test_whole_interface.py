@@ -37,6 +37,7 @@ transaction abort none --yes: 1
 transaction find-hanging
 transaction find-hanging words
 transaction commit words 7 --yes: 1
+transaction forget none --yes
 acl add --resource topic --name words --principal User:a --operation read
 acl list
 acl remove --principal User:a --yes

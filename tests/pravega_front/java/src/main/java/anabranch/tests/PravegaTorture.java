@@ -4,10 +4,13 @@ import io.pravega.client.ClientConfig;
 import io.pravega.client.EventStreamClientFactory;
 import io.pravega.client.admin.ReaderGroupManager;
 import io.pravega.client.segment.impl.ServerTimeoutException;
+import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.EventWriterConfig;
+import io.pravega.client.stream.Position;
 import io.pravega.client.stream.ReaderConfig;
+import io.pravega.client.stream.ReaderGroup;
 import io.pravega.client.stream.ReaderGroupConfig;
 import io.pravega.client.stream.Serializer;
 import io.pravega.client.stream.Stream;
@@ -208,14 +211,34 @@ public final class PravegaTorture {
         return error != null && (kind.isInstance(error) || isOf(error.getCause(), kind));
     }
 
-    /** Null if there is none now, or if the client took longer than its 5 s to ask how far its group is: it meets a node
-     * that is down, and waits up to 10 s until it asks again. It has taken no event then. */
-    private static byte[] next(EventStreamReader<byte[]> reader) {
+    /** Null if the client took longer than its 5 s to ask how far its group is: it meets a node that is down, and waits up
+     * to 10 s until it asks again. It has taken no event then. */
+    private static EventRead<byte[]> next(EventStreamReader<byte[]> reader) {
         try {
-            return reader.readNextEvent(500).getEvent();
+            return reader.readNextEvent(500);
         } catch (ServerTimeoutException error) {
             System.err.println("once more: " + error);
             return null;
+        }
+    }
+
+    /** A reader that meets a node that is down as it leaves its group leaves it later. */
+    private static void close(EventStreamReader<byte[]> reader, ReaderGroup group, String id, Position position) {
+        try {
+            reader.close();
+            group.close();
+            return;
+        } catch (ServerTimeoutException error) {
+            System.err.println("once more: " + error);
+        }
+        while (true) {
+            try {
+                group.readerOffline(id, position);
+                group.close();
+                return;
+            } catch (ServerTimeoutException error) {
+                System.err.println("once more: " + error);
+            }
         }
     }
 
@@ -224,16 +247,22 @@ public final class PravegaTorture {
         try (ReaderGroupManager manager = ReaderGroupManager.withScope(SCOPE, config)) {
             createGroup(manager, group);
             for (int life = 0; ; life++) {
-                try (EventStreamReader<byte[]> reader = factory.createReader(group + "-" + life, group, BYTES, ReaderConfig.builder().build())) {
-                    long begun = System.nanoTime();
-                    while (finished || (System.nanoTime() - begun) / 1e9 < READER_LIFE_SECONDS) {
-                        byte[] event = next(reader);
-                        if (event != null) {
-                            String[] words = new String(event, StandardCharsets.ISO_8859_1).split(":", 3);
-                            tell("read", words[0], Integer.parseInt(words[1]));
-                        }
+                String id = group + "-" + life;
+                Position position = null;
+                EventStreamReader<byte[]> reader = factory.createReader(id, group, BYTES, ReaderConfig.builder().build());
+                long begun = System.nanoTime();
+                while (finished || (System.nanoTime() - begun) / 1e9 < READER_LIFE_SECONDS) {
+                    EventRead<byte[]> read = next(reader);
+                    if (read == null) {
+                        continue;
+                    }
+                    position = read.getPosition();
+                    if (read.getEvent() != null) {
+                        String[] words = new String(read.getEvent(), StandardCharsets.ISO_8859_1).split(":", 3);
+                        tell("read", words[0], Integer.parseInt(words[1]));
                     }
                 }
+                close(reader, manager.getReaderGroup(group), id, position);
             }
         }
     }
