@@ -283,7 +283,7 @@ class ByteSearch:
         column, truncated = log.state.index.column, self._starts.of(log.stream_id)
         row = None if column is None else column.before_position(position)
         above = truncated is None or position >= truncated.position
-        return above and row is not None and row.offset >= log.log_start_offset
+        return above and row is not None and row.offset >= past(log.skipped, log.log_start_offset)
 
     async def keep_below(self, log: PartitionLog, offset: int) -> None:
         """Count what lies below ``offset``, which is to be trimmed, if positions of the log were ever asked for: it may

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
@@ -211,6 +211,7 @@ async def _run(todo: list[tuple[str, object]], interval: int) -> None:
 
 @settings(max_examples=examples(120), deadline=None)
 @given(steps, st.sampled_from([1, 150, 1 << 16]))
+@example([("records", [None]), ("opaque", 0), ("end", 0), ("lose", 0), ("find", 0)], 1)
 def test_what_was_told_stays_whatever_happens_to_the_node(todo: list[tuple[str, object]], interval: int) -> None:
     with self_counted_known():
         asyncio.run(_run(todo, interval))

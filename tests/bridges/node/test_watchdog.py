@@ -137,7 +137,7 @@ def test_a_node_lives_while_its_disk_or_database_stands_still_and_goes_on_with_i
     assert node.terminate() == 0
 
 
-@pytest.mark.parametrize("node", [("loop", "1s", "2")], indirect=True)
+@pytest.mark.parametrize("node", [("loop", "3s", "2")], indirect=True)
 def test_a_worker_whose_loop_is_blocked_is_started_again(node: NodeProcess) -> None:
     (worker, _) = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
     os.kill(int(worker), signal.SIGUSR1)
