@@ -280,7 +280,14 @@ class Load:
         self.written = sum(pace.done for pace in self.paces)
         seen: list[Callable[[], int]] = [lambda: len(set.union(*(one.seen for one in self.readers)))]
         seen += [lambda program=program: len(program.seen) for program in self.programs]  # type: ignore[misc]
-        until(lambda: all(one() >= self.written for one in seen), self.failures)
+        until(
+            lambda: all(one() >= self.written for one in seen),
+            lambda: (
+                self.failures(),
+                f"{self.written} were written; python's and each program's consumer read",
+                [one() for one in seen],
+            ),
+        )
 
     def end(self) -> None:
         for client in (*self.writers, *self.readers):
