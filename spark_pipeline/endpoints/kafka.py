@@ -102,16 +102,20 @@ class KafkaEndpoint:
         return {key: str(rows[key]["value"]) for key in keys if key in rows and rows[key]["value"] is not None}
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
-        # The end of what is committed is asked for first: it never exceeds a high watermark that is asked for later.
-        stable = self._offsets(dict.fromkeys(parts, _LATEST), _READ_COMMITTED)
-        high = self._offsets(dict.fromkeys(parts, _LATEST), _READ_UNCOMMITTED)
+        stable, high = self._ends(parts)
         start = self._offsets(dict.fromkeys(parts, _EARLIEST), _READ_UNCOMMITTED)
-        found = {}
-        for part in parts:
-            # The log may have grown meanwhile and begin beyond the end that was told: it ends there, or further on.
-            end = max(high[part], start[part])
-            found[part] = Positions(start[part], min(max(stable[part], start[part]), end), end)
-        return found
+        # A log may have grown meanwhile and begin beyond the end that was told, within a batch: that is no end.
+        grown = [part for part in parts if high[part] < start[part]]
+        again = self._ends(grown)
+        stable, high = {**stable, **again[0]}, {**high, **again[1]}
+        return {
+            part: Positions(start[part], min(max(stable[part], start[part]), high[part]), high[part]) for part in parts
+        }
+
+    def _ends(self, parts: Sequence[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Return where what is committed ends, and the high watermarks: in this order, the former never exceeds."""
+        latest = dict.fromkeys(parts, _LATEST)
+        return self._offsets(latest, _READ_COMMITTED), self._offsets(latest, _READ_UNCOMMITTED)
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         found = self._offsets(at_ms, _READ_UNCOMMITTED)

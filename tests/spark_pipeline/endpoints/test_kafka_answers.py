@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.parser import KafkaProtocol
 
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.endpoints.base import Positions
+from spark_pipeline.endpoints.kafka import KafkaEndpoint
 from spark_pipeline.endpoints.kafka_client import WideTransport, _Frame
 
 AT_ONCE = 64 * 1024
 PIECE = 90_000
 """What a local socket takes without a reader."""
+
+
+def test_a_log_that_is_trimmed_and_grows_while_it_is_looked_at_is_told_its_real_end() -> None:
+    """Its start lies within a batch: what takes that for the end takes no batch any more."""
+    part = TopicPartition("t", 0)
+    answers = iter([1, 1, 5, 20, 20])  # committed, high watermark, start; and both ends again
+
+    class Growing(KafkaEndpoint):
+        def _offsets(self, at: Mapping[TopicPartition, int], isolation: int) -> dict[TopicPartition, int]:
+            return {part: next(answers) for part in at}
+
+    assert Growing("kafka://127.0.0.1:1", {}).positions([part]) == {part: Positions(5, 20, 20)}
 
 
 class Answers(KafkaProtocol):  # type: ignore[misc]
