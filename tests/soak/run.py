@@ -128,6 +128,8 @@ def grown(samples: dict[str, list[tuple[float, int]]]) -> list[str]:
     """Processes whose memory is not flat, or more than any may have."""
     found = []
     for name, line in samples.items():
+        if not line:
+            continue  # the run ended before the first look
         most = max(size for _, size in line)
         if most > MEMORY_MOST:
             found.append(f"memory: {name} had {most >> 20} MiB, of the {MEMORY_MOST >> 20} it may have")
@@ -172,6 +174,8 @@ def main() -> int:
     for one in soak.health:
         print(f"  {one.node}: {one.done:,} times well, the longest answer {one.longest:.2f} s")
     for name, line in soak.memory.samples.items():
+        if not line:
+            continue
         parts = [line[len(line) * part // 8 - (part == 8)][1] >> 20 for part in range(9)]
         print(f"  {name}: {' '.join(map(str, parts))} MiB")
     if args.json is not None:

@@ -309,8 +309,8 @@ async def test_retention_is_applied_to_topics_that_want_it(tmp_path: Path) -> No
     moved = asyncio.Event()
 
     class Waiter:
-        def log_moved(self, log: object) -> None:
-            if old.log_start_offset == 1:
+        def log_moved(self, log: PartitionLog) -> None:
+            if log.log_start_offset == 1:
                 moved.set()
 
     waiter = Waiter()
