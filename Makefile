@@ -11,7 +11,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock matrix console-hour demo torture soak hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
+.PHONY: serve test test-all lint types unit thorough lock matrix console-hour demo torture soak hostile bench bench-sbp bench-pravega bench-ydb bench-across bench-spark bench-cluster bench-compaction compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector ecosystem fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -35,14 +35,20 @@ BESIDE := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Some tests with foreign clients and kills still depend on what else the machine does: what failed is named, and has to
 # pass by itself. It goes once whole runs pass without it; until then each name is a fault to find.
 AGAIN := echo "once more, by itself, what failed:" && $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none
+# Programs of other languages are built beside the tests, which wait for those that they need.
 unit: export PYTHONDONTWRITEBYTECODE :=
 unit: $(VENV)/.dev
-	$(if $(PYTEST),,$(BIN)/python -m tests.build_drivers)
+	$(if $(PYTEST),,nice $(BIN)/python -m tests.build_drivers &) \
 	$(BIN)/pytest $(BESIDE) $(PYTEST) || { [ $$? = 1 ] && $(AGAIN); }
 
+test-all: export PYTHONDONTWRITEBYTECODE :=
+test-all: $(VENV)/.dev  ## in addition to `make test`: tests that take long and look once more at what that protects
+	$(BIN)/pytest $(BESIDE) -m long --timeout=900 $(PYTEST) || { [ $$? = 1 ] && $(AGAIN) -m long; }
+
+EVERY := 'not compose and not matrix and not hour'
 thorough: export PYTHONDONTWRITEBYTECODE :=
 thorough: $(VENV)/.dev  ## all tests, and those that draw what they try look twenty times as far: for a night
-	ANBR_POWER_IMAGES=15000 $(BIN)/pytest $(BESIDE) --hypothesis-profile=thorough --timeout=36000 $(PYTEST)
+	ANBR_POWER_IMAGES=15000 $(BIN)/pytest $(BESIDE) -m $(EVERY) --hypothesis-profile=thorough --timeout=36000 $(PYTEST)
 
 setup: $(VENV)/.dev  ## the virtual environment with everything that tests need
 

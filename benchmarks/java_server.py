@@ -46,7 +46,7 @@ def fetch_jars(pom: Path, place: Path, unwanted: Sequence[str] = ()) -> Path:
     if maven is None:
         raise ServerFailed(f"mvn is needed once to fetch the jars of {pom} (apt-get install maven)")
     place.mkdir(parents=True, exist_ok=True)
-    with making(), tempfile.TemporaryDirectory(dir=place) as scratch:
+    with making("java"), tempfile.TemporaryDirectory(dir=place) as scratch:
         if jars.is_dir():
             return jars
         target = Path(scratch) / "jars"

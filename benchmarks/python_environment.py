@@ -22,7 +22,7 @@ def install_environment(lock: Path, place: Path) -> Path:
     python = home / "bin" / "python"
     if (home / "made").exists():
         return python
-    with making():
+    with making("python"):
         if not (home / "made").exists():
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir(parents=True)

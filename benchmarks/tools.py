@@ -12,13 +12,13 @@ TOOLS = ROOT / ".tools"
 
 
 @contextmanager
-def making() -> Iterator[None]:
-    """Hold out every other process that makes something below ``TOOLS``: tests run in several, and Maven's own
-    repository is not for two at a time.
+def making(toolchain: str) -> Iterator[None]:
+    """Hold out every other process that makes something below ``TOOLS`` with this toolchain.
 
-    Whoever gets in looks again whether there is still anything to make. The lock ends with the process that holds it.
+    Tests run in several processes, and Maven's own repository is not for two at a time. Whoever gets in looks again
+    whether there is still anything to make. The lock ends with the process that holds it.
     """
     TOOLS.mkdir(exist_ok=True)
-    with (TOOLS / "lock").open("w") as lock:
+    with (TOOLS / f"{toolchain}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

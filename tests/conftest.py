@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import databases, ports
+from tests.drivers import await_builds
 from tests.foreign_crashes import pytest_runtest_protocol as pytest_runtest_protocol
 from tests.node_process import DocumentNode, NodeProcess
 from tests.postgres import Postgres
@@ -48,10 +49,8 @@ def pytest_configure() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose toolchain is missing; in CI that is a failure, so that no client goes untested unnoticed."""
-    for marker, programs in TOOLS_OF_MARKER.items():
-        if item.get_closest_marker(marker) is None:
-            continue
-        missing = [program for program in programs if shutil.which(program) is None]
+    for marker in _toolchains(item):
+        missing = [program for program in TOOLS_OF_MARKER[marker] if shutil.which(program) is None]
         if missing:
             reason = f"{', '.join(missing)} not installed"
             if os.environ.get("CI"):
@@ -59,11 +58,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtest_protocol")
+def pytest_wait_for_builds(item: pytest.Item) -> Any:
+    """Wait for the programs of other languages that a test needs, before its time limit counts."""
+    for toolchain in _toolchains(item):
+        await_builds(toolchain)
+    return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where files are run beside one another, those with slow tests go first: what is left at the end is short."""
+    """Where files are run beside one another, those with slow tests go first: what is left at the end is short.
+
+    Of these, files that need programs of other languages go last, since those are being built meanwhile.
+    """
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        built = {item.path for item in items if _toolchains(item)}
+        items.sort(key=lambda item: 2 if item.path not in slow else item.path in built)
+
+
+def _toolchains(item: pytest.Item) -> list[str]:
+    """Return the toolchains that a test is marked with."""
+    return [marker for marker in TOOLS_OF_MARKER if item.get_closest_marker(marker) is not None]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,7 +26,7 @@ def _program() -> Path:
     """The jar that runs, beside its libraries; unpacked once."""
     place = fetch_jars(POM, TOOLS / "registry")
     unpacked = place.with_name(place.name.replace("jars", "unpacked"))
-    with making():
+    with making("java"):
         if not unpacked.is_dir():
             (archive,) = place.glob("*.tar.gz")
             scratch = unpacked.with_suffix(".part")
