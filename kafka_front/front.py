@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.node.front import Front, Listener, NodeFacts, NodeServices
+from kafka_front import checkup
 from kafka_front.service import own_configs
 from kafka_front.service.share import tables as share
 from kafka_front.service.transactions import tables as transactions
@@ -28,6 +29,7 @@ class KafkaFront(Front):
     connection_bounds = ("max_connections",)
     migrations = (*transactions.MIGRATIONS, *share.MIGRATIONS, *own_configs.MIGRATIONS)
     erasers = (*transactions.ERASERS, *share.ERASERS)
+    checks = (checkup.transactional_ids,)
 
     @classmethod
     def node_configuration(cls, facts: NodeFacts) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.node.front import Front, Listener, NodeServices
+from pravega_front import checkup
 from pravega_front.listeners import CONTROLLER, SEGMENT_STORE
 from pravega_front.settings import PravegaSettings
 from pravega_front.tables import ERASERS, MIGRATIONS
@@ -30,6 +31,7 @@ class PravegaFront(Front):
     connection_bounds = ("max_connections", "max_controller_connections")
     migrations = MIGRATIONS
     erasers = ERASERS
+    checks = (checkup.refused_appends,)
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node

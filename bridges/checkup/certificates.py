@@ -6,9 +6,9 @@ import ssl
 import stat
 from collections.abc import Iterator
 
-from bridges.checkup.finding import Finding, fine, warning, wrong
 from bridges.net.address import Address
 from bridges.net.tls import TlsError, TlsFiles
+from bridges.node.finding import Finding, fine, warning, wrong
 
 _SOON_DAYS = 14
 _DAY_S = 86_400

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bridges.checkup.finding import Finding, fine, note, warning, wrong
+from bridges.node.finding import Finding, fine, note, warning, wrong
 
 _UNSYNCHRONISED = 0x40
 """adjtimex(2): nobody keeps the clock right."""

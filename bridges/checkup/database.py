@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import LiteralString
 
-from bridges.checkup.finding import Finding, fine, warning, wrong
 from bridges.extras import remedy
+from bridges.node.finding import Finding, fine, warning, wrong
 
 _ABOUT = "database"
 _PATIENCE_S = 5

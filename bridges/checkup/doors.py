@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bridges.auth import users
 from bridges.checkup import certificates
-from bridges.checkup.finding import Finding, fine, note, warning, wrong
 from bridges.net.address import Address
 from bridges.node import tls_settings, workers
 from bridges.node.config import Settings
+from bridges.node.finding import Finding, fine, note, warning, wrong
 from bridges.node.listening import OFF, Listening
 from bridges.node.sections import SettingsError
 

@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from bridges.checkup.finding import Finding, fine, note, warning
 from bridges.node import descriptors
 from bridges.node.config import Settings
+from bridges.node.finding import Finding, fine, note, warning
 from bridges.node.quantities import format_size
 
 _MIB = 1024**2

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
-from bridges.checkup.finding import Finding, fine, warning, wrong
 from bridges.node.config import Settings
+from bridges.node.finding import Finding, fine, warning, wrong
 from sbp_back.errors import StoreError
 from sbp_back.range_server.object_log.bucket import Bucket
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bridges.checkup.finding import Finding, fine, note, warning, wrong
 from bridges.node import backend, promises
 from bridges.node.config import Settings
+from bridges.node.finding import Finding, fine, note, warning, wrong
 from sbp_back.files import Files, file_system_of
 from sbp_back.held import HeldFile
 

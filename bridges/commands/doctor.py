@@ -13,8 +13,8 @@ from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
 from bridges.commands.common import fail, json_option, listen_option, node_flags, print_json, shown
 
 if TYPE_CHECKING:
-    from bridges.checkup.finding import Finding
     from bridges.node.config import Settings
+    from bridges.node.finding import Finding
 
 _COLOURS = {"ok": "green", "note": "blue", "warning": "yellow", "wrong": "red"}
 
@@ -35,8 +35,8 @@ def command(
     Says what is wrong, what could be better and what to do, and ends with code 1 if anything is wrong. Nothing is
     changed: what is written to the disk for trying it is removed again. Give it the settings that 'serve' is given.
     """
-    from bridges.checkup.finding import warning
     from bridges.node.config import load
+    from bridges.node.finding import warning
     from bridges.node.sections import SettingsError
 
     try:
@@ -60,12 +60,13 @@ def command(
 
 def look(settings: Settings) -> Iterator[Finding]:
     """Everything that is looked at."""
-    from bridges.checkup import clock, database, doors, machine, objects, storage
+    from bridges.checkup import clock, contents, database, doors, machine, objects, storage
 
     now_s = clock.now_s()
     yield from storage.check(settings)
     yield from machine.check(settings)
     yield from clock.check(settings.data_dir, kept=clock.is_kept(), now_s=now_s)
     yield from database.check(settings.cluster.database)
+    yield from contents.check(settings)
     yield from objects.check(settings)
     yield from doors.check(settings, running=storage.holder_of(settings.data_dir) is not None, now_s=now_s)

@@ -197,8 +197,9 @@ class TransactionHandlers:
         directories = self._node.transaction_directories.values()
         keep = [one for one in directories if isinstance(one, KeepsIds)]
         count = sum([await one.forget(wanted, _now_ms() + 1 - idle_ms) for one in keep])
-        user = str(principal_of(request))
-        _log.warning("transactional ids were forgotten", name=name, prefix=is_prefix, count=count, user=user)
+        if count:
+            user = str(principal_of(request))
+            _log.warning("transactional ids were forgotten", name=name, prefix=is_prefix, count=count, user=user)
         return web.json_response({"forgotten": count})
 
     async def _found(self, name: str) -> tuple[str, TransactionDirectory, TransactionView]:

@@ -11,6 +11,9 @@ from sbp_back.errors import StoreError, StoreLocked
 from sbp_back.files import Files, make_directories
 from sbp_back.held import HeldFile
 
+DATABASE = "node.db"
+"""The file of a data directory that has the metadata."""
+
 
 class DataDirectory:
     """A directory held by this process until :meth:`release` (or the end of the process, however that comes)."""
@@ -18,7 +21,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         """Create the directory if need be and lock it. Raises StoreLocked (held by another process) or StoreError."""
         self.path = path
-        self.database = path / "node.db"
+        self.database = path / DATABASE
         self.backend = path / "sbp"
         self.cluster = path / "cluster"
         """Names the cluster that the node is one of, if it is."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bridges.net.budget import MemoryBudget
     from bridges.net.own_names import OwnNames
     from bridges.net.quotas import Quotas
+    from bridges.node.finding import Finding
     from bridges.rounds import Rounds
     from bridges.sliced import SlicedWorks
 
@@ -87,7 +88,7 @@ def listener_kind(name: str, kinds: Iterable[str]) -> str | None:
 
 
 class NodeFacts(Struct, frozen=True):
-    """What a front's node-level configuration may tell of: ``settings`` are its own, addresses are by listener.
+    """What a front's node-level configuration and its checks may tell of: ``settings`` are its own, addresses by listener.
     ``takes_oauth``: whether users may show tokens of a server of logins."""
 
     settings: Section | None
@@ -201,6 +202,8 @@ class Front(ABC):
     erasers: ClassVar[Sequence[Callable[[Connection, str], None]]] = ()
     """What to remove of a topic, by its name: called inside the transaction that deletes it, also when the front's
     listeners are off."""
+    checks: ClassVar[Sequence[Callable[[Connection, NodeFacts], Iterator[Finding]]]] = ()
+    """What ``anabranch doctor`` finds in the node's database, which it only reads; also of a node that does not run."""
     names: ClassVar[Names | None] = None
     """What its protocol calls topics, where that is not what Kafka does: ``catalog.by_name(NAME, own)`` finds one."""
     group_space: ClassVar[str] = CONSUMERS

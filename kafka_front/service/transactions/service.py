@@ -54,8 +54,6 @@ _SHOWN = 10_000
 """Most ids that rest, those that were used last, which people are shown."""
 _COUNTED_MS = 60_000
 """How often the ids in the database are counted."""
-_MANY = 0.8
-"""The part of the ids that memory may have from which on it is told that there are very many."""
 _ABORTS = 100
 """How often an operator's abort waits for a row of the same transactional id that is on its way to the database."""
 _IMPLICIT = "the coordinator of transactions did not take the batch"
@@ -264,7 +262,7 @@ class Transactions:
 
     def _tell_of_many(self) -> None:
         most = self._settings.transactional_ids
-        if self.ids < most * _MANY:
+        if self.ids < most * tables.MANY:
             self._has_told = False
         elif not self._has_told:
             self._has_told = True

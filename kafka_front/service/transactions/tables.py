@@ -15,6 +15,9 @@ from bridges.log.open_transaction import Place
 from kafka_front.service.transactions.transaction import DECIDED, Row, TxnState
 from kafka_front.wire.errors import ErrorCode
 
+MANY = 0.8
+"""The part of ``kafka.transactional_ids`` from which on operators are told that there are very many."""
+
 _COLUMNS = ", ".join(Row._fields)
 _STORE = upsert("front_kafka_transactions", Row._fields[0], " ".join(Row._fields[1:]))
 _ADD_PLACE = upsert("front_kafka_places", "transactional_id topic partition")

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridges.checkup import certificates, clock, database, doors, machine, objects, storage
-from bridges.checkup.finding import Finding, Severity
 from bridges.commands.cli import main
 from bridges.net.address import Address
 from bridges.net.tls import TlsFiles
 from bridges.node.config import Settings, load
+from bridges.node.finding import Finding, Severity
 from sbp_back.files import Files
 from tests.certificates import Authority, openssl
 from tests.kafka_front.node_lab import serving

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.authenticator import Authenticator
@@ -188,6 +189,10 @@ async def test_transactional_ids_are_named_to_those_who_may_know_of_them(
     assert (status, found["groups"], found["partitions"]) == (200, ["g"], [{"topic": "open", "partition": 0}])
     assert (await lab.ask("POST", "/api/transactions/mine/abort"))[0] == 200
     assert 'anabranch_transactional_ids{front="test"} 2.0' in (await lab.ask("GET", "/metrics"))[1]
+    unknown = {"name": "nobody", "prefix": True}
+    with capture_logs() as told_of:
+        assert await lab.ask("POST", "/api/transactions/forget", json=unknown) == (200, {"forgotten": 0})
+    assert not told_of, "nothing to warn of"
     everything = {"name": "", "prefix": True}
     assert await lab.ask("POST", "/api/transactions/forget", json=everything) == (200, {"forgotten": 1}), "but shut"
     assert (await lab.ask("POST", "/api/transactions/forget", json={"name": "shut"}))[0] == 403

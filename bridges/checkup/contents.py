@@ -1,0 +1,73 @@
+"""What is in the database of the node, as far as fronts have something to say of it (:attr:`Front.checks`)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from bridges.catalog.sql import Connection
+from bridges.node.config import Settings
+from bridges.node.data_dir import DATABASE
+from bridges.node.finding import Finding, note
+from bridges.node.front import NodeFacts
+from bridges.node.listening import Listening
+from bridges.node.sections import SettingsError
+
+_ABOUT = "contents"
+_PATIENCE_S = 5
+
+
+def check(settings: Settings) -> Iterator[Finding]:
+    """Read the database that ``settings`` lead to, and change nothing. Whether it can be used others say."""
+    if settings.cluster.database:
+        yield from _in_postgres(settings)
+        return
+    path = settings.data_dir / DATABASE
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(_read_only(path), uri=True, timeout=_PATIENCE_S)) as db:
+            yield from _ask(settings, db)
+    except sqlite3.Error as error:
+        yield note(_ABOUT, f"{path} cannot be read: {error}", "start the node, which brings its tables up to date")
+
+
+def _read_only(path: Path) -> str:
+    # A file without a WAL is one that nobody has open; reading it otherwise would make a WAL.
+    lies_still = not path.with_name(f"{path.name}-wal").exists()
+    return f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if lies_still else ''}"
+
+
+def _in_postgres(settings: Settings) -> Iterator[Finding]:
+    try:
+        import psycopg
+    except ImportError:
+        return
+    from bridges.node.databases import SCHEMA
+
+    options = f"-c search_path={SCHEMA} -c default_transaction_read_only=on"
+    try:
+        with (
+            psycopg.connect(settings.cluster.database, connect_timeout=_PATIENCE_S, options=options) as db,
+            db.cursor() as rows,
+        ):
+            yield from _ask(settings, rows)  # type: ignore[arg-type]  # but for executemany, which changes things
+    except psycopg.OperationalError:
+        return
+    except psycopg.Error as error:
+        told = str(error).strip().splitlines()[0]
+        yield note(_ABOUT, f"the database cannot be read: {told}", "start a node, which brings its tables up to date")
+
+
+def _ask(settings: Settings, rows: Connection) -> Iterator[Finding]:
+    try:
+        listening = Listening(settings, settings.fronts).addresses()
+    except SettingsError:
+        return  # told with the listeners
+    for front in settings.fronts:
+        facts = NodeFacts(settings.of(front), settings.node, settings.log, settings.data_dir, listening, {})
+        for look in front.checks:
+            yield from look(rows, facts)

@@ -1,0 +1,31 @@
+"""What ``anabranch doctor`` finds in the tables of the Kafka front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bridges.node.finding import Finding, fine, warning
+from kafka_front.service.transactions import tables
+from kafka_front.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection
+    from bridges.node.front import NodeFacts
+
+_ABOUT = "transactional ids"
+
+
+def transactional_ids(db: Connection, facts: NodeFacts) -> Iterator[Finding]:
+    """Whether there are nearly as many as memory may have."""
+    count = tables.count(db)
+    assert isinstance(facts.settings, KafkaSettings)
+    most = facts.settings.transactional_ids
+    if count < most * tables.MANY:
+        yield fine(_ABOUT, f"there are {count}, and memory may have {most} (kafka.transactional_ids)")
+        return
+    yield warning(
+        _ABOUT,
+        f"there are {count}, and memory may have {most} (kafka.transactional_ids): those beyond are read when used",
+        "have producers use names again, or forget some with 'anabranch transaction forget'",
+    )
