@@ -88,8 +88,8 @@ def listener_kind(name: str, kinds: Iterable[str]) -> str | None:
 
 
 class NodeFacts(Struct, frozen=True):
-    """What a front's node-level configuration and its checks may tell of: ``settings`` are its own, addresses by listener.
-    ``takes_oauth``: whether users may show tokens of a server of logins."""
+    """What a front's node-level configuration and its checks may tell of: ``settings`` are its own, addresses are by
+    listener. ``takes_oauth``: whether users may show tokens of a server of logins."""
 
     settings: Section | None
     node: NodeSettings
