@@ -145,11 +145,11 @@ class _Given(Options):
         url = self.get("endpoint")
         if protocol == "sbp":
             return url or DEFAULT_ENDPOINT
-        servers = self.get("kafka.bootstrap.servers") if protocol == "kafka" else None
         if protocol == "kafka":
+            servers = self.get("kafka.bootstrap.servers")
             self.get("kafka.group.id")  # the endpoint joins no group
-        if url is None and protocol == "kafka":
-            url = None if servers is None else f"kafka://{servers}"
+            if url is None and servers is not None:
+                url = f"kafka://{servers}"
         if url is None:
             raise OptionError(f"protocol = {protocol} needs an endpoint: {protocol}://HOST:PORT")
         if not url.startswith((f"{protocol}:", f"{protocol}+")):
