@@ -457,7 +457,8 @@ class Cluster:
             if moved and keeper.to_give():
                 continue  # the next ones, as fast as it goes
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._patience.heartbeat / 2)
+                async with asyncio.timeout(self._patience.heartbeat / 2):
+                    await self._wake.wait()
 
     async def _listen(self) -> None:
         async for _ in self._db.engine.listen(CHANNEL):

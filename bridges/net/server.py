@@ -220,7 +220,8 @@ class Server(ABC):
         for connection in list(self.connections):
             connection.shut()
         try:
-            await asyncio.wait_for(self._empty(), grace_seconds)
+            async with asyncio.timeout(grace_seconds):
+                await self._empty()
         except TimeoutError:
             for connection in list(self.connections):
                 connection.abort()

@@ -102,7 +102,8 @@ class Listener:
         for connection in list(self._connections):
             connection.go_away()
         try:
-            await asyncio.wait_for(self._empty.wait(), self._options.drain_seconds)
+            async with asyncio.timeout(self._options.drain_seconds):
+                await self._empty.wait()
         except TimeoutError:
             logger.warning("%d connections did not end in time and are cut", len(self._connections))
         await self.close()

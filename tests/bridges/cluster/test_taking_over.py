@@ -84,6 +84,23 @@ async def test_whose_range_server_has_the_log_already_takes_over(postgres: Postg
         assert services[has - 1].taken_over == 1
 
 
+async def test_a_node_that_hears_of_others_as_it_stops_does_not_wait_to_be_taken_for_dead(postgres: Postgres) -> None:
+    url = postgres.made()
+    db = database(url)
+    await db.open()
+    await db.run(identify)
+    await db.close()
+    service = Cluster(database(url), 1, PATIENCE, Barrier(), pytest.fail, OURS)
+    await service.enter()
+    await service.join(1, {}, "")
+    async with asyncio.timeout(WAIT_S):
+        while not service._wake._waiters:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+    service._wake.set()
+    async with asyncio.timeout(10):
+        await service.close()
+
+
 async def test_a_node_that_is_cut_off_from_the_database_finds_out_that_it_was_taken_over() -> None:
     """Nobody asks it for anything but who leads what: of that it would tell what was true before."""
     server = Postgres()
