@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.sql import Connection, Database
 from bridges.catalog.topics import Catalog, CatalogOptions

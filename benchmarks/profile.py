@@ -341,9 +341,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.serve is not None:
         directory, durability, settings, kind = args.serve
+        from anabranch_kit.run.cycle import CycleLoop
         from bridges.node import interpreter, logging
         from bridges.node.memory import keep_buffers
-        from sbp_back.cycle import CycleLoop
 
         gc.disable()
         keep_buffers()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from benchmarks.probes import Step
 
-_ASKING = Step("the loop asks the kernel what there is to do", ("sbp_back.cycle:_Selector.select",), waits=True)
+_ASKING = Step(
+    "the loop asks the kernel what there is to do", ("anabranch_kit.run.cycle:_Selector.select",), waits=True
+)
 
 _LOOP = (
     _ASKING,
@@ -17,7 +19,7 @@ _LOOP = (
         ("asyncio.selector_events:_SelectorSocketTransport._read_ready__get_buffer",),
     ),
     Step("count, queue and start requests", ("bridges.net.connection:Connection.buffer_updated",)),
-    Step("cut the stream into frames", ("bridges.net.framing:Framer.received",)),
+    Step("cut the stream into frames", ("anabranch_kit.net.framing:Framer.received",)),
     Step("request header, context", ("kafka_front.session:Connection._start",)),
     Step("decode the message", ("kafka_front.wire.generate:decoder",), makes=True),
 )
@@ -27,7 +29,7 @@ _RESPONSE = (
     Step("answer, metrics", ("kafka_front.session:Connection.answer",)),
     Step("encode the response", ("kafka_front.wire.codec:ServerCodec.response",)),
     Step("responses in order", ("bridges.net.connection:Connection._fill", "bridges.net.connection:Connection._flush")),
-    Step("outbox", ("bridges.net.outbox:Outbox.send",)),
+    Step("outbox", ("anabranch_kit.net.outbox:Outbox.send",)),
 )
 """How every response goes out."""
 
@@ -49,7 +51,7 @@ _TAKING = (
 """Functions of the range server and its store that all entries of a cycle pass together."""
 
 _WRITTEN = (
-    Step("write (and flush) the group", ("sbp_back.files:Files.write",), waits=True),
+    Step("write (and flush) the group", ("anabranch_kit.disk.files:Files.write",), waits=True),
     Step(
         "from the log's thread to the loop (fsync)",
         ("sbp_back.range_server.store.inbox:Inbox.put", "sbp_back.range_server.store.inbox:Inbox._wakened"),
@@ -153,7 +155,7 @@ FETCH = (
         ),
     ),
     Step("store: steps", ("sbp_back.range_server.store.gather:Gather.step",)),
-    Step("read from the page cache", ("sbp_back.files:Files.scatter_cached",), waits=True),
+    Step("read from the page cache", ("anabranch_kit.disk.files:Files.scatter_cached",), waits=True),
     Step("check what was read: checksums, entries", ("sbp_back.range_server.store.gather:Gather._check",)),
     Step(
         "batches of each partition",
@@ -164,7 +166,7 @@ FETCH = (
     Step("the whole response", (f"{_READING}._finish",)),
     Step("what to read ahead", (f"{_READING}._read_on", "kafka_front.service.read_ahead:ReadAhead.read")),
     *_RESPONSE,
-    Step("send to the socket, past the transport", ("bridges.net.outbox:Outbox._offer",), waits=True),
+    Step("send to the socket, past the transport", ("anabranch_kit.net.outbox:Outbox._offer",), waits=True),
     Step(
         "send the rest when there is room",
         (

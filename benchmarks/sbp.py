@@ -27,13 +27,13 @@ from typing import TypeVar
 
 import psutil
 
+from anabranch_kit.run.cycle import CycleLoop
 from benchmarks.probe import Machine, disk_speed, on_machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
 from bridges.node import interpreter
 from bridges.node.memory import collect_seldom
 from sbp_back.client.client import Client, StreamWriter
-from sbp_back.cycle import CycleLoop
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import SbpError
 from sbp_back.range_server.store import Store, StoreOptions

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store import Store
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.model import Entry

@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.sliced import at_once
 from bridges.catalog.lineage import WHOLE
 from bridges.catalog.topic import TopicKind
 from bridges.errors import BatchInvalid
@@ -24,7 +25,6 @@ from bridges.log.interfaces import Appended, Batch
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.node.front import Front
-from bridges.sliced import at_once
 
 _NOW = 1_700_000_000_000
 _HOUR, _DAY = 3_600_000, 86_400_000

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node.front import Front, Listener, NodeFacts, NodeServices
 from kafka_front import checkup
 from kafka_front.service import own_configs

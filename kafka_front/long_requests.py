@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from bridges.net.budget import Kind
+from anabranch_kit.memory.budget import Kind
 from kafka_front.wire.primitives import MAX_ELEMENTS
 
 if TYPE_CHECKING:
-    from bridges.net.budget import Account, MemoryBudget
+    from anabranch_kit.memory.budget import Account, MemoryBudget
 
 LONG_BYTES = 64 * 1024
 """Shorter ones need not wait."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.framing import Framing
+from anabranch_kit.run.barrier import Barrier
 from bridges.net import server as net
-from bridges.net.budget import MemoryBudget
-from bridges.net.framing import Framing
 from bridges.net.quotas import Quotas
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry

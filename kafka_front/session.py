@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from anabranch_kit.net.outbox import joined
 from bridges.auth import Principal
 from bridges.errors import LogError
 from bridges.net import server as net_server
-from bridges.net.outbox import joined
 from kafka_front import failures
 from kafka_front.context import DEFERRED, NO_RESPONSE, Client, Context, Outcome
 from kafka_front.dispatch import Handler

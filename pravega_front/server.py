@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.net.framing import Framing
+from anabranch_kit.net.turn import Turn
 from bridges.errors import LogError
 from bridges.net import server as net
-from bridges.net.framing import Framing
 from bridges.net.server import Limits
-from bridges.net.turn import Turn
 from pravega_front.access import Access
 from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.net.grpc_server import GrpcLimits, GrpcServer
 from bridges.node.sections import SettingsError
 from pravega_front.access import Access

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sbp_back.barrier import Barrier
-from sbp_back.budget import Kind, MemoryBudget
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.foreign import ForeignClient
 from sbp_back.client.leader import PdCarrier, pd_carrier

@@ -10,11 +10,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from anabranch_kit.sql.engine import Engine
+from anabranch_kit.sql.postgres import PostgresEngine
+from anabranch_kit.sql.sqlite import SqliteEngine
 from bridges.catalog.sql import Database, DatabaseDamaged, Migration
 from sbp_back.placement_driver.sql_state import MIGRATIONS, SqlState
-from sbp_back.sql.engine import Engine
-from sbp_back.sql.postgres import PostgresEngine
-from sbp_back.sql.sqlite import SqliteEngine
 from tests.postgres import Postgres
 
 _SERVER = "ANABRANCH_TEST_POSTGRES"

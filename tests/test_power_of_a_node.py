@@ -11,8 +11,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from msgspec import Struct, field
 
+from anabranch_kit.errors import StoreError
 from bridges.errors import LogError
-from sbp_back.errors import SbpError, StoreError
+from sbp_back.errors import SbpError
 from tests.depth import examples, timeout
 from tests.kafka_front.node_lab import log_of, serving
 from tests.node_process import NodeProcess

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from anabranch_kit.run.sliced import at_once
 from bridges.console.rendering import Wanted, rendered
 from bridges.errors import BatchInvalid, RecordInvalid
 from bridges.formats import FORMATS, FormatId, Translator, _translation
@@ -22,7 +23,6 @@ from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.pravega import segment_bytes
 from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch
 from bridges.log.event_bytes import bytes_of, record_at
-from bridges.sliced import at_once
 from spark_pipeline.core.decode_batches import decode as rows_of
 from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.ranges import OffsetRange

@@ -21,7 +21,7 @@ from ydb_topic_front.wire.methods import METHODS, Method
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.catalog.following import Changes
     from bridges.metrics import FrontMetrics
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node.front import Front, Listener, NodeServices
 from ydb_topic_front.settings import YdbSettings
 from ydb_topic_front.tables import ERASERS, MIGRATIONS

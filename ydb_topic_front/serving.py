@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.net.grpc_server import GrpcLimits, GrpcServer
 from ydb_topic_front.dispatch import Registry
 from ydb_topic_front.service import (

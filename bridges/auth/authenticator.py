@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS, Principal
 from bridges.auth.comparisons import AuthenticationBusy, Comparisons
 from bridges.auth.oauth import OAuth, OAuthOptions
@@ -24,7 +25,6 @@ from bridges.auth.scram import ScramError, ScramExchange, ScramKeys, Shape, shap
 from bridges.auth.sessions import Sessions
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenKeys, load_keys
 from bridges.auth.users import User, Users, UsersError, change, load
-from bridges.barrier import Barrier
 
 #: Passwords that were right and need not be compared again: about 200 bytes each.
 _MOST_KNOWN = 10_000

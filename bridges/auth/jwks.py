@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth.private_file import stamp
 from bridges.auth.tokens import KeysError
-from bridges.barrier import Barrier
 
 if TYPE_CHECKING:
     from jwt import PyJWK

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS, Principal
 from bridges.auth.jwks import KeySet
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenExpired
-from bridges.barrier import Barrier
 
 LONGEST_TOKEN = 32 * 1024
 """Characters; nothing longer is looked at. Groups of a user make them long."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sbp_back.files import Files, make_directories, write_file_durably
+from anabranch_kit.disk.files import Files, make_directories, write_file_durably
 
 _MODE = 0o600
 

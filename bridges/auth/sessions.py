@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Principal
-from bridges.barrier import Barrier
-from bridges.turns import in_turns
 
 ENDED = "the user was removed, or has another password now"
 """What a client, or the log, is told of why its session has ended."""

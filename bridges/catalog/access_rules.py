@@ -7,15 +7,15 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import portions
+from anabranch_kit.sql.connection import upsert
 from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import Pattern, Rule, RuleFilter, Rules
 from bridges.errors import LogError
-from bridges.turns import portions
-from sbp_back.sql.connection import upsert
 
 if TYPE_CHECKING:
+    from anabranch_kit.sql.connection import Connection
     from bridges.catalog.sql import Database
-    from sbp_back.sql.connection import Connection
 
 _COLUMNS = "kind, pattern, name, principal, host, operation, allow"
 _IS_RULE = " AND ".join(f"{name} = ?" for name in _COLUMNS.split(", "))

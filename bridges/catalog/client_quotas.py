@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import portions
+from anabranch_kit.sql.connection import upsert
 from bridges.auth.quotas import DEFAULT, FIELDS, Entity, QuotaKey, QuotaRules
 from bridges.errors import LogError
-from bridges.turns import portions
-from sbp_back.sql.connection import upsert
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection, Database

@@ -39,9 +39,9 @@ from msgspec import Struct
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
-    from sbp_back.sql.connection import Connection
-    from sbp_back.sql.engine import Engine
+    from anabranch_kit.run.barrier import Barrier
+    from anabranch_kit.sql.connection import Connection
+    from anabranch_kit.sql.engine import Engine
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from anabranch_kit.errors import StoreError, StoreVersionError
+from anabranch_kit.sql import tables
 from bridges.catalog.sql import Connection, Migration, upsert
-from sbp_back.errors import StoreError, StoreVersionError
-from sbp_back.sql import tables
 
 _CLAIM = "INSERT INTO front_numbers VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import structlog
 
+from anabranch_kit.errors import StoreError
 from bridges.catalog.sql import Connection, Database
 from bridges.errors import LogError
-from sbp_back.errors import StoreError
 from sbp_back.wire.identity import Call, ask_who
 
 _log = structlog.get_logger("anabranch.backend")

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from anabranch_kit.run.turns import Many, collected, in_turns
 from bridges.catalog import pending_positions
 from bridges.catalog.group_view import CONSUMERS, GroupName, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Connection, Database, upsert
 from bridges.errors import LogError
-from bridges.turns import Many, collected, in_turns
 
 
 class GroupHeld(LogError):

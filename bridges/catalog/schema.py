@@ -5,8 +5,8 @@ Never change a migration that was released: append one.
 
 from __future__ import annotations
 
+from anabranch_kit.sql.row_sums import make_table
 from bridges.catalog.sql import Connection
-from sbp_back.sql.row_sums import make_table
 
 APPLICATION_ID = 0x416E6162
 """Marks the file as ours (the letters ``Anab``)."""

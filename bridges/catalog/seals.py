@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.rounds import Rounds
 from bridges.catalog.topic import FOLLOWED
 from bridges.errors import LogError, NotOwner, TransactionsOpen
-from bridges.rounds import Rounds
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.catalog.lineage import PartitionInfo
     from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic

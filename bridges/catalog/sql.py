@@ -1,4 +1,4 @@
-"""The node's own small database, as its callers see it: closures that are awaited (sbp_back/sql/thread.py)."""
+"""The node's own small database, as its callers see it: closures that are awaited (anabranch_kit/sql/thread.py)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from anabranch_kit.sql.connection import Connection, Cursor, Migration, upsert
+from anabranch_kit.sql.engine import Engine, Job
+from anabranch_kit.sql.thread import SqlThread
 from bridges.catalog.following import Changes
 from bridges.errors import LogError, StorageFull
-from sbp_back.sql.connection import Connection, Cursor, Migration, upsert
-from sbp_back.sql.engine import Engine, Job
-from sbp_back.sql.thread import SqlThread
 
 __all__ = [
     "Connection",
@@ -104,7 +104,7 @@ class Database(SqlThread):
         ``fn`` must not commit or roll back, and a cursor it returns is dropped (the result is None then). What it
         raises is raised here and undoes only its own statements. A cancelled caller does not undo a closure queued
         already: what memory has to know of it is ``then``'s, which gets the result on the loop, in the order of the
-        database, whether or not anybody still waits. See :meth:`~sbp_back.sql.thread.SqlThread.put`.
+        database, whether or not anybody still waits. See :meth:`~anabranch_kit.sql.thread.SqlThread.put`.
 
         Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
         """

@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 from msgspec.structs import replace
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.sql import Connection, Database, upsert
 from bridges.errors import LogError, LogUnavailable

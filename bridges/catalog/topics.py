@@ -22,7 +22,8 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.finishing import Finishing
 from bridges.catalog import imports, topic_config, topic_defaults, topic_rows
 from bridges.catalog.config_types import ConfigSource, ConfigValue, InvalidConfig
 from bridges.catalog.counters import Counters, identify
@@ -48,7 +49,6 @@ from bridges.catalog.topic import (
 from bridges.catalog.topic_index import TopicIndex
 from bridges.catalog.topic_streams import StreamClient, TopicStreams
 from bridges.errors import ImportFenced, TopicImporting, TopicInternal
-from bridges.finishing import Finishing
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import ssl
 import stat
 from collections.abc import Iterator
 
-from bridges.net.address import Address
-from bridges.net.tls import TlsError, TlsFiles
+from anabranch_kit.net.address import Address
+from anabranch_kit.net.tls import TlsError, TlsFiles
 from bridges.node.finding import Finding, fine, warning, wrong
 
 _SOON_DAYS = 14

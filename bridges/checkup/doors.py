@@ -13,9 +13,9 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
 from pathlib import Path
 
+from anabranch_kit.net.address import Address
 from bridges.auth import users
 from bridges.checkup import certificates
-from bridges.net.address import Address
 from bridges.node import tls_settings, workers
 from bridges.node.config import Settings
 from bridges.node.finding import Finding, fine, note, warning, wrong

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
+from anabranch_kit.errors import StoreError
 from bridges.node.config import Settings
 from bridges.node.finding import Finding, fine, warning, wrong
-from sbp_back.errors import StoreError
 from sbp_back.range_server.object_log.bucket import Bucket
 
 _ABOUT = "object storage"

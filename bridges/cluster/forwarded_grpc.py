@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anabranch_kit.memory.budget import Kind
 from bridges.errors import PeerUnreachable
-from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcRefusal, GrpcStream
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from anabranch_kit.disk.files import Files, write_file_durably
+from anabranch_kit.errors import StoreError
 from bridges.catalog.sql import Connection
 from bridges.errors import LogError
-from sbp_back.errors import StoreError
-from sbp_back.files import Files, write_file_durably
 
 if TYPE_CHECKING:
     from sbp_back.range_server.object_log.bucket import Bucket

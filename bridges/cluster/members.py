@@ -13,8 +13,8 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from anabranch_kit.net.address import WILDCARDS, Address
 from bridges.cluster.versions import Version
-from bridges.net.address import WILDCARDS, Address
 
 
 class State(Enum):

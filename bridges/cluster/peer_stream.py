@@ -12,11 +12,11 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.budget import Kind
 from bridges.errors import PeerUnreachable
-from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
-    from bridges.net.budget import MemoryBudget
+    from anabranch_kit.memory.budget import MemoryBudget
 
 MESSAGE_BYTES = 128 * 1024 * 1024
 """Of one message: more than the largest request of any protocol."""

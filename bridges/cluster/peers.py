@@ -26,14 +26,14 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import Account, Kind, MemoryBudget
+from anabranch_kit.net.address import Address
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.sql import Connection
 from bridges.cluster.members import Member
 from bridges.cluster.peer_stream import PeerStream
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.errors import PeerUnreachable as PeerUnreachable
-from bridges.net.address import Address
-from bridges.net.budget import Account, Kind, MemoryBudget
 
 _log = structlog.get_logger("anabranch.cluster")
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from bridges.barrier import Barrier
+from anabranch_kit.errors import StoreError
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.sql import Connection, Database, DatabaseClosed
 from bridges.cluster import tables, wishes
 from bridges.cluster.keeper import Keeper, News
@@ -26,7 +27,7 @@ from bridges.cluster.ownership import SERVING, Gained, Gone, Lost
 from bridges.cluster.slots import slot_of_key, slot_of_partition
 from bridges.cluster.versions import Version
 from bridges.errors import CannotMove, LogError, NotOwner
-from sbp_back.errors import SbpError, StoreError
+from sbp_back.errors import SbpError
 from sbp_back.range_server.adoption import AdoptionRefused
 
 _log = structlog.get_logger("anabranch.cluster")

@@ -17,10 +17,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from anabranch_kit.errors import StoreVersionError
+from anabranch_kit.sql.sqlite import check_version
 from bridges.catalog.schema import MIGRATIONS, extend_cluster
 from bridges.catalog.sql import Connection
-from sbp_back.errors import StoreVersionError
-from sbp_back.sql.sqlite import check_version
 
 
 class Version(Struct, frozen=True):

@@ -42,9 +42,9 @@ def command(data: Path, sets: tuple[str, ...], config: Path | None, check: bool,
     A node of a cluster does not start either where the database or the bucket has gone back. Give this the settings
     that 'serve' has, with all nodes of the cluster stopped: they go on with both as they are, and give no number twice.
     """
+    from anabranch_kit.errors import StoreError
     from bridges.node.config import load
     from bridges.node.sections import SettingsError
-    from sbp_back.errors import StoreError
     from sbp_back.range_server import loss
     from sbp_back.range_server.store.options import StoreOptions
     from sbp_back.range_server.store.recovery import LOSSES
@@ -98,9 +98,9 @@ def _went_back(settings: Settings, *, check: bool, yes: bool, as_json: bool) -> 
     """Whether what the node's cluster shares has gone back, which was told, and accepted if that is wanted."""
     import asyncio
 
+    from anabranch_kit.errors import StoreError
     from bridges.errors import LogError
     from bridges.node import going_back
-    from sbp_back.errors import StoreError
 
     try:
         lost = asyncio.run(going_back.look(settings))

@@ -103,10 +103,10 @@ def serve(
     turns: Callable[[], object] = lambda: None,
 ) -> None:
     """See :func:`run`. ``turns`` is called on a thread, again and again while the event loop turns."""
+    from anabranch_kit.errors import StoreError
+    from anabranch_kit.run.cycle import CycleLoop
     from bridges.node.log_limit import tell_left_out
     from bridges.node.sections import SettingsError
-    from sbp_back.cycle import CycleLoop
-    from sbp_back.errors import StoreError
 
     settings = tell(settings, worker)
     try:
@@ -148,7 +148,7 @@ async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
 @asynccontextmanager
 async def _watched(seconds: float, turns: Callable[[], object]) -> AsyncGenerator[None, None]:
     """Have the process end if its event loop stands still for ``seconds`` meanwhile; 0: it may."""
-    from bridges.node.watchdog import Watchdog
+    from anabranch_kit.run.watchdog import Watchdog
 
     async def turn() -> None:
         while True:

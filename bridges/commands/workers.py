@@ -105,11 +105,11 @@ class Workers:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT; ends the process with an exit code if that is not 0."""
+        from anabranch_kit.errors import StoreError
+        from anabranch_kit.sql.notices import mailboxes
         from bridges.node.data_dir import DataDirectory
         from bridges.node.sections import SettingsError
         from bridges.node.workers import check
-        from sbp_back.errors import StoreError
-        from sbp_back.sql.notices import mailboxes
 
         settings = self._settings
         try:
@@ -153,10 +153,10 @@ class Workers:
                 self._start(child, directory)
 
     def _start(self, child: _Child, directory: DataDirectory) -> None:
+        from anabranch_kit.sql.notices import Notices
         from bridges.node.sections import SettingsError
         from bridges.node.worker import Worker
         from bridges.node.workers import settings_of
-        from sbp_back.sql.notices import Notices
 
         try:
             settings = settings_of(self._settings, self._settings.fronts, child.number, child.addresses)

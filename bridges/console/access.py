@@ -12,10 +12,10 @@ from aiohttp import web
 
 from bridges.auth import ANONYMOUS, NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.authenticator import AuthenticationBusy
+from bridges.auth.certified import certified
 from bridges.auth.tokens import TokenError
 from bridges.console.errors import RequestError, error_response
 from bridges.net.http_site import HEALTH
-from bridges.net.tls import certified
 
 if TYPE_CHECKING:
     from bridges.auth import Authorizer

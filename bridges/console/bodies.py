@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
+from anabranch_kit.memory.budget import Kind
 from bridges.console.errors import RequestError
 from bridges.console.memory import memory_of
-from bridges.net.budget import Kind
 
 JSON_BYTES = 1024 * 1024
 """Longest body of a request that brings no records."""

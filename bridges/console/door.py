@@ -7,7 +7,7 @@ import ssl
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.net.http_site import HEALTH, HttpSite
 from bridges.net.own_names import OwnNames
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import Struct
 
+from anabranch_kit.memory.budget import Kind
 from bridges.catalog.group_view import GroupDirectory, GroupName, GroupView, Place
 from bridges.catalog.progress import Committed
 from bridges.cluster.ownership import owner_of
 from bridges.errors import NotOwner
-from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Progress

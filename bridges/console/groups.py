@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
+from anabranch_kit.run.turns import Parts, in_turns, let_go, sorting
 from bridges.auth import Operation
 from bridges.catalog.group_view import (
     CONSUMERS,
@@ -26,7 +27,6 @@ from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, page_of
 from bridges.console.sampling import RECORDS, refreshed, trend_of
-from bridges.turns import Parts, in_turns, let_go, sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from anabranch_kit.memory.budget import MemoryBudget
 from bridges.auth import Authorizer
 from bridges.auth.authenticator import Authenticator
 from bridges.catalog.access_rules import AccessRules
@@ -19,7 +20,6 @@ from bridges.log.appends import Appends
 from bridges.log.cleaner import Cleaner
 from bridges.log.logs import Logs
 from bridges.metrics import Metrics
-from bridges.net.budget import MemoryBudget
 
 if TYPE_CHECKING:
     from bridges.cluster.service import Cluster

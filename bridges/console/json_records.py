@@ -14,9 +14,9 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import LogError
 from bridges.formats.records import Record, told_headers
-from bridges.sliced import at_once
 
 _KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
 _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.net.budget import Kind
-from bridges.net.request_memory import RequestMemory
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.memory.request_memory import RequestMemory
 
 if TYPE_CHECKING:
-    from bridges.net.budget import MemoryBudget
+    from anabranch_kit.memory.budget import MemoryBudget
 
 _MEMORY = web.RequestKey("memory", RequestMemory)
 _SMALL = 16 * 1024

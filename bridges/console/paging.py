@@ -13,9 +13,9 @@ from typing import TypeVar
 from aiohttp import web
 from msgspec import Struct
 
+from anabranch_kit.run.turns import S, Turns, in_turns, let_go
 from bridges.console import rows
 from bridges.console.errors import RequestError
-from bridges.turns import S, Turns, in_turns, let_go
 
 MOST_BYTES = 240 * 1024
 """Of rows; with what stands around them an answer stays below 256 KiB."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+from anabranch_kit.run.turns import in_turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.group_view import CONSUMERS
 from bridges.console.access import Access
@@ -16,7 +17,6 @@ from bridges.console.history import Span
 from bridges.console.host import Host
 from bridges.console.paging import Page, chosen
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS, WAYS
-from bridges.turns import in_turns, worked_off
 
 _PLACES = 12
 """Partitions of a group in one picture: those that are furthest behind."""

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from msgspec import Struct, field
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.awaited import Settle, awaited
+from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance, in_turns
+from anabranch_kit.run.turns import Turns
 from bridges.auth import Operation
-from bridges.awaited import Settle, awaited
 from bridges.catalog.partitioner import partition_of
 from bridges.catalog.topic import Topic
 from bridges.console import rows
@@ -29,15 +32,12 @@ from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
 from bridges.log.partition_log import Appended, Batch
-from bridges.net.budget import Kind
 from bridges.net.http_site import BodyStalled
-from bridges.sliced import Sliced, SlicedWorks, advance, in_turns
-from bridges.turns import Turns
 
 if TYPE_CHECKING:
+    from anabranch_kit.memory.request_memory import RequestMemory
     from bridges.formats.records import Record
     from bridges.log.readable import ReadableLog
-    from bridges.net.request_memory import RequestMemory
 
 FRONT = "http"
 """What metrics call this way in and out."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from anabranch_kit.run.sliced import Sliced
 from bridges.console.json_records import line_parts
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of, records_of
 from bridges.formats.compression import PIECE
 from bridges.formats.records import Record, StoredBatch, bounded
-from bridges.sliced import Sliced
 
 _SLICE_RECORDS = 100
 _SLICE_BYTES = 64 * 1024

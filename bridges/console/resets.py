@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.catalog.group_view import CONSUMERS, GroupName
 from bridges.catalog.progress import Committed
@@ -18,7 +19,6 @@ from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
 from bridges.console.group_states import NewPositions, occupied
 from bridges.console.host import Host
-from bridges.turns import in_turns
 
 if TYPE_CHECKING:
     from bridges.log.readable import ReadableLog

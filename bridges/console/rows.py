@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import in_turns
 from bridges.console.memory import memory_of
-from bridges.net.budget import Kind
-from bridges.turns import in_turns
 
 if TYPE_CHECKING:
     from bridges.log.readable import ReadableLog

@@ -14,21 +14,21 @@ from contextlib import suppress
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from anabranch_kit.memory import heap
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import Turns, in_turns, portions
 from bridges.catalog.group_view import GroupName, Place, records_behind
 from bridges.console.history import SERIES_BYTES, Ends, History, Span
 from bridges.errors import LogError
 from bridges.log.partition_log import PartitionLog
-from bridges.net import heap
-from bridges.net.budget import Kind
-from bridges.turns import Turns, in_turns, portions
 
 if TYPE_CHECKING:
+    from anabranch_kit.memory.budget import MemoryBudget
     from bridges.catalog.progress import Progress
     from bridges.console.group_states import GroupStates
     from bridges.log.logs import Logs
     from bridges.log.readable import ReadableLog
     from bridges.metrics import Metrics
-    from bridges.net.budget import MemoryBudget
 
 NODE, TOPICS, GROUPS, PLACES = "node", "topics", "groups", "places"
 """Families of series."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.sliced import in_turns
 from bridges.auth import Operation
 from bridges.console.access import Access
 from bridges.console.errors import RequestError
@@ -17,12 +19,10 @@ from bridges.formats import FORMAT_MASK, FORMATS, FormatId, format_of, records_o
 from bridges.formats.base import EVENT_HEADER
 from bridges.formats.records import Record, StoredBatch, told_headers
 from bridges.formats.ydb import KEY_ITEM, TOMBSTONE_ITEM
-from bridges.net.budget import Kind
-from bridges.sliced import in_turns
 
 if TYPE_CHECKING:
+    from anabranch_kit.memory.request_memory import RequestMemory
     from bridges.log.partition_log import PartitionLog
-    from bridges.net.request_memory import RequestMemory
 
 _LARGEST = 1024 * 1024
 """Bytes of a record that is shown like this."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from anabranch_kit.run.turns import Turns
 from bridges.errors import LogError
-from bridges.turns import Turns
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic

@@ -9,8 +9,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.turns import sorting
 from bridges.auth import Operation
-from bridges.awaited import awaited
 from bridges.catalog import topic_config
 from bridges.catalog.topic import Topic, TopicKind
 from bridges.console import paging, rows, transactions
@@ -25,7 +26,6 @@ from bridges.console.sampling import WAYS
 from bridges.console.topic_sizes import Size, Sizes, in_use
 from bridges.log.partition_log import PartitionLog
 from bridges.log.skipping import skip
-from bridges.turns import sorting
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 from aiohttp import web
 
+from anabranch_kit.run.turns import in_order, in_turns, sorting
 from bridges.auth import Operation
 from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
 from bridges.console import paging, rows
@@ -20,7 +21,6 @@ from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
-from bridges.turns import in_order, in_turns, sorting
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from anabranch_kit.run.shared import SharedWorks
+from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
 from bridges.errors import BatchInvalid, RecordInvalid
 from bridges.formats.base import (
     APPEND_TIME,
@@ -30,8 +32,6 @@ from bridges.formats.pravega import PravegaFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import YdbFormat
-from bridges.shared import SharedWorks
-from bridges.sliced import Sliced, SlicedWorks, advance
 
 __all__ = [
     "APPEND_TIME",

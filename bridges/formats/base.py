@@ -68,7 +68,7 @@ class Builder(Protocol):
         """The batch, which may be one without records: a gap."""
 
     def finish_in_slices(self) -> Generator[None, None, Buffer]:
-        """The same, yielding now and then (:mod:`bridges.sliced`): a batch may be as large as its records."""
+        """The same, yielding now and then (:mod:`anabranch_kit.run.sliced`): a batch may be as large as its records."""
         ...
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
@@ -20,7 +21,6 @@ from bridges.formats.plain import AT_ONCE, CHUNK, Plain, numbers
 from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp, fence
 from bridges.formats.protobuf import put_varint
 from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch, told_headers
-from bridges.sliced import at_once
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12

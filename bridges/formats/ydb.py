@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterator
 from io import BytesIO
 from typing import NamedTuple
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
@@ -29,7 +30,6 @@ from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 from bridges.formats.ydb_codecs import Codec, codec_name, gunzip_short, undo
 from bridges.formats.ydb_messages import read_messages
-from bridges.sliced import at_once
 
 KEY_ITEM = "__key"
 """The metadata item that is a record's key in protocols that have keys."""

@@ -20,12 +20,12 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.shared import SharedWorks
 from bridges.catalog.sql import Connection, Database
 from bridges.errors import DataCorrupt, LogError, LogUnavailable
 from bridges.log.stream_rows import StreamRows
 from bridges.log.transactions import MOST_TOLD, NEVER, Aborted, Block, Transactions, packed, unpacked
-from bridges.shared import SharedWorks
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog

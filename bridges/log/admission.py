@@ -3,9 +3,9 @@ appended (docs/protocols/kafka.md, rules 24, 25 and 26).
 
 A front hands its batches to the log and knows nothing of these rules. What a header tells is decided at once, which is
 all that most batches need; where records have to be looked at, the first slice of a short batch is looked at here, and
-the rest off the event loop (bridges/sliced.py). What a writer sends meanwhile to the same partition waits behind it, so
-that nothing overtakes; other writers' batches do not wait. Where one is refused whose writer is known by the number of
-its last record only, so is what waits behind it.
+the rest off the event loop (anabranch_kit/run/sliced.py). What a writer sends meanwhile to the same partition waits
+behind it, so that nothing overtakes; other writers' batches do not wait. Where one is refused whose writer is known by
+the number of its last record only, so is what waits behind it.
 
 The demands are Kafka's, and made of Kafka's batches as a broker makes them. Of other formats the same is demanded where
 somebody has configured it, for the topic or the node: Kafka's own defaults are none of their clients' business, who may
@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance, at_once
 from bridges.catalog.topic import TopicNotFound
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
@@ -45,10 +46,9 @@ from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import next_message, parse_head
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.time_search import CLOCK_SKEW_MS
-from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance, at_once
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.partition_log import PartitionLog
 

@@ -2,7 +2,7 @@
 (bridges/log/byte_column.py).
 
 Only what is decided is counted: up to the last stable offset. Counting decodes the records of every batch once, slice
-by slice (bridges/sliced.py) and for all who ask; later lookups read one interval of the log.
+by slice (anabranch_kit/run/sliced.py) and for all who ask; later lookups read one interval of the log.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.shared import SharedWorks
+from anabranch_kit.run.sliced import SlicedWorks
 from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
@@ -20,11 +22,9 @@ from bridges.log.byte_column import ByteColumn, BytePlace
 from bridges.log.byte_starts import ByteStart, ByteStarts
 from bridges.log.event_bytes import bytes_of, record_at
 from bridges.log.skips import Span, past
-from bridges.shared import SharedWorks
-from bridges.sliced import SlicedWorks
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.log.partition_log import PartitionLog
 
 _READ_BYTES = 256 * 1024

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.sliced import SlicedWorks
 from bridges.errors import LogError
 from bridges.log.cleaned_logs import Cleaned, CleanedLogs
 from bridges.log.compaction import READS_END_MS, Compaction, CompactionPass, Damaged, Stopped
 from bridges.log.key_offsets import KeyOffsets
 from bridges.log.pace import Pace
-from bridges.rounds import Rounds
-from bridges.sliced import SlicedWorks
 from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:

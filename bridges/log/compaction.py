@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from anabranch_kit.run.sliced import advance
 from bridges.errors import BatchInvalid, DataCorrupt, LogError, LogUnavailable
 from bridges.formats import COMPACTED, FORMAT_MASK, IMPORTED, FormatId, format_of, records_of
 from bridges.formats.kafka import CONTROL, TRANSACTIONAL, Header, parse_header, transaction_of
@@ -40,18 +41,17 @@ from bridges.log.interfaces import Replacing
 from bridges.log.reading import read_error
 from bridges.log.skips import next_after, past
 from bridges.log.transactions import by_producer, is_marker, was_aborted, without_aborted
-from bridges.sliced import advance
 from sbp_back.client.replacing import Substitute
 from sbp_back.errors import NoSpace, SbpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from anabranch_kit.run.sliced import Sliced, SlicedWorks
     from bridges.log.key_offsets import KeyOffsets
     from bridges.log.pace import Pace
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
-    from bridges.sliced import Sliced, SlicedWorks
     from sbp_back.wire.model import Entry
 
 _READ_BYTES = 512 * 1024

@@ -1,4 +1,4 @@
-"""Bytes that a batch and its offsets take of a position as Pravega counts them, slice by slice (bridges/sliced.py).
+"""Bytes that a batch and its offsets take of a position as Pravega counts them, slice by slice.
 
 Where a format tells from the header what a batch takes, that holds, whatever its records are; of offsets inside the
 batch its records tell, but no more than the whole, and what is left over belongs to its end. A record that cannot be
@@ -8,13 +8,13 @@ none.
 
 from __future__ import annotations
 
+from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
 from bridges.formats.base import EVENT_HEADER, StoredFormat
 from bridges.formats.plain import Plain, PlainSource
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.byte_column import BytePlace
-from bridges.sliced import Sliced
 
 _AT_ONCE = 100
 """Records that are decoded in one go."""

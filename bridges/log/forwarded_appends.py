@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from anabranch_kit.memory.budget import Kind
 from bridges.cluster.ownership import owner_of
 from bridges.cluster.told_errors import heard, tell
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
@@ -31,10 +32,9 @@ from bridges.log.forwarded_wire import (
     encode_append,
 )
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch
-from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peer_stream import PeerStream

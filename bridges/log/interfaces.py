@@ -18,8 +18,8 @@ from bridges.log.partition_state import PartitionState
 from bridges.log.skips import Span
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
-    from bridges.finishing import Finishing
+    from anabranch_kit.run.barrier import Barrier
+    from anabranch_kit.run.finishing import Finishing
     from bridges.log.aborted_blocks import AbortedBlocks
     from bridges.log.admission import Admission
     from bridges.log.byte_search import ByteSearch

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from anabranch_kit.memory.budget import Kind
 from bridges.cluster.ownership import PATIENCE_S, owner_of
 from bridges.cluster.told_errors import Told, heard, tell
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Phase
 from bridges.log.transactions import Aborted
-from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.cluster.members import Member
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peer_stream import PeerStream

@@ -18,9 +18,13 @@ from weakref import WeakValueDictionary
 import structlog
 from msgspec import Struct, field
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.cycle import cycle_of
+from anabranch_kit.run.finishing import Finishing
+from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.sliced import SlicedWorks
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, TransactionsOpen
-from bridges.finishing import Finishing
 from bridges.formats import COMPACTED
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
@@ -43,10 +47,6 @@ from bridges.log.tail_cache import Tail, TailCache
 from bridges.log.time_search import TimeSearch
 from bridges.log.transactions import Transactions
 from bridges.log.waiters import once
-from bridges.rounds import Rounds
-from bridges.sliced import SlicedWorks
-from bridges.turns import in_turns
-from sbp_back.cycle import cycle_of
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed, SbpError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from bridges.awaited import Settle, awaited
+from anabranch_kit.run.awaited import Settle, awaited
 from bridges.errors import LogError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
 from bridges.errors import (
     AbortedNotAtHand,
     ImportFenced,

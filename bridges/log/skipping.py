@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.sliced import SLICE_RECORDS
 from bridges.errors import BatchInvalid, DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.kafka import check_batch
@@ -14,7 +15,6 @@ from bridges.log.damage import end_of_damage
 from bridges.log.partition_log import PartitionLog, read_error
 from bridges.log.skips import Span, past
 from bridges.log.streams import stored_batches
-from bridges.sliced import SLICE_RECORDS
 from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:

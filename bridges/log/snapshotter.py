@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from anabranch_kit.run.shared import SharedWorks
 from bridges.errors import LogError
-from bridges.shared import SharedWorks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.log.partition_log import PartitionLog
     from bridges.log.partition_state import StateCapture
 

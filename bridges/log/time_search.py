@@ -6,7 +6,7 @@ corrected: so a claim misleads once. Retention goes by the time of the append, o
 believes times up to ``CLOCK_SKEW_MS`` ahead of the clock; a claim beyond them that keeps a partition from being trimmed
 is looked into.
 
-Work goes slice by slice (bridges/sliced.py), and the searches of all clients take turns, read by read.
+Work goes slice by slice (anabranch_kit/run/sliced.py), and the searches of all clients take turns, read by read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks
+from anabranch_kit.run.turns import Turns
 from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
 from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of, times_of
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
 from bridges.log.offset_index import Row
-from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks
-from bridges.turns import Turns
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.log.partition_log import PartitionLog
 
 _log = structlog.get_logger("anabranch.time_search")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
 from bridges.errors import LogDeleted, LogError, PartitionSealed
 from bridges.log.open_transaction import OpenTransaction, Place
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.log.interfaces import Appended
     from bridges.log.logs import Logs
     from bridges.log.partition_log import PartitionLog

@@ -1,7 +1,8 @@
 """Which calls begin in a turn of the event loop: gRPC hands over all that came, and each may be as large as it may.
 
-A call counts by what came with it, besides what every call costs. Connections take turns (:mod:`bridges.net.turn`), so
-whoever asks one thing is not behind the hundreds that somebody else asks for; large calls are not before small ones.
+A call counts by what came with it, besides what every call costs. Connections take turns
+(:mod:`anabranch_kit.net.turn`), so whoever asks one thing is not behind the hundreds that somebody else asks for; large
+calls are not before small ones.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import asyncio
 from collections import deque
 from functools import partial
 
-from bridges.barrier import Barrier
-from bridges.net.turn import Turn
+from anabranch_kit.net.turn import Turn
+from anabranch_kit.run.barrier import Barrier
 
 CALL_WORK = 128 * 1024
 """What a call counts besides its bytes: as long as it takes to deal with a small one, in the currency of a turn."""

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.net.framing import FrameError, Framing
+from anabranch_kit.net.line_framing import LineFraming
+from anabranch_kit.net.outbox import CHUNK, Buffer, Outbox
+from anabranch_kit.net.tls_memory import bound_tls_memory
+from anabranch_kit.net.turn import LITTLE, RECEIVED_AT_ONCE
+from anabranch_kit.net.untie import socket_transport, untie
+from anabranch_kit.run.turns import LEAST_SECONDS, TURN_SECONDS
 from bridges.auth import ANONYMOUS, Principal
-from bridges.net.budget import Kind
-from bridges.net.framing import FrameError, Framing
-from bridges.net.line_framing import LineFraming
-from bridges.net.outbox import CHUNK, Buffer, Outbox
+from bridges.auth.certified import certified
 from bridges.net.quotas import Limiter, Throttle
-from bridges.net.tls import certified
-from bridges.net.turn import LITTLE, RECEIVED_AT_ONCE
-from bridges.turns import LEAST_SECONDS, TURN_SECONDS
-from sbp_back.transport.tls_memory import bound_tls_memory
-from sbp_back.transport.untie import socket_transport, untie
 
 if TYPE_CHECKING:
     from bridges.net.server import Server

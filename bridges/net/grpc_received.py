@@ -21,16 +21,16 @@ from urllib.parse import unquote
 
 import structlog
 
-from bridges.net.budget import Kind
-from bridges.net.heap import give_back, resident
-from bridges.net.sockets import Peer, Sockets, close, plain
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.memory.heap import give_back, resident
+from anabranch_kit.net.sockets import Peer, Sockets, close, plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from bridges.barrier import Barrier
-    from bridges.net.budget import MemoryBudget
-    from bridges.net.sockets import Arrived
+    from anabranch_kit.memory.budget import MemoryBudget
+    from anabranch_kit.net.sockets import Arrived
+    from anabranch_kit.run.barrier import Barrier
 
 LOOK_SECONDS = 1.0
 GLANCE_SECONDS = 0.2

@@ -18,16 +18,16 @@ from urllib.parse import unquote
 import grpc
 from msgspec import Struct
 
-from bridges.net.budget import Kind
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.net.tls import HANDSHAKE_SECONDS
 from bridges.net.call_turns import CallTurns
 from bridges.net.grpc_events import take_all_wakenings
 from bridges.net.grpc_received import ReceivedMemory
 from bridges.net.grpc_tls import credentials
-from bridges.net.tls import HANDSHAKE_SECONDS
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
-    from bridges.net.budget import Account, MemoryBudget
+    from anabranch_kit.memory.budget import Account, MemoryBudget
+    from anabranch_kit.run.barrier import Barrier
 
 Code = grpc.StatusCode
 _FEW_BYTES = 64 * 1024

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from bridges.net.tls import ListenerTls, Pem
+from anabranch_kit.net.tls import ListenerTls, Pem
 
 
 def credentials(tls: ssl.SSLContext) -> Any:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from bridges.net.address import Address
-from bridges.net.tls import HANDSHAKE_SECONDS
-from sbp_back.transport.listening import listen
-from sbp_back.transport.tls_memory import bound_tls_memory
-from sbp_back.transport.tls_server import served
-from sbp_back.transport.untie import socket_transport, untie
+from anabranch_kit.net.address import Address
+from anabranch_kit.net.listening import listen
+from anabranch_kit.net.tls import HANDSHAKE_SECONDS
+from anabranch_kit.net.tls_memory import bound_tls_memory
+from anabranch_kit.net.tls_server import served
+from anabranch_kit.net.untie import socket_transport, untie
 
 if TYPE_CHECKING:
     from aiohttp import StreamReader, web

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.bucket import Bucket, Speed
 from bridges.auth.quotas import DEFAULT, LONGEST_NAME, Entity, QuotaKey, QuotaRules
-from bridges.bucket import Bucket, Speed
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
 
 _PER_PERCENT = 10_000.0
 """Microseconds of the event loop that a percent of it has in a second."""

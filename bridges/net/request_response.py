@@ -15,11 +15,11 @@ from bridges.net.connection import Connection, Slot
 from bridges.net.server import Limits, Observer, Server
 
 if TYPE_CHECKING:
+    from anabranch_kit.memory.budget import MemoryBudget
+    from anabranch_kit.net.framing import Framing
+    from anabranch_kit.net.line_framing import LineFraming
+    from anabranch_kit.run.barrier import Barrier
     from bridges.auth.sessions import Sessions
-    from bridges.barrier import Barrier
-    from bridges.net.budget import MemoryBudget
-    from bridges.net.framing import Framing
-    from bridges.net.line_framing import LineFraming
     from bridges.net.quotas import Quotas
 
 Frame = bytes | bytearray

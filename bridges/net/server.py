@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.framing import ReceiveBuffer
+from anabranch_kit.net.listening import listen
+from anabranch_kit.net.outbox import Turns
+from anabranch_kit.net.sockets import hung_up
+from anabranch_kit.net.tls import HANDSHAKE_SECONDS
+from anabranch_kit.net.tls_server import served
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.cycle import cycle_of
 from bridges.auth.quotas import QuotaRules
-from bridges.barrier import Barrier
-from bridges.net.budget import MemoryBudget
-from bridges.net.framing import ReceiveBuffer
-from bridges.net.outbox import Turns
 from bridges.net.quotas import Quotas
-from bridges.net.sockets import hung_up
-from bridges.net.tls import HANDSHAKE_SECONDS
-from sbp_back.cycle import cycle_of
-from sbp_back.transport.listening import listen
-from sbp_back.transport.tls_server import served
 
 if TYPE_CHECKING:
     from bridges.net.connection import Connection

@@ -20,6 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.net.address import WILDCARDS, Address
+from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.sliced import SlicedWorks
+from anabranch_kit.run.stalls import LoopStalls
+from anabranch_kit.run.watchdog import SlowThreads
 from bridges.auth import Authorizer, Everybody
 from bridges.auth.authenticator import Authenticator
 from bridges.auth.quotas import QuotaRules
@@ -55,8 +61,6 @@ from bridges.log.logs import LogOptions, Logs
 from bridges.log.skips import Skips
 from bridges.log.snapshots import Snapshots
 from bridges.metrics import Metrics
-from bridges.net.address import WILDCARDS, Address
-from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.quotas import Quotas
 from bridges.node import backend, databases, promises
 from bridges.node.compaction_policies import Policies
@@ -77,13 +81,9 @@ from bridges.node.memory import FreeMemory
 from bridges.node.retention import HandedOver, NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.spent import SpentPartitions
-from bridges.node.stalls import LoopStalls
 from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
-from bridges.node.watchdog import SlowThreads
 from bridges.node.worker import LEASE_S, Worker
-from bridges.rounds import Rounds
-from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node import worker as workers
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
@@ -20,11 +20,11 @@ from bridges.node.worker import Worker
 if TYPE_CHECKING:
     import ssl
 
+    from anabranch_kit.memory.budget import MemoryBudget
+    from anabranch_kit.run.barrier import Barrier
     from bridges.auth.tickets import TicketOffice
-    from bridges.barrier import Barrier
     from bridges.catalog.pd_identity import StreamHome
     from bridges.log.streams import SharedStreams, Streams
-    from bridges.net.budget import MemoryBudget
     from bridges.node.tls_settings import Tls
     from sbp_back.client.client import ClientOptions
     from sbp_back.embedded import Embedded, Further
@@ -116,7 +116,7 @@ def server_of_log(sbp: SbpSettings) -> int:
     bucket = bucket_of(sbp)
     if bucket is None or sbp.durability != "object":
         return -1
-    from sbp_back.errors import StoreError
+    from anabranch_kit.errors import StoreError
     from sbp_back.range_server.object_log.logs import Logs
 
     try:
@@ -242,7 +242,8 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
 async def _external(
     settings: Settings, home: StreamHome, barrier: Barrier, tls: ssl.SSLContext | None, shown: OwnTickets | None
 ) -> Backend:
-    from sbp_back.errors import SbpError, StoreError
+    from anabranch_kit.errors import StoreError
+    from sbp_back.errors import SbpError
     from sbp_back.external import Servers, external_client
     from sbp_back.transport.tcp_carrier import TcpOptions
     from sbp_back.wire.model import DescribePdRequest

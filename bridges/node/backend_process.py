@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.address import Address
 from bridges.metrics import Metrics
-from bridges.net.address import Address
-from bridges.net.budget import MemoryBudget
 from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import write_ready_file

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from msgspec import Struct
 
+from anabranch_kit.net.address import Address
 from bridges.auth.authenticator import AuthOptions
 from bridges.auth.oauth import OAuthOptions
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
-from bridges.net.address import Address
 from bridges.net.own_names import OwnNames
 from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed

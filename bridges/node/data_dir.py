@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sbp_back.errors import StoreError, StoreLocked
-from sbp_back.files import Files, make_directories
-from sbp_back.held import HeldFile
+from anabranch_kit.disk.files import Files, make_directories
+from anabranch_kit.disk.held import HeldFile
+from anabranch_kit.errors import StoreError, StoreLocked
 
 DATABASE = "node.db"
 """The file of a data directory that has the metadata."""

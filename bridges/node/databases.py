@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
 
+from anabranch_kit.errors import StoreError
+from anabranch_kit.sql.engine import Engine
+from anabranch_kit.sql.sqlite import SqliteEngine
 from bridges.catalog.counters import identify
 from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
 from bridges.catalog.sql import Connection, Database, DatabaseError
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_file
 from bridges.node.worker import Worker
-from sbp_back.errors import StoreError
-from sbp_back.sql.engine import Engine
-from sbp_back.sql.sqlite import SqliteEngine
 
 Admit = Callable[[Connection, int], None]
 """Asked with the version of the tables that are there, before anything is changed; raises StoreVersionError."""
@@ -88,7 +88,7 @@ def in_postgres(
 ) -> Engine:
     """The engine of a cluster's database, or of one that is made in another schema; see :func:`engine_of`. Raises
     StoreError for what is no URL."""
-    from sbp_back.sql.postgres import PostgresEngine  # few nodes have one
+    from anabranch_kit.sql.postgres import PostgresEngine  # few nodes have one
 
     return PostgresEngine(
         url,

@@ -16,20 +16,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
+from anabranch_kit.net.address import Address
 from bridges.catalog.group_view import CONSUMERS, GroupDirectory
 from bridges.entry_points import entry_points
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
-from bridges.net.address import Address
 from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, SettingsError
 from bridges.node.setting import Section
 
 if TYPE_CHECKING:
     import ssl
 
+    from anabranch_kit.memory.budget import MemoryBudget
+    from anabranch_kit.run.barrier import Barrier
+    from anabranch_kit.run.rounds import Rounds
+    from anabranch_kit.run.sliced import SlicedWorks
     from bridges.auth import Authorizer
     from bridges.auth.authenticator import Authenticator
     from bridges.auth.tickets import TicketOffice
-    from bridges.barrier import Barrier
     from bridges.catalog.access_rules import AccessRules
     from bridges.catalog.client_quotas import ClientQuotas
     from bridges.catalog.job_view import JobDirectory
@@ -46,12 +49,9 @@ if TYPE_CHECKING:
     from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
     from bridges.metrics import FrontMetrics
-    from bridges.net.budget import MemoryBudget
     from bridges.net.own_names import OwnNames
     from bridges.net.quotas import Quotas
     from bridges.node.finding import Finding
-    from bridges.rounds import Rounds
-    from bridges.sliced import SlicedWorks
 
 ENTRY_POINTS = "anabranch.fronts"
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+from anabranch_kit.errors import StoreError
 from bridges.catalog.counters import identify
 from bridges.catalog.sql import Connection, Database
 from bridges.cluster import tables
@@ -20,7 +21,6 @@ from bridges.cluster.marks import Marks, totals
 from bridges.node import backend, databases
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
-from sbp_back.errors import StoreError
 from sbp_back.placement_driver.sql_state import in_postgres, skip_numbers
 from sbp_back.range_server.object_log.logs import Logs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.net.http_site import HEALTH, HttpSite
 from bridges.net.own_names import OwnNames
 

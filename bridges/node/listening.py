@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node import backend
 from bridges.node.config import Settings
 from bridges.node.front import Front, Listener, listener_kind

@@ -14,7 +14,7 @@ import gc
 from collections.abc import Callable
 from time import monotonic
 
-from bridges.net import heap
+from anabranch_kit.memory import heap
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3

@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from anabranch_kit.memory import heap
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.run.stalls import BUCKETS
+from anabranch_kit.run.turns import Parts, sorting
 from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
 from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
@@ -23,16 +27,13 @@ from bridges.cluster.members import State
 from bridges.cluster.slots import ANY
 from bridges.log.cleaner import STATES
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
-from bridges.net import heap
-from bridges.net.budget import Kind, MemoryBudget
 from bridges.node.log_limit import LOG_LIMIT
-from bridges.node.stalls import BUCKETS
-from bridges.turns import Parts, sorting
 from bridges.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from anabranch_kit.run.stalls import LoopStalls
     from bridges.auth.authenticator import Authenticator
     from bridges.catalog.group_view import GroupDirectory, GroupName
     from bridges.catalog.job_view import JobDirectory
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from bridges.log.logs import Logs
     from bridges.net.quotas import Quotas
     from bridges.node.sections import LimitSettings
-    from bridges.node.stalls import LoopStalls
     from sbp_back.embedded import Embedded
     from sbp_back.range_server.store import StoreStats
     from sbp_back.range_server.store.stats import Requests

@@ -10,12 +10,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node.front import Front, NodeServices
 
 if TYPE_CHECKING:
-    from bridges.net.framing import Framing
-    from bridges.net.line_framing import LineFraming
+    from anabranch_kit.net.framing import Framing
+    from anabranch_kit.net.line_framing import LineFraming
     from bridges.net.request_response import Frame, RequestConnection, RequestServer
     from bridges.net.server import Limits
 
@@ -29,7 +29,7 @@ class RequestFront(Front):
 
     @abstractmethod
     def framing(self) -> Framing | LineFraming:
-        """How frames are told apart: a length in front (:mod:`bridges.net.framing`), or lines."""
+        """How frames are told apart: a length in front (:mod:`anabranch_kit.net.framing`), or lines."""
 
     def bounds(self) -> Limits:
         """What bounds its connections."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.turns import in_turns
 from bridges.catalog import retained_for
 from bridges.catalog.group_view import CONSUMERS
 from bridges.catalog.topic_config import RETAINED_FOR
-from bridges.turns import in_turns
 
 if TYPE_CHECKING:
     from bridges.catalog.imports import Import

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node.setting import DatabaseUrl, Duration, Section, Size, SizeOrNone, setting
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridges.rounds import Rounds
-from bridges.turns import in_turns
+from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.turns import in_turns
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo

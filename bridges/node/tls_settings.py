@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from bridges.net.tls import ListenerTls, PeerFiles, PeerTls, TlsError, TlsFiles
+from anabranch_kit.net.tls import ListenerTls, PeerFiles, PeerTls, TlsError, TlsFiles
 from bridges.node.sections import SbpSettings, SettingsError
 
 WHAT = ("cert", "key", "client_ca", "client")

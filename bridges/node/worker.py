@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node.data_dir import DataDirectory
 from bridges.node.sections import SettingsError
 
 if TYPE_CHECKING:
-    from sbp_back.sql.notices import Notices
+    from anabranch_kit.sql.notices import Notices
 
 LEASE_S = 10.0
 """Without a heartbeat for so long a worker is taken for dead. Longer than among machines: the parent knows at once that

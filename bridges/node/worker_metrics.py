@@ -16,12 +16,12 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.memory.budget import Kind
 from bridges.errors import LogError, PeerUnreachable
 
 # At the start of a worker: the console imports the same in a thread, and two threads that import prometheus_client at
 # once may find it half initialized.
 from bridges.metric_text import Gathered, Piece, pieces
-from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

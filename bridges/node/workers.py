@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from bridges.net.address import Address
+from anabranch_kit.net.address import Address
 from bridges.node.config import Settings
 from bridges.node.front import Front
 from bridges.node.listening import OFF, Listening

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import NODE, Authorizer, Operation, Principal, Resource, ResourceKind
-from bridges.turns import in_turns
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, ResourceKind
 from bridges.auth.rules import InvalidRule, Pattern, Rule, RuleFilter
 from bridges.catalog.access_rules import TooManyRules
-from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import Turns, by_name, gathered, in_order, in_turns
 from bridges.auth import Operation
 from bridges.catalog.topic import TopicKind
 from bridges.errors import LogError
 from bridges.formats.producer import LedgerKind
 from bridges.log.ledger_rules import kafka_producer
 from bridges.log.partition_log import PartitionLog
-from bridges.turns import Turns, by_name, gathered, in_order, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.api_versions import finalized_features

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
+from anabranch_kit.run.turns import by_name, in_turns, portions
 from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.catalog.names import check_topic_name
 from bridges.catalog.topic_defaults import TOPIC_DEFAULTS, validate_changes
 from bridges.errors import LogError
-from bridges.turns import by_name, in_turns, portions
 from kafka_front import node_config
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import admin_code

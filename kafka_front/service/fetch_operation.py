@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import portions
 from bridges.errors import LogError
 from bridges.log.partition_log import PartitionLog, Phase
-from bridges.net.budget import Kind
-from bridges.turns import portions
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
@@ -24,7 +24,7 @@ from kafka_front.service.log_errors import code_of
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
-    from bridges.net.budget import Account
+    from anabranch_kit.memory.budget import Account
     from kafka_front.context import Context
 
 _SLOT_BYTES = 512

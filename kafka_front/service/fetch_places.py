@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from bridges.turns import portions
+from anabranch_kit.run.turns import portions
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog

@@ -12,12 +12,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.memory.budget import Kind
 from bridges.errors import AbortedNotAtHand, LogError
 from bridges.formats import FORMAT_MASK
 from bridges.formats.records import StoredBatch
 from bridges.log.gathering import Answer, Wish
 from bridges.log.partition_log import PartitionLog
-from bridges.net.budget import Kind
 from kafka_front.service.fetch_partitions import KAFKA, Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.service.fetch_sessions import FetchSession

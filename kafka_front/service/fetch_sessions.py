@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from bridges.turns import in_turns, portions
+from anabranch_kit.run.turns import in_turns, portions
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import Turns
 from bridges.auth import Operation
 from bridges.errors import LogError, NotOwner
 from bridges.log.partition_log import PartitionLog
-from bridges.turns import Turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.apis import ApiKey

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import Turns, in_turns
 from bridges.auth import Operation
 from bridges.catalog.names import InvalidTopicName, check_topic_name
 from bridges.catalog.topic import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
-from bridges.turns import Turns, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.wire.apis import ApiKey

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.auth.quotas import QuotaError, check, entity_of, key_of, parts_of
 from bridges.catalog.client_quotas import Change, TooManyQuotas
-from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError

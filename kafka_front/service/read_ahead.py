@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from anabranch_kit.memory.budget import Account, Kind
 from bridges.log.gathering import Answer, GatherDone, Wish
-from bridges.net.budget import Account, Kind
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch

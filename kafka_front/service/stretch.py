@@ -24,7 +24,7 @@ _UNKNOWN_BATCH = 64 * 1024
 
 
 class Stretch:
-    """Whole batches of one log, ``size`` bytes from ``start`` to ``end``; see :class:`bridges.net.outbox.Source`."""
+    """Whole batches of one log, ``size`` bytes from ``start`` to ``end``; see anabranch_kit/net/outbox.py."""
 
     __slots__ = ("__weakref__", "_accept", "_log", "_offset", "_read", "_skip", "end", "left", "size")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import by_name, gathered, in_turns, portions
 from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
-from bridges.turns import by_name, gathered, in_turns, portions
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import admin_code, code_of
 from kafka_front.wire.apis import ApiKey

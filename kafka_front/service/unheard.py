@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridges.turns import in_turns
+from anabranch_kit.run.turns import in_turns
 from kafka_front.wire.apis import ApiKey
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec.structs import replace
 
+from anabranch_kit.run.turns import by_name, in_turns
 from bridges.auth import Operation
 from bridges.auth.scram import ScramKeys
 from bridges.auth.users import User, UsersError, check_name
-from bridges.turns import by_name, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError

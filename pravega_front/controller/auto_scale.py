@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.rounds import Rounds
 from bridges.catalog.lineage import KeyRange, PartitionInfo
 from bridges.catalog.sql import upsert
 from bridges.errors import LogError
-from bridges.rounds import Rounds
 from pravega_front.wire.controller import ScaleType
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from pravega_front.service.key_value_tables import KeyValueTables
 from pravega_front.service.transactions import Transactions
 
 if TYPE_CHECKING:
+    from anabranch_kit.net.address import Address
     from bridges.catalog.lineage import KeyRange
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
-    from bridges.net.address import Address
     from bridges.node.front import NodeServices
     from pravega_front.access import Access
     from pravega_front.service.segments import Segments

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.rounds import Rounds
 from bridges.errors import LogError
-from bridges.rounds import Rounds
 from pravega_front.names import segment_of
 
 if TYPE_CHECKING:

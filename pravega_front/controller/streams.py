@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anabranch_kit.run.finishing import Finishing
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.following import rows_named
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
@@ -13,7 +14,6 @@ from bridges.catalog.names import canonical_name
 from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import FOLLOWED, Change, ChangeKind, InvalidPartitions, Topic, TopicKind, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
-from bridges.finishing import Finishing
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.scopes import Scopes
 from pravega_front.names import GROUP, MARK, is_internal_name, is_users_name, partition_at, segment_of, split_id

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import Struct, field
 
+from anabranch_kit.run.rounds import Rounds
 from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.formats.producer import EventStamp, LedgerKind
-from bridges.rounds import Rounds
 from pravega_front.controller.streams import ranged
 from pravega_front.names import partition_at, segment_of, split_id
 from pravega_front.service.pieces import appended

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.memory.budget import Kind
 from bridges.catalog.sql import DatabaseError
 from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
-from bridges.net.budget import Kind
 from pravega_front.names import TRANSIENT
 from pravega_front.service.carrying_out import carry_out
 from pravega_front.service.pieces import EventCount, appended, marked

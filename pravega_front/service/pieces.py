@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.pravega import EVENT_HEAD, Shape, claims_of, parse_header, segment_bytes

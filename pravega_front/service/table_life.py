@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.catalog.sql import Connection, Database
 
 _SLICE_ROWS = 500

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from anabranch_kit.memory.budget import Kind
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
-from bridges.net.budget import Kind
 from pravega_front.service.pieces import Piece, appended, appends_of, marked
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
-    from bridges.net.budget import Account
+    from anabranch_kit.memory.budget import Account
     from pravega_front.service.segment import Segment
 
 _PIECE = 8 * 1024 * 1024

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from anabranch_kit.run.finishing import Finishing
+from anabranch_kit.run.rounds import Rounds
 from bridges.catalog.following import rows_named
 from bridges.catalog.sql import Connection, DatabaseError
 from bridges.catalog.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKind, TopicNotFound
 from bridges.catalog.topic_rules import demands
 from bridges.errors import LogError, LogUnavailable, PartitionSealed
-from bridges.finishing import Finishing
-from bridges.rounds import Rounds
 from pravega_front.service.carrying_out import carry_out
 from pravega_front.service.outcomes import keep, outcome, outcomes
 from pravega_front.service.segments import KEEP

@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.budget import Kind
 from bridges.errors import LogDeleted
 from bridges.formats.producer import LedgerKind
-from bridges.net.budget import Kind
 from bridges.net.quotas import turn
 from pravega_front.access import Refused
 from pravega_front.service.appends import Appender, Appending, Protest

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.net.address import Address
+from anabranch_kit.net.outbox import joined
+from anabranch_kit.net.sockets import hung_up
+from anabranch_kit.net.turn import FRAME_WORK
 from bridges.auth.sessions import ENDED, Session
 from bridges.errors import LogError, NotOwner
 from bridges.net import connection as net
-from bridges.net.address import Address
-from bridges.net.budget import Kind
-from bridges.net.outbox import joined
-from bridges.net.sockets import hung_up
-from bridges.net.turn import FRAME_WORK
 from pravega_front.access import Refused
 from pravega_front.names import is_text
 from pravega_front.service.appends import Protest

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from anabranch_kit.memory.budget import Kind
 from bridges.errors import LogError
-from bridges.net.budget import Kind
 from bridges.net.quotas import turn
 from pravega_front.service.appends import Protest
 from pravega_front.service.reads import Found, Parked, ParkedMark, Seen, missing, read, stopping

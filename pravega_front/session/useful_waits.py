@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from bridges.net.turn import FRAME_WORK, Turn
+from anabranch_kit.net.turn import FRAME_WORK, Turn
 
 T = TypeVar("T")
 

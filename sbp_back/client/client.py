@@ -9,8 +9,8 @@ from typing import ClassVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sbp_back.awaited import awaited
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges, opening, tell_end
 from sbp_back.client.fetch import Fetch, FetchDone
 from sbp_back.client.gathering import Gatherer, Gathering, place_of

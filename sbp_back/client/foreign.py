@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.control import ask_repeatedly, list_ranges, repeatedly
 from sbp_back.client.fetch import POLL_SECONDS, Fetch

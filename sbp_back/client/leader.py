@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.transport.carrier import Answer, AnswerTo, Carrier
 from sbp_back.transport.dialects import Dialect

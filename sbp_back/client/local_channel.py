@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.replica import Replica
 from sbp_back.transport.carrier import Carrier
 from sbp_back.wire.model import Entry

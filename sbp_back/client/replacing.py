@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from sbp_back.awaited import Settle, awaited
-from sbp_back.errors import DiskFull, ErrorCode, NoSpace, SbpError, StoreError
+from anabranch_kit.errors import DiskFull, StoreError
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.awaited import Settle, awaited
+from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from sbp_back.wire.entry import entry_crc, pack_entry
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.model import Entry
 
 _LONG_BYTES = 1024 * 1024
 """The checksum of an entry that is longer is made in a thread."""

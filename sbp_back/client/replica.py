@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
 from sbp_back.wire.frame import MAX_FRAME_LENGTH

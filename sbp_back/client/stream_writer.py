@@ -17,7 +17,8 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, list_ranges, repeatedly, tell_end
 from sbp_back.client.replica import (
     FENCED_CODES,
@@ -113,7 +114,7 @@ class StreamWriter:
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Event | None = None  # of whoever waits until nothing is pending
 
-    def append(self, payload: m.Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
+    def append(self, payload: Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
         """Appends a batch of ``count`` records and returns its base offset; ``timestamp`` is in milliseconds.
 
         ``done(None)`` is called once the batch is durable, ``done(error)`` if it will not be or that is unknown; never

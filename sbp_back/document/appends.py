@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.deadlines import Deadlines
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
-from sbp_back.deadlines import Deadlines
 from sbp_back.document.lanes import Lanes, StreamOwner
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
 from sbp_back.document.parts import Parts

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.messages import (
     AppendBatchRequest,
@@ -26,7 +27,7 @@ from sbp_back.document.messages import (
 from sbp_back.document.timeouts import milliseconds
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, DecodeError, ErrorCode, NoSpace, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
-from sbp_back.wire.model import Buffer, DocumentResponse, Entry, Status
+from sbp_back.wire.model import DocumentResponse, Entry, Status
 from sbp_back.wire.wrapped import entries_of
 
 AppendDone = Callable[[int | SbpError], None]

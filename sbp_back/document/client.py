@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.document import messages as m
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.timeouts import milliseconds
@@ -193,7 +194,7 @@ class DocumentClient:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | w.Buffer) -> Appended:
+    async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Appended:
         """Appends records, or the bytes of a record batch, and returns once they are durable. What has no time gets
         that of this moment. Raises ``ValueError`` for records that make no batch: none, or more than 24 days apart."""
         (outcome,) = await self.append_many([(stream_id, records)])
@@ -202,7 +203,7 @@ class DocumentClient:
         return outcome
 
     async def append_many(
-        self, batches: Sequence[tuple[int, Sequence[DocumentRecord | bytes] | w.Buffer]]
+        self, batches: Sequence[tuple[int, Sequence[DocumentRecord | bytes] | Buffer]]
     ) -> list[Appended | DocumentError]:
         """Appends to any number of streams in one frame; outcomes in the order of ``batches``."""
         items = [
@@ -334,7 +335,7 @@ class DocumentClient:
                 return
 
 
-def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | w.Buffer) -> w.Buffer:
+def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Buffer:
     if isinstance(records, bytes | bytearray | memoryview):
         return records
     now = time.time_ns() // 1_000_000

@@ -17,11 +17,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
 from sbp_back.document.channel import AppendDone as Stored
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.model import Entry
 from sbp_back.wire.wrapped import Payload, token_of, wrap, wrapped_bytes
 
 AppendDone = Callable[[SbpError | None], None]

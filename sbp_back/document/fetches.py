@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.document.messages import (
     FetchBatchRequest,
     FetchBatchResponse,
@@ -16,7 +17,7 @@ from sbp_back.document.messages import (
 from sbp_back.document.parts import Parts
 from sbp_back.errors import RECLAIMED_DETAIL, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.handler import DEFECT, Reply
-from sbp_back.wire.model import Buffer, DescribeStreamRequest, Entry, Status
+from sbp_back.wire.model import DescribeStreamRequest, Entry, Status
 from sbp_back.wire.room import Room
 from sbp_back.wire.wrapped import as_batch
 

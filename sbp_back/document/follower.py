@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 
 if TYPE_CHECKING:
     from sbp_back.document.channel import DocumentChannel

@@ -21,10 +21,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.one_at_a_time import OneAtATime
 from sbp_back.document import pd_rules as rules
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.one_at_a_time import OneAtATime
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.transport.handler import DEFECT
 from sbp_back.wire.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status

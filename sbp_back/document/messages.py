@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from sbp_back.wire.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status, StreamInfo
+from anabranch_kit.memory.buffers import Buffer
+from sbp_back.wire.model import DocumentRequest, DocumentResponse, RangeServerInfo, Status, StreamInfo
 
 A = TypeVar("A", bound=DocumentResponse)
 

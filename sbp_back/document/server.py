@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from sbp_back.deadlines import Deadlines
+from anabranch_kit.run.deadlines import Deadlines
 from sbp_back.document import messages as m
 from sbp_back.document.appends import Appends
 from sbp_back.document.controls import Controls

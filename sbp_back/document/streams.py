@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from sbp_back.awaited import awaited
-from sbp_back.barrier import Barrier
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import ControlOptions, opening, repeatedly
 from sbp_back.client.gathering import Gathering, place_of
 from sbp_back.client.replacing import Substitute
@@ -25,7 +26,7 @@ from sbp_back.document.follower import Follower, FollowOptions
 from sbp_back.document.messages import DocumentRange
 from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.carrier import Carrier
-from sbp_back.wire.model import Buffer, Entry, RangeInfo, RangeServerInfo, StreamInfo
+from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
 
 __all__ = ["DocumentStreams", "StreamsOptions"]
 

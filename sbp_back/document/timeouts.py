@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbp_back.deadlines import Deadlines
+from anabranch_kit.run.deadlines import Deadlines
 from sbp_back.errors import ErrorCode
 from sbp_back.transport.handler import Reply
 from sbp_back.wire.model import Response, Status

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from struct import Struct
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.document import messages as m
 from sbp_back.document.v01_tables import AppendHeader, AppendInfo, FetchHeader, FetchInfo, Shapes, flat_report
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
@@ -70,7 +71,7 @@ class DialectV01:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def encode_request(self, request: w.Request) -> tuple[int, bytes, Sequence[w.Buffer]]:
+    def encode_request(self, request: w.Request) -> tuple[int, bytes, Sequence[Buffer]]:
         if isinstance(request, w.PingRequest):
             return w.Opcode.PING, request.header, (request.payload,) if request.payload else ()
         if isinstance(request, w.GoAway):
@@ -86,7 +87,7 @@ class DialectV01:
             return opcode, self.shapes.requests[w.Opcode.REPORT_METRICS].write(flat_report(request)), ()
         return opcode, self.shapes.requests[opcode].write(request), ()
 
-    def decode_request(self, opcode: int, header: w.Buffer, payload: w.Buffer, crc: int = -1) -> w.Request:
+    def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> w.Request:
         if opcode == w.Opcode.PING:
             return w.PingRequest(bytes(header), bytes(payload))
         if opcode == w.Opcode.GOAWAY:
@@ -110,7 +111,7 @@ class DialectV01:
 
     # --- responses --------------------------------------------------------------------------------------------------
 
-    def encode_response(self, opcode: int, response: w.Response) -> tuple[int, bytes, Sequence[w.Buffer]]:
+    def encode_response(self, opcode: int, response: w.Response) -> tuple[int, bytes, Sequence[Buffer]]:
         if isinstance(response, w.SystemErrorResponse):
             return SYSTEM_ERROR_FLAGS, self.shapes.system_error.write(response), ()
         if isinstance(response, w.PingResponse):
@@ -134,9 +135,7 @@ class DialectV01:
             return flags, header, [part for result in response.results for part in result.parts]
         return flags, self.shapes.writes[type(response)].write(response), ()
 
-    def decode_response(
-        self, opcode: int, flags: int, header: w.Buffer, payload: w.Buffer, crc: int = -1
-    ) -> w.Response:
+    def decode_response(self, opcode: int, flags: int, header: Buffer, payload: Buffer, crc: int = -1) -> w.Response:
         data = bytes(header)
         if flags & FLAG_SYSTEM_ERROR:
             failure: w.SystemErrorResponse = self.shapes.system_error.read(data)
@@ -156,7 +155,7 @@ class DialectV01:
             response.last = bool(flags & FLAG_END)
         return response
 
-    def _fetch_response(self, header: FetchHeader, payload: w.Buffer) -> m.FetchBatchResponse:
+    def _fetch_response(self, header: FetchHeader, payload: Buffer) -> m.FetchBatchResponse:
         view = memoryview(payload)
         batches = split_batches(view) if self._april else []
         results = []
@@ -171,7 +170,7 @@ class DialectV01:
                 taken += count
             if not 0 <= length <= len(view) - at:
                 raise DecodeError(f"{length} bytes of record batches of {len(view) - at}")
-            parts: list[w.Buffer] = [view[at : at + length]] if length else []
+            parts: list[Buffer] = [view[at : at + length]] if length else []
             results.append(m.FetchItemResult(info.stream_id, info.request_index, info.status, parts, count))
             at += length
         if at != len(view):
@@ -182,7 +181,7 @@ class DialectV01:
         return -1
 
 
-def _append_request(header: AppendHeader, payload: w.Buffer) -> m.AppendBatchRequest:
+def _append_request(header: AppendHeader, payload: Buffer) -> m.AppendBatchRequest:
     view = memoryview(payload)
     items = []
     at = 0

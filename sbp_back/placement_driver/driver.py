@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from sbp_back.awaited import awaited
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.servers import Servers

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from sbp_back.barrier import Barrier
-from sbp_back.errors import StoreError, StoreLocked
-from sbp_back.files import Files, make_directories
-from sbp_back.held import HeldFile
+from anabranch_kit.disk.files import Files, make_directories
+from anabranch_kit.disk.held import HeldFile
+from anabranch_kit.errors import StoreError, StoreLocked
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.sql_state import SqlState, in_postgres, in_sqlite
 from sbp_back.placement_driver.state import StateError, StateVersionError

@@ -1,4 +1,4 @@
-"""State of a single placement driver in an SQL database (sbp_back/sql)."""
+"""State of a single placement driver in an SQL database (anabranch_kit/sql)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sbp_back.errors import StoreError, StoreVersionError
+from anabranch_kit.errors import StoreError, StoreVersionError
+from anabranch_kit.sql.connection import Connection, upsert
+from anabranch_kit.sql.engine import Engine, Job
+from anabranch_kit.sql.row_sums import make_table
+from anabranch_kit.sql.sqlite import SqliteEngine
+from anabranch_kit.sql.thread import SqlThread
 from sbp_back.placement_driver.state import (
     LAST_STREAM,
     RangeRow,
@@ -17,11 +22,6 @@ from sbp_back.placement_driver.state import (
     StreamRow,
     Transaction,
 )
-from sbp_back.sql.connection import Connection, upsert
-from sbp_back.sql.engine import Engine, Job
-from sbp_back.sql.row_sums import make_table
-from sbp_back.sql.sqlite import SqliteEngine
-from sbp_back.sql.thread import SqlThread
 from sbp_back.wire.identity import new_identity
 from sbp_back.wire.model import ObjectInfo, RangeServerInfo
 
@@ -460,7 +460,7 @@ def in_sqlite(path: Path, *, shared: bool = False) -> Engine:
 
 def in_postgres(url: str, schema: str = SCHEMA) -> Engine:
     """The engine of a state in the PostgreSQL database at ``url``. Raises StoreError for what is no URL."""
-    from sbp_back.sql.postgres import PostgresEngine  # few have one
+    from anabranch_kit.sql.postgres import PostgresEngine  # few have one
 
     # Whoever opens it here has been admitted to a cluster, whose nodes may be of neighbouring releases.
     return PostgresEngine(url, MIGRATIONS, schema=schema, admit=lambda connection, version: None)

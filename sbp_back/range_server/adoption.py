@@ -14,7 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from sbp_back.errors import ErrorCode, SbpError, StoreError
+from anabranch_kit.errors import StoreError
+from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
 from sbp_back.wire import model as m

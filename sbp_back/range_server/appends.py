@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
-from sbp_back.errors import NO_SPACE_DETAIL, DiskFull, ErrorCode, StoreError, StoreFailed
+from anabranch_kit.errors import DiskFull, StoreError, StoreFailed
+from anabranch_kit.run.barrier import Barrier
+from sbp_back.errors import NO_SPACE_DETAIL, ErrorCode
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT, OK, SUSPENDED
 from sbp_back.transport.handler import Reply

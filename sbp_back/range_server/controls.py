@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
-from sbp_back.barrier import Barrier
-from sbp_back.errors import ErrorCode, StoreError, StoreFailed
+from anabranch_kit.errors import StoreError, StoreFailed
+from anabranch_kit.run.barrier import Barrier
+from sbp_back.errors import ErrorCode
 from sbp_back.range_server.appends import UNKNOWN_BYTES, release
 from sbp_back.range_server.fetches import Fetches
 from sbp_back.range_server.ranges import RangeState, RangeTable

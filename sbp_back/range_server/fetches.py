@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
-from sbp_back.deadlines import Deadlines
-from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError
+from anabranch_kit.errors import StoreCorrupt, StoreError
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.deadlines import Deadlines
+from sbp_back.errors import ErrorCode
 from sbp_back.range_server.ranges import NOT_LOOKED_UP, RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT
 from sbp_back.transport.handler import DEFECT, Reply

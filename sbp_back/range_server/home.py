@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.wire.identity import Call, ask_identity
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.cycle import cycle_of
+from anabranch_kit.run.deadlines import Alarm
 from sbp_back.client.replica import Replica, answered, settle
-from sbp_back.cycle import cycle_of
-from sbp_back.deadlines import Alarm
 from sbp_back.errors import ConnectionLost
 from sbp_back.range_server.appends import UNKNOWN_BYTES, AppendCall, Appends
 from sbp_back.range_server.ranges import RangeState

@@ -20,14 +20,14 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sbp_back.files import Files, ending, write_all
+from anabranch_kit.disk.files import Files, ending, write_all
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.object_log.moved import moved_before, moved_rows
 from sbp_back.range_server.store.format import BLOCK
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.options import MOVED, StoreOptions
 from sbp_back.range_server.store.recovery import ACCEPTED, LOSSES, Recovered, Recovery
 from sbp_back.range_server.store.store import Store
-from sbp_back.wire.model import Buffer
 
 
 class Loss(Struct):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.errors import StoreError
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import TRANSIENT_CODES
-from sbp_back.errors import ConnectionLost, SbpError, StoreError
+from sbp_back.errors import ConnectionLost, SbpError
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.home import StoreHome
 from sbp_back.range_server.server import RangeServer, RangeServerOptions

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from sbp_back.awaited import awaited
-from sbp_back.barrier import Barrier
-from sbp_back.errors import ConnectionLost, ErrorCode, SbpError, StoreError
+from anabranch_kit.errors import StoreError
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.barrier import Barrier
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.range_server.adoption import Adoptions, refusal
 from sbp_back.range_server.appends import Appends
 from sbp_back.range_server.controls import Controls

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from sbp_back.barrier import Barrier
-from sbp_back.budget import Kind, MemoryBudget
-from sbp_back.transport.turn import ENTRY_WORK, Turn
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.net.turn import ENTRY_WORK, Turn
+from anabranch_kit.run.barrier import Barrier
 
 _LONE_BYTES = 1024 * 1024
 """What needs more than this at least is read even late in a turn, since its room may be gone in the next."""

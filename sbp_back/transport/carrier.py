@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sbp_back.awaited import awaited
-from sbp_back.barrier import Barrier
-from sbp_back.deadlines import Alarm
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.deadlines import Alarm
 from sbp_back.errors import ConnectionLost
 from sbp_back.transport.handler import DEFECT, Handler
 from sbp_back.wire import model as m

@@ -3,9 +3,9 @@
 Its requests are handed over in the order they arrived and answered in the order they are finished, in the document's
 dialect also bit by bit, in several frames. Nothing a client does makes its connection hold more than a bounded amount
 of memory here, nor all connections together: what is received and under way, what is read for answers and what was not
-taken of them counts in a budget (:mod:`sbp_back.budget`). Reading stops while there is no room for more, or while too
-much is unanswered or not taken; a fetch waits with its read until there is room for the answer. Nor does a client
-decide how long the loop is busy: what all of them do in one turn of it has a bound (:mod:`sbp_back.transport.turn`).
+taken of them counts in a budget (:mod:`anabranch_kit.memory.budget`). Reading stops while there is no room for more, or
+while too much is unanswered or not taken; a fetch waits with its read until there is room for the answer. Nor does a
+client decide how long the loop is busy: what all of them do in one turn has a bound (:mod:`anabranch_kit.net.turn`).
 
 Frames, GOAWAY and idle times: docs/protocols/sbp.md, "Frame", "Range servers of 0.2" and "Placement driver".
 """
@@ -24,16 +24,17 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sbp_back.barrier import Barrier
-from sbp_back.budget import Kind, MemoryBudget
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.net.plain_outbox import Outbox
+from anabranch_kit.net.tls_memory import bound_tls_memory
+from anabranch_kit.net.turn import ENTRY_WORK, FRAME_WORK, LITTLE, RECEIVED_AT_ONCE, Turn
+from anabranch_kit.net.untie import socket_transport, untie
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.transport.answer_room import AnswerRoom
 from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import DEFECT, Handler, HasSessions
-from sbp_back.transport.outbox import Outbox
-from sbp_back.transport.tls_memory import bound_tls_memory
-from sbp_back.transport.turn import ENTRY_WORK, FRAME_WORK, LITTLE, RECEIVED_AT_ONCE, Turn
-from sbp_back.transport.untie import socket_transport, untie
 from sbp_back.wire import model as m
 from sbp_back.wire.frame import (
     FLAG_RESPONSE,
@@ -209,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._reading_request = False  # in a thread, and those behind it wait
         self._pumping = False
-        self._out: list[m.Buffer] = []
+        self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flush_scheduled = False
         self._next_stream_id = 1
@@ -504,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._send_answer(asked, self._parts(asked, response), last)
 
-    def _parts(self, asked: Asked, response: m.Response) -> list[m.Buffer]:
+    def _parts(self, asked: Asked, response: m.Response) -> list[Buffer]:
         """What is sent as the answer. Never raises."""
         try:
             return self._encode(asked.stream_id, asked.opcode, response)
@@ -516,7 +517,7 @@ class Connection(asyncio.BufferedProtocol):
             status = DEFECT
         return self._encode(asked.stream_id, asked.opcode, m.SystemErrorResponse(status))
 
-    def _send_answer(self, asked: Asked, parts: list[m.Buffer], last: bool) -> None:
+    def _send_answer(self, asked: Asked, parts: list[Buffer], last: bool) -> None:
         if self._transport is None:
             self._done(asked)
             return
@@ -543,12 +544,12 @@ class Connection(asyncio.BufferedProtocol):
         if asked.held:
             self.room.give_back(asked, asked.held)
 
-    def _encode(self, stream_id: int, opcode: int, response: m.Response) -> list[m.Buffer]:
+    def _encode(self, stream_id: int, opcode: int, response: m.Response) -> list[Buffer]:
         flags, header, payload = self._dialect.encode_response(opcode, response)
         crc = self._dialect.payload_crc(response) if payload else -1
         return encode_frame(opcode, flags, stream_id, header, payload, crc)
 
-    def _write(self, parts: Sequence[m.Buffer]) -> int:
+    def _write(self, parts: Sequence[Buffer]) -> int:
         """Send ``parts`` with everything else of this turn; returns how many bytes they are."""
         self._out.extend(parts)
         size = 0

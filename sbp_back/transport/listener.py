@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sbp_back.barrier import Barrier
-from sbp_back.budget import MemoryBudget
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.listening import listen
+from anabranch_kit.net.tls_server import served
+from anabranch_kit.net.turn import Turn
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.transport.connection import Connection, GoAwayForm, ListenerOptions
 from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import Handler
-from sbp_back.transport.listening import listen
-from sbp_back.transport.tls_server import served
-from sbp_back.transport.turn import Turn
 from sbp_back.wire.frame import receive_buffer
 
 #: How long a peer may take to begin with TLS, and to end it, before its connection is cut.

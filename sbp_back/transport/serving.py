@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec import Struct, field
 
-from sbp_back.barrier import Barrier
-from sbp_back.budget import MemoryBudget
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.gate import Check, Gate
 from sbp_back.transport.handler import Handler

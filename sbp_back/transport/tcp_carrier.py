@@ -11,16 +11,17 @@ from functools import partial
 
 from msgspec import Struct
 
-from sbp_back.awaited import Settle, awaited
-from sbp_back.barrier import Barrier
-from sbp_back.deadlines import Alarm
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.net.tls_memory import bound_tls_memory
+from anabranch_kit.net.untie import socket_transport, untie
+from anabranch_kit.run.awaited import Settle, awaited
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.deadlines import Alarm
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, SbpError
 from sbp_back.transport.carrier import Answer, AnswerTo, Carrier, TimedCall, time_out
 from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.handler import DEFECT
 from sbp_back.transport.tickets import Tickets
-from sbp_back.transport.tls_memory import bound_tls_memory
-from sbp_back.transport.untie import socket_transport, untie
 from sbp_back.wire import model as m
 from sbp_back.wire.frame import (
     FLAG_END,
@@ -72,7 +73,7 @@ class _Call(TimedCall):
         deadline: float,
         opcode: int,
         header: bytes,
-        parts: Sequence[m.Buffer],
+        parts: Sequence[Buffer],
         crc: int,
         barrier: Barrier,
     ) -> None:
@@ -105,7 +106,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic, whole=True)
         self._transport: asyncio.Transport | None = None
         self._socket: object = None
-        self._out: list[m.Buffer] = []
+        self._out: list[Buffer] = []
         self._last_id = 0
         self._paused = False
         self._shown = 0  # the tickets of this version, and earlier ones
@@ -255,7 +256,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             await self._lost
 
-    def _write(self, parts: Sequence[m.Buffer]) -> None:
+    def _write(self, parts: Sequence[Buffer]) -> None:
         if not self._out:
             # Everything sent in one turn of the loop goes into one write.
             asyncio.get_running_loop().call_soon(self._flush)

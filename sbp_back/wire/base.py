@@ -7,8 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import ErrorCode
-from sbp_back.wire.model import Buffer, Request, Response
+from sbp_back.wire.model import Request, Response
 
 
 class Manners(Struct, frozen=True):

@@ -12,10 +12,11 @@ from struct import Struct
 
 import msgspec
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire.flat import Table, Unused, i16, i32, i64
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.model import Entry
 
 ENTRY_MAGIC = 0x22
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 
-from sbp_back.buffers import fresh
+from anabranch_kit.memory.buffers import Buffer, fresh
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
-from sbp_back.wire.model import Buffer
 
 try:
     from isal.isal_zlib import crc32 as crc32

@@ -12,10 +12,9 @@ from enum import IntEnum
 
 import msgspec
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import ErrorCode
 from sbp_back.wire.room import Room
-
-Buffer = bytes | bytearray | memoryview
 
 OK: int = int(ErrorCode.OK)
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
 from sbp_back.wire.flat import Table, Tables, Text, i16, i32, i64
-from sbp_back.wire.model import Buffer
 
 BATCH_MAGIC = 0x22
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire import model as m
 from sbp_back.wire.base import Manners
@@ -185,7 +186,7 @@ class DialectV02:
     name = "sbp-0.2"
     manners = Manners()
 
-    def encode_request(self, request: m.Request) -> tuple[int, bytes, Sequence[m.Buffer]]:
+    def encode_request(self, request: m.Request) -> tuple[int, bytes, Sequence[Buffer]]:
         if type(request) is m.AppendRequest:
             header = pack_append_request(request.timeout_ms, request.confirmed)
             return m.Opcode.APPEND, header, _entry_parts(request.entries)
@@ -202,7 +203,7 @@ class DialectV02:
             return opcode, pack_adopt_request(request), ()
         return opcode, REQUESTS[opcode].write(request), ()
 
-    def decode_request(self, opcode: int, header: m.Buffer, payload: m.Buffer, crc: int = -1) -> m.Request:
+    def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> m.Request:
         if opcode == m.Opcode.APPEND:
             entries = _entries(payload, crc, MAX_APPEND_ENTRIES)
             timeout_ms, confirmed = unpack_append_request(header)
@@ -223,7 +224,7 @@ class DialectV02:
         request: m.Request = table.read(_request_header(header))
         return request
 
-    def encode_response(self, opcode: int, response: m.Response) -> tuple[int, bytes, Sequence[m.Buffer]]:
+    def encode_response(self, opcode: int, response: m.Response) -> tuple[int, bytes, Sequence[Buffer]]:
         if isinstance(response, m.AppendResponse):
             return RESPONSE_FLAGS, pack_append_response(response), ()
         if isinstance(response, m.FetchResponse):
@@ -234,9 +235,7 @@ class DialectV02:
             return RESPONSE_FLAGS, response.header, (response.payload,) if response.payload else ()
         return RESPONSE_FLAGS, RESPONSES[opcode].write(response), ()
 
-    def decode_response(
-        self, opcode: int, flags: int, header: m.Buffer, payload: m.Buffer, crc: int = -1
-    ) -> m.Response:
+    def decode_response(self, opcode: int, flags: int, header: Buffer, payload: Buffer, crc: int = -1) -> m.Response:
         if flags & FLAG_SYSTEM_ERROR:
             failure: m.SystemErrorResponse = SYSTEM_ERROR.read(bytes(header))
             return failure
@@ -262,21 +261,21 @@ class DialectV02:
         return -1
 
 
-def _request_header(header: m.Buffer) -> bytes:
+def _request_header(header: Buffer) -> bytes:
     if len(header) > MAX_REQUEST_HEADER:
         raise DecodeError(f"request header of {len(header)} bytes exceeds {MAX_REQUEST_HEADER}")
     return bytes(header)
 
 
-def _entry_parts(entries: list[m.Entry]) -> list[m.Buffer]:
-    parts: list[m.Buffer] = []
+def _entry_parts(entries: list[m.Entry]) -> list[Buffer]:
+    parts: list[Buffer] = []
     for entry in entries:
         parts.append(entry.prefix)
         parts.append(entry.payload)
     return parts
 
 
-def _entries(payload: m.Buffer, crc: int, most: int = -1) -> list[m.Entry]:
+def _entries(payload: Buffer, crc: int, most: int = -1) -> list[m.Entry]:
     entries = parse_entries(payload, most)
     if crc >= 0 and len(entries) == 1:
         entries[0].crc = crc
@@ -304,7 +303,7 @@ def pack_append_request(timeout_ms: int, confirmed: Sequence[tuple[int, int, int
     return _APPEND_REQUEST.pack(_APPEND_REQUEST_FIXED, timeout_ms)
 
 
-def unpack_append_request(header: m.Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
+def unpack_append_request(header: Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
     """``timeout_ms`` and ``confirmed`` of an APPEND request's header. Raises ``DecodeError``."""
     if len(header) == _APPEND_REQUEST.size:
         fixed, timeout_ms = _APPEND_REQUEST.unpack(header)
@@ -323,7 +322,7 @@ def pack_adopt_request(request: m.AdoptServerRequest) -> bytes:
     return REQUESTS[m.Opcode.ADOPT_SERVER].write(header)
 
 
-def unpack_adopt_request(header: m.Buffer) -> m.AdoptServerRequest:
+def unpack_adopt_request(header: Buffer) -> m.AdoptServerRequest:
     """The reverse of :func:`pack_adopt_request`. Raises ``DecodeError``."""
     read: AdoptHeader = REQUESTS[m.Opcode.ADOPT_SERVER].read(_request_header(header))
     if len(read.ends) % _END.size:
@@ -354,7 +353,7 @@ def pack_fetch_request(request: m.FetchRequest) -> bytes:
     )
 
 
-def unpack_fetch_request(header: m.Buffer) -> m.FetchRequest:
+def unpack_fetch_request(header: Buffer) -> m.FetchRequest:
     """The reverse of :func:`pack_fetch_request`, for any layout. Raises ``DecodeError``."""
     if len(header) == _FETCH_REQUEST.size:
         (
@@ -400,7 +399,7 @@ def pack_fetch_response(response: m.FetchResponse) -> bytes:
     return RESPONSES[m.Opcode.FETCH].write(response)
 
 
-def unpack_fetch_response(header: m.Buffer) -> m.FetchResponse:
+def unpack_fetch_response(header: Buffer) -> m.FetchResponse:
     """A FETCH response without its entries. Raises ``DecodeError``."""
     if header == _FETCH_OK:
         return m.FetchResponse()
@@ -457,7 +456,7 @@ def pack_append_response(response: m.AppendResponse) -> bytes:
     return bytes(out)
 
 
-def unpack_append_response(header: m.Buffer) -> m.AppendResponse:
+def unpack_append_response(header: Buffer) -> m.AppendResponse:
     """The reverse of :func:`pack_append_response`, for any layout. Raises ``DecodeError``."""
     if len(header) > _COUNT_AT + 4:
         (count,) = _COUNT.unpack_from(header, _COUNT_AT)

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
 from sbp_back.wire.entry import pack_entry
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.model import Entry
 from sbp_back.wire.record_batch import (
     BATCH_MAGIC,
     EMPTY_RECORD_BYTES,

@@ -157,7 +157,7 @@ class SbpReader:
         return self._client
 
     def _make(self) -> Streams:
-        from sbp_back.barrier import Barrier
+        from anabranch_kit.run.barrier import Barrier
         from sbp_back.client.client import ClientOptions
         from sbp_back.external import Servers, external_client
         from sbp_back.transport.tcp_carrier import TcpOptions

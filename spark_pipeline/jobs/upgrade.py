@@ -20,20 +20,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from anabranch_kit.disk.files import Files, write_file_durably
+from anabranch_kit.errors import StoreError
+from anabranch_kit.sql.copying import TablesDiffer
+from anabranch_kit.sql.engine import SqlFailed
 from bridges.node import backend, databases
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
 from bridges.node.sections import SettingsError
-from sbp_back.errors import StoreError
-from sbp_back.files import Files, write_file_durably
 from sbp_back.placement_driver.pd_service import STATE_FILE, hold_state
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
 from sbp_back.range_server.range_server_service import open_store
 from sbp_back.range_server.store.copying import CopyFailed, Held, StoreCopy, read_range
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.store import Store
-from sbp_back.sql.copying import TablesDiffer
-from sbp_back.sql.engine import SqlFailed
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.jobs import upgrade_metadata

@@ -35,9 +35,9 @@ def command(
     """
     import asyncio
 
+    from anabranch_kit.run.cycle import CycleLoop
     from bridges.node.config import load
     from bridges.node.sections import SettingsError
-    from sbp_back.cycle import CycleLoop
 
     flags = key_values(sets, "--set")
     if data is not None:

@@ -14,6 +14,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from anabranch_kit.errors import StoreError
+from anabranch_kit.sql import copying
+from anabranch_kit.sql.copying import Digest
+from anabranch_kit.sql.engine import Engine
+from anabranch_kit.sql.schemas import Schemas
 from bridges.catalog import front_tables
 from bridges.catalog.counters import identify
 from bridges.catalog.sql import Connection
@@ -21,13 +26,8 @@ from bridges.cluster import tables as cluster_tables
 from bridges.node import databases
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
-from sbp_back.errors import StoreError
 from sbp_back.placement_driver import sql_state
 from sbp_back.placement_driver.sql_state import SqlTransaction
-from sbp_back.sql import copying
-from sbp_back.sql.copying import Digest
-from sbp_back.sql.engine import Engine
-from sbp_back.sql.schemas import Schemas
 
 
 class Metadata(Struct):

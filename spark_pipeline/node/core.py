@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
+from anabranch_kit.memory.budget import Kind
 from bridges.console.access import Access
 from bridges.console.bodies import JSON_BYTES, PARSED, object_of, parsed
 from bridges.console.errors import RequestError, error_response, status_of
 from bridges.console.memory import memory_of, sent
 from bridges.errors import LogError
-from bridges.net.budget import Kind
 from spark_pipeline.node.jobs import Jobs
 from spark_pipeline.node.writes import Writes
 
 if TYPE_CHECKING:
+    from anabranch_kit.memory.request_memory import RequestMemory
     from bridges.log.partition_log import PartitionLog
     from bridges.log.readable import ReadableLog
-    from bridges.net.request_memory import RequestMemory
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
 

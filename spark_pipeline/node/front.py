@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.net.address import Address
 from bridges.catalog import front_tables
 from bridges.errors import LogError
-from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
 from bridges.node.front import Front, Listener, NodeServices
 from spark_pipeline.node.settings import PipelineSettings

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from anabranch_kit.run.turns import collected, in_order
 from bridges.auth import Operation
 from bridges.console.errors import RequestError
-from bridges.turns import collected, in_order
 
 if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore

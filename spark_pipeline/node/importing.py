@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from anabranch_kit.memory.budget import Kind
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
 from bridges.console.errors import RequestError
 from bridges.errors import AppendConditionFailed, ImportFenced
-from bridges.net.budget import Kind
 from spark_pipeline.node.core import Pieces, length_of, rows, text, whole
 from spark_pipeline.node.intake import ImportConflict, Intake
 from spark_pipeline.node.intake_forms import form_of

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from anabranch_kit.memory.buffers import fresh
 from bridges.errors import BatchInvalid, LogError, LogUnavailable
 from bridges.formats.kafka import encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Appended, Batch, Guard
 from bridges.log.partition_log import PartitionLog
-from sbp_back.buffers import fresh
 from spark_pipeline.node.intake_forms import Brought, Form, KafkaForm
 
 _KAFKA = KafkaForm()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from anabranch_kit.memory.budget import Kind
 from bridges.auth import Operation
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
-from bridges.net.budget import Kind
 from spark_pipeline.core.stored_batches import MOST_BATCHES, packed
 from spark_pipeline.node.core import text, whole
 

@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.one_at_a_time import OneAtATime
 from bridges.cluster.owned import OwnedNames
 from bridges.errors import LogDeleted, LogUnavailable, NotOwner, PartitionSealed
 from bridges.log.transaction_ends import all_of
-from sbp_back.one_at_a_time import OneAtATime
 from spark_pipeline.node.write_messages import MARKERS, WHOLE, Mark, Missing, Place, Whole, query_slot
 from spark_pipeline.node.write_tables import AttemptState, state_of
 

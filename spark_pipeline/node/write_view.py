@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from anabranch_kit.run.turns import collected
 from bridges.catalog.transaction_view import NothingToAbort, TransactionNotFound, TransactionView
 from bridges.errors import NotOwner
-from bridges.turns import collected
 from spark_pipeline.node.write_messages import ABORT, AbortAttempt, Aborted, query_slot
 from spark_pipeline.node.write_tables import AttemptRow, AttemptState, read_attempts
 

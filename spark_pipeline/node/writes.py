@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.one_at_a_time import OneAtATime
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError, NotOwner
 from bridges.log.transaction_ends import TransactionEnds
-from sbp_back.one_at_a_time import OneAtATime
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
     Attempt,
@@ -59,10 +59,10 @@ from spark_pipeline.node.write_tables import (
 )
 
 if TYPE_CHECKING:
+    from anabranch_kit.run.rounds import Rounds
     from bridges.catalog.topic import Change
     from bridges.log.partition_log import Appended, Batch, PartitionLog
     from bridges.node.front import NodeServices
-    from bridges.rounds import Rounds
     from spark_pipeline.node.settings import PipelineSettings
     from spark_pipeline.node.write_among import Queries
 

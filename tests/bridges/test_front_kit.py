@@ -123,7 +123,7 @@ class Forgetful(LineFront):
     """Says nothing beside its batches of when their records were made, and nothing of who wrote them."""
 
     async def _append(self, log, words, writer="", number=-1):  # type: ignore[no-untyped-def]
-        from bridges.awaited import awaited
+        from anabranch_kit.run.awaited import awaited
         from bridges.log.interfaces import Batch
 
         told = int(words[0][1:]) if words[0].startswith("@") else 0

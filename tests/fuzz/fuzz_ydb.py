@@ -15,10 +15,10 @@ from typing import Any
 import crc32c
 from google.protobuf.message import DecodeError
 
+from anabranch_kit.run.sliced import Sliced
 from bridges.errors import BatchInvalid
 from bridges.formats.ydb import Head, encode_batch, parse_head
 from bridges.formats.ydb_codecs import Codec
-from bridges.sliced import Sliced
 from tests.fuzz.harness import run
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.write_batches import Batches, joined

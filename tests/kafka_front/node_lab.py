@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from anabranch_kit.run.awaited import awaited
 from bridges.log.interfaces import Appended
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from kafka_front.front import KafkaFront
-from sbp_back.awaited import awaited
 from tests.kafka_front.test_session import Client
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS, Everybody
 from bridges.auth.quotas import QuotaRules
-from bridges.barrier import Barrier
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
@@ -20,7 +21,6 @@ from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
 from bridges.log.partition_log import Batch, PartitionLog, Phase
 from bridges.metrics import FrontMetrics
-from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.quotas import Quotas
 from kafka_front.context import DEFERRED
 from kafka_front.service import fetch_partitions

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bridges import turns
+from anabranch_kit.run import turns
 from bridges.auth import ANONYMOUS
 from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridges.net.budget import Kind, MemoryBudget
+from anabranch_kit.memory.budget import Kind, MemoryBudget
 from kafka_front.long_requests import LONG_BYTES, LongRequests
 
 MOST = 4 * LONG_BYTES

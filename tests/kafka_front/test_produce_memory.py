@@ -7,13 +7,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth import Everybody
 from bridges.auth.quotas import QuotaRules
-from bridges.barrier import Barrier
 from bridges.catalog.topic_rules import TopicRules
 from bridges.errors import LogUnavailable
 from bridges.metrics import FrontMetrics
-from bridges.net.budget import MemoryBudget
 from bridges.net.quotas import Quotas
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry

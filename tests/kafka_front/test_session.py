@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from anabranch_kit.memory.budget import Kind, MemoryBudget
 from bridges.net import server
-from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.server import Limits
 from kafka_front.context import DEFERRED, NO_RESPONSE, Context
 from kafka_front.dispatch import Registry
@@ -25,7 +25,7 @@ from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from tests.bridges.net.test_outbox import Pages
+from tests.anabranch_kit.net.test_outbox import Pages
 
 
 class Client:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from anabranch_kit.net.address import Address
 from benchmarks.probe import METADATA_REQUEST
-from bridges.net.address import Address
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.node.front import Front, Listener, NodeServices

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
+from anabranch_kit.run.awaited import awaited
 from bridges.errors import AbortedNotAtHand
 from bridges.formats import FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
@@ -22,7 +23,6 @@ from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
-from sbp_back.awaited import awaited
 from tests.bridges.log.blocks_lab import small_blocks
 from tests.kafka_front.node_lab import append, log_of, serving
 

@@ -20,9 +20,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import ClassVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.net.line_framing import LineFraming
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.sliced import Sliced
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.auth.authenticator import AuthenticationBusy
-from bridges.awaited import awaited
 from bridges.catalog.names import InvalidTopicName, check_topic_name
 from bridges.catalog.sql import Connection, upsert
 from bridges.errors import BatchInvalid, LogError
@@ -33,14 +36,11 @@ from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
 from bridges.log.ledger_rules import EventNumberRule, Rule
 from bridges.log.partition_log import PartitionLog
-from bridges.net.budget import Kind
-from bridges.net.line_framing import LineFraming
 from bridges.net.request_response import Frame, RequestConnection
 from bridges.net.server import Limits
 from bridges.node.front import Listener
 from bridges.node.request_front import RequestFront
 from bridges.node.setting import Section, Size, setting
-from bridges.sliced import Sliced
 
 LINES = 8  # the stored format's number
 WRITERS = 128  # and that of the kind of writers who count what they send

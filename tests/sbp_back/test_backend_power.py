@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from msgspec.structs import replace
 
-from sbp_back import files
-from sbp_back.errors import SbpError, StoreError
-from sbp_back.files import Files
+from anabranch_kit.disk import files
+from anabranch_kit.disk.files import Files
+from anabranch_kit.errors import StoreError
+from anabranch_kit.sql.sqlite import SqliteEngine
+from sbp_back.errors import SbpError
 from sbp_back.placement_driver.sql_state import SqlTransaction
 from sbp_back.placement_driver.state import Transaction
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.range_server.store.wal_writer import WalWriter
-from sbp_back.sql.sqlite import SqliteEngine
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.range_server.store.power_loss import HOW, NAMES, Disk, RecordingCalls, steps_of, write_image
 from tests.sbp_back.test_backend_model import SERVERS, STORE, BackendMachine, Stream

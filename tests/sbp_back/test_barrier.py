@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 import pytest
 from structlog.testing import capture_logs
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier

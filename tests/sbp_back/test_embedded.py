@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.errors import StoreError, StoreLocked
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
-from sbp_back.errors import ErrorCode, FencedError, Lost, SbpError, StoreError, StoreLocked
+from sbp_back.errors import ErrorCode, FencedError, Lost, SbpError
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.listener import ListenerOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbp_back.files import Files
+from anabranch_kit.disk.files import Files
 from sbp_back.range_server.store.checkpoint import checkpoint_files, decode
 from sbp_back.range_server.store.format import BLOCK, RECORD, RecordType, decode_segment_header, encode_group
 from sbp_back.range_server.store.scan import Group, SegmentScanner

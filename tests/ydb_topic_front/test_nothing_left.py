@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from anabranch_kit.net.sockets import Sockets, close
 from bridges.log.partition_log import PartitionLog
 from bridges.net.grpc_server import Code, GrpcServer
-from bridges.net.sockets import Sockets, close
 from bridges.node.assembly import Node
 from tests.grpc_left_behind import Client, calls_over, cancel, not_grpcs, rest
 from tests.left_behind import left_behind, until

@@ -21,9 +21,9 @@ from ydb_topic_front.service.topic_settings import Thresholds, TopicSettings, th
 from ydb_topic_front.service.topics import halved
 
 if TYPE_CHECKING:
+    from anabranch_kit.run.rounds import Rounds
     from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
-    from bridges.rounds import Rounds
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
 

@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.cluster.forwarded_grpc import Opening
 from bridges.cluster.owned import OwnedNames
-from bridges.turns import in_turns
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from ydb_topic_front.settings import YdbSettings
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
 if TYPE_CHECKING:
+    from anabranch_kit.net.address import Address
     from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from bridges.log.readable import ReadableLog
-    from bridges.net.address import Address
     from bridges.net.grpc_server import GrpcCall
     from bridges.node.front import NodeServices
     from ydb_topic_front.service.readers import Readers

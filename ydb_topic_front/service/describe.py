@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.lineage import WHOLE, PartitionInfo
-from bridges.turns import in_turns
 from ydb_topic_front.service import paths, topic_settings
 from ydb_topic_front.service.describe_sums import LAGS, ConsumerSums, Sums, fill_duration, fill_time
 from ydb_topic_front.service.read import by_consumer

@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.budget import Kind
 from bridges.cluster.forwarded_grpc import ForwardedStream, Opening, forward, opening_of, read_answer
 from bridges.cluster.ownership import PATIENCE_S, owner_of
 from bridges.errors import LogError, NotOwner, PeerUnreachable
-from bridges.net.budget import Kind
 from bridges.net.grpc_server import GrpcRefusal, Unary
 from ydb_topic_front.wire.statuses import Status, YdbError
 

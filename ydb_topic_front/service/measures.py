@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from bridges.net.budget import Kind
+from anabranch_kit.memory.budget import Kind
 from ydb_topic_front.session.measured import ReadMeasure, RecentMost
 
 if TYPE_CHECKING:
     import uuid
 
+    from anabranch_kit.memory.budget import Account, MemoryBudget
     from bridges.catalog.topic import Topic
-    from bridges.net.budget import Account, MemoryBudget
     from ydb_topic_front.service.topic_settings import TopicSettings
 
 READ_BYTES = 1200

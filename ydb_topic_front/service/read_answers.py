@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bridges.net.budget import Kind
+from anabranch_kit.memory.budget import Kind
 
 if TYPE_CHECKING:
-    from bridges.net.budget import Account
+    from anabranch_kit.memory.budget import Account
 
 MOST_UNSENT = 1000
 """Answers that wait to be sent: with more, nothing is done that would make others."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from bridges.turns import Turns
+from anabranch_kit.run.turns import Turns
 from ydb_topic_front.service.read_chore import Chore, Work
 from ydb_topic_front.service.session_states import RANGE_BYTES
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.sliced import in_turns
 from bridges.errors import (
     BatchInvalid,
     DataCorrupt,
@@ -26,8 +28,6 @@ from bridges.formats.records import Buffer, StoredBatch
 from bridges.formats.ydb import parse_head
 from bridges.log.interfaces import Phase
 from bridges.log.skips import past
-from bridges.net.budget import Kind
-from bridges.sliced import in_turns
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.read_response import ResponseBuilder
 

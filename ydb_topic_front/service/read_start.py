@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anabranch_kit.memory.budget import Kind
 from bridges.errors import OffsetOutOfRange
-from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
+    from anabranch_kit.memory.budget import Account
     from bridges.formats.records import StoredBatch
     from bridges.log.readable import ReadableLog
-    from bridges.net.budget import Account
 
 _UNKNOWN_BATCH = 64 * 1024
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
-from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcRefusal
 from bridges.net.quotas import Throttle
-from bridges.turns import in_turns
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.core import TICKET
 from ydb_topic_front.service.identity import Identity

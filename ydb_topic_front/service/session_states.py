@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridges.net.budget import Kind
+from anabranch_kit.memory.budget import Kind
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.net.budget import MemoryBudget
+    from anabranch_kit.memory.budget import MemoryBudget
 
 READING_BYTES = 1500
 """A partition of a session: what is known of it, and where it stands in tables."""

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from anabranch_kit.run.finishing import Finishing
 from bridges.catalog.following import rows_named
 from bridges.catalog.sql import upsert
 from bridges.catalog.topic import FOLLOWED, Change, ChangeKind, NameCollision, TopicNotFound
-from bridges.finishing import Finishing
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.paths import PROTOCOL
 from ydb_topic_front.service.topic_settings import MAX_BYTES_OF_ALL, NONE, TopicSettings, retention_configuration
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.catalog.lineage import KeyRange
     from bridges.catalog.sql import Connection, Database
     from bridges.catalog.topic import Topic

@@ -16,11 +16,11 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.sliced import advance
 from bridges.auth import NODE, Operation, Resource, ResourceKind
 from bridges.errors import LogError
-from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcRefusal
-from bridges.sliced import advance
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.core import TICKET
 from ydb_topic_front.service.identity import Identity

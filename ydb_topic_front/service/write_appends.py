@@ -16,18 +16,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.deadlines import Alarm
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.deadlines import Alarm
+from anabranch_kit.run.sliced import advance
 from bridges.formats.ydb import first_created_ms
-from bridges.net.budget import Kind
-from bridges.sliced import advance
 from ydb_topic_front.session.write_batches import Batches, Held, joined, together
 from ydb_topic_front.session.write_request import MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
+    from anabranch_kit.memory.budget import Account
     from bridges.errors import LogError
     from bridges.log.interfaces import Appended, Batch
     from bridges.log.partition_log import PartitionLog
-    from bridges.net.budget import Account
     from ydb_topic_front.session.write_queue import Request
     from ydb_topic_front.session.write_request import Part, WriteParts
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bridges.bucket import UNLIMITED, Bucket, Speed
+from anabranch_kit.run.bucket import UNLIMITED, Bucket, Speed
 from bridges.catalog.topic import ChangeKind
 from bridges.net.quotas import turn
 from ydb_topic_front.wire.statuses import Status, YdbError

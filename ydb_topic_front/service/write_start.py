@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
 from bridges.catalog.imports import NOT_IMPORTING
 from bridges.cluster.ownership import owner_of
 from bridges.errors import LogUnavailable, NotOwner, PartitionSealed, PeerUnreachable

@@ -53,8 +53,8 @@ class ResponseBuilder:
                 self.write_lag = max(self.write_lag, written_ms - created_ms)
 
     def finish(self) -> Generator[None, None, tuple[bytes, int]]:
-        """The message, and the bytes of credit that it takes, yielding now and then (:mod:`bridges.sliced`): a writer's
-        message may be very large."""
+        """The message, and the bytes of credit that it takes, yielding now and then (:mod:`anabranch_kit.run.sliced`):
+        a writer's message may be very large."""
         data = bytearray((_SESSION_ID,))
         put_varint(data, self._session_id)
         parts: list[Buffer] = [data]

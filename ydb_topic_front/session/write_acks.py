@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from anabranch_kit.run.sliced import Sliced
 from bridges.formats.protobuf import put_varint
-from bridges.sliced import Sliced
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Status
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from anabranch_kit.run.sliced import Sliced
 from bridges.formats import FormatId
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.protobuf import length
 from bridges.formats.records import Buffer
 from bridges.formats.ydb import Head, encode_batch, encode_in_slices, parse_head, without_first
 from bridges.log.interfaces import Batch
-from bridges.sliced import Sliced
 from ydb_topic_front.session.write_request import Part
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 
 A WriteRequest's messages are stored as they came, so most of this looks only. All of them are gone through once, for
 their numbers, times and metadata, and no object is kept for each. A request of more than a mebibyte is gone through in
-slices (:mod:`bridges.sliced`), and cut where it would not fit into one batch.
+slices (:mod:`anabranch_kit.run.sliced`), and cut where it would not fit into one batch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from anabranch_kit.run.sliced import Sliced, advance
 from bridges.errors import BatchInvalid
 from bridges.formats.protobuf import length, put_bytes, skip, varint
 from bridges.formats.records import Buffer
 from bridges.formats.ydb import created_ms, next_message
 from bridges.net.grpc_schema import Messages
-from bridges.sliced import Sliced, advance
 from ydb_topic_front.session import alike
 from ydb_topic_front.wire.messages import MessageData, StreamWriteFromClient, WriteRequest
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request

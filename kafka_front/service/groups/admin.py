@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError
-from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.brokers import GROUP, TRANSACTION

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 
 from . import codes
 from .group import Group, JoinCallback, JoinReply, Member, SyncReply

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from msgspec import Struct
 
-from bridges.sliced import Sliced
+from anabranch_kit.run.sliced import Sliced
 
 from .consumer_group import Partitions
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 
 from . import codes
 from .admission import rebalance_timeout

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Principal
-from bridges.turns import in_turns
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS

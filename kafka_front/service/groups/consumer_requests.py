@@ -8,8 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from anabranch_kit.run.sliced import Sliced
 from bridges.auth import Principal
-from bridges.sliced import Sliced
 
 from . import codes
 from .admission import said_bytes

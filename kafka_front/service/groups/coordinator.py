@@ -14,7 +14,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 
 from . import codes
 from .admission import has_memory, has_room, rebalance_timeout

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bridges.turns import Many
+from anabranch_kit.run.turns import Many
 
 from .consumer_group import ConsumerGroup
 from .group import Group

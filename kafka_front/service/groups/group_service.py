@@ -12,13 +12,13 @@ from typing import Protocol
 
 import structlog
 
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.sliced import SlicedWorks
+from anabranch_kit.run.turns import collected, in_order
 from bridges.auth import Everybody
-from bridges.barrier import Barrier
 from bridges.catalog.group_view import GroupSummary, Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError
-from bridges.sliced import SlicedWorks
-from bridges.turns import collected, in_order
 from kafka_front.service.access import Access
 
 from . import codes

@@ -10,8 +10,8 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridges.awaited import awaited
-from bridges.barrier import Barrier
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError, NotOwner
 
 from . import codes

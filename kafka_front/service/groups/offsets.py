@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.catalog.group_view import Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError, NotOwner
-from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey

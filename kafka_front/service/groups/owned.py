@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bridges.turns import in_turns
+from anabranch_kit.run.turns import in_turns
 from kafka_front.dispatch import Handler, Registry
 from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.wire.apis import ApiKey

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 import structlog
 from msgspec.structs import replace
 
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.deadlines import Alarm
+from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance, in_turns
 from bridges.auth import Principal
-from bridges.barrier import Barrier
-from bridges.deadlines import Alarm
 from bridges.errors import DataCorrupt
-from bridges.sliced import Sliced, SlicedWorks, advance, in_turns
 
 from . import codes
 from .assignors import Targets

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from bridges.deadlines import DeadlineQueue
+from anabranch_kit.run.deadlines import DeadlineQueue
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
 
 K = TypeVar("K", bound=Enum)
 

@@ -17,11 +17,11 @@ import re2
 import structlog
 from msgspec import Struct
 
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.sliced import Sliced, SlicedWorks, in_turns
+from anabranch_kit.run.turns import portions
 from bridges.auth import Principal
-from bridges.barrier import Barrier
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
-from bridges.sliced import Sliced, SlicedWorks, in_turns
-from bridges.turns import portions
 
 from . import codes
 from .consumer_coordinator import Refused

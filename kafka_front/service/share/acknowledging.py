@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from anabranch_kit.run.turns import Turns, gathered
 from bridges.errors import LogError
-from bridges.turns import Turns, gathered
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.share.partition import Ack, AckType, InvalidState
 from kafka_front.service.share.sessions import Place

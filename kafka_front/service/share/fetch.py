@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import Turns, gathered
 from bridges.auth import Operation
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
 from bridges.log.transactions import without_aborted
-from bridges.net.budget import Kind
-from bridges.turns import Turns, gathered
 from kafka_front.long_requests import LONG_BYTES
 from kafka_front.service.fetch_partitions import KAFKA, Partitions
 from kafka_front.service.log_errors import code_of

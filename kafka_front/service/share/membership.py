@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError
-from bridges.turns import in_turns
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.groups import codes
 from kafka_front.service.share.group import ASSIGNOR, ShareHeartbeat

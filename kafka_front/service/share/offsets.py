@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import Turns, in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError
-from bridges.turns import Turns, in_turns
 from kafka_front.service.log_errors import coordinator_code
 from kafka_front.service.share import tables
 from kafka_front.service.share.partition import SharePartition

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
-from bridges.turns import in_turns
 from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer_group import Partitions

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from bridges.turns import in_turns
+from anabranch_kit.run.turns import in_turns
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

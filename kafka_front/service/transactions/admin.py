@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import re2
 
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
-from bridges.awaited import awaited
 from bridges.errors import LogError, PartitionSealed
-from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.once import Once

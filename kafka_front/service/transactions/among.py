@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.transaction_ends import all_of
-from bridges.turns import in_turns
 from kafka_front.service.brokers import TRANSACTION
 from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.service.transactions import tables

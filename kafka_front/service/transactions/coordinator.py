@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from bridges.barrier import Barrier
-from bridges.deadlines import DeadlineQueue
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.deadlines import DeadlineQueue
 from bridges.log.open_transaction import OpenPlaces, Place, TooManyPlaces
 from kafka_front.service.transactions.transaction import (
     DECIDED,

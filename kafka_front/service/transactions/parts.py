@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
 from bridges.errors import LogDeleted, LogError, LogUnavailable, PartitionSealed
 from bridges.log.interfaces import NOT_APPENDED
 
 if TYPE_CHECKING:
-    from bridges.barrier import Barrier
+    from anabranch_kit.run.barrier import Barrier
     from bridges.log.interfaces import AppendDone, Appended, Batch
     from bridges.log.partition_log import PartitionLog
 

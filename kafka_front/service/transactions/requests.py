@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError
-from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.transactions.coordinator import FENCED, NONE, WRONG_STATE
 from kafka_front.wire.apis import ApiKey

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from anabranch_kit.run.deadlines import Alarm
+from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
-from bridges.deadlines import Alarm
 from bridges.errors import LogError
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.transaction_ends import TransactionEnds
-from bridges.turns import in_turns
 from kafka_front.service.log_errors import Refused
 from kafka_front.service.transactions import tables
 from kafka_front.service.transactions.among import Among

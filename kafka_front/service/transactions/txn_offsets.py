@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.errors import LogError, NotOwner
-from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups.offsets import Asked
 from kafka_front.service.groups.runtime import unix_ms

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from sbp_back.errors import DecodeError, StoreError
+from anabranch_kit.errors import StoreError
+from anabranch_kit.memory.buffers import Buffer
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log.content import HEAD_BYTES, ObjectHead, decode_head, key_of
 from sbp_back.range_server.object_log.takeover import Takeover
 from sbp_back.range_server.object_log.writer import Put
 from sbp_back.range_server.store.stats import Requests
-from sbp_back.wire.model import Buffer
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

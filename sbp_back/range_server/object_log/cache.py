@@ -19,15 +19,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from anabranch_kit.disk.files import Files, ending, write_all
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
-from sbp_back.files import Files, ending, write_all
 from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.content import decode, key_of
 from sbp_back.range_server.object_log.range_object import RangeObject
 from sbp_back.range_server.store.idxfile import SegmentIndex, load_index
 from sbp_back.range_server.store.segment import OpenSegments, Segment, segment_path
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 logger = logging.getLogger(__name__)
 

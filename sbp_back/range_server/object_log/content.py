@@ -14,9 +14,9 @@ from struct import Struct
 
 from msgspec import Struct as Value
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 _MAGIC = b"ANBO"
 _VERSION = 1

@@ -13,11 +13,11 @@ from struct import Struct
 
 from msgspec import Struct as Value
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log.content import HEAD_BYTES
 from sbp_back.range_server.store.format import RECORD, RECORD_BYTES, Record
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 _HEAD = Struct("<QQII")
 _CRC = Struct("<I")

@@ -14,7 +14,8 @@ from struct import Struct as Packing
 
 from msgspec import Struct
 
-from sbp_back.errors import DecodeError, StoreCorrupt
+from anabranch_kit.errors import StoreCorrupt
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log.cache import CachedSegment, RangeSegment
 from sbp_back.range_server.object_log.range_object import RangeObject
 from sbp_back.range_server.object_log.sealed import Sealed

@@ -13,7 +13,8 @@ import os
 import re
 from collections.abc import Callable
 
-from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
+from anabranch_kit.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
 from sbp_back.range_server.object_log.chain import ENTRIES, Chain, Entry
 from sbp_back.range_server.object_log.claims import Claim, Closing

@@ -16,8 +16,10 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
-from sbp_back.files import Files, ending, write_file_durably
+from anabranch_kit.disk.files import Files, ending, write_file_durably
+from anabranch_kit.errors import StoreCorrupt, StoreError
+from anabranch_kit.memory.buffers import Buffer
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
 from sbp_back.range_server.object_log.cache import Cache
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES
@@ -27,7 +29,6 @@ from sbp_back.range_server.object_log.sealed import Sealed
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, encode_index, load_index
 from sbp_back.range_server.store.recovery import MovedRows
 from sbp_back.range_server.store.segment import Segment, segment_path
-from sbp_back.wire.model import Buffer
 
 NAMES = "names"
 _NOWHERE = 1 << 48

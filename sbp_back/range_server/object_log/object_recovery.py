@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct, field
 
-from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
+from anabranch_kit.errors import StoreCorrupt, StoreError
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket, again
 from sbp_back.range_server.object_log.cache import Cache, source_of
 from sbp_back.range_server.object_log.chain import Chain, Entry

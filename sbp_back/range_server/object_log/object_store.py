@@ -17,9 +17,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sbp_back.awaited import Settle, awaited
-from sbp_back.errors import StoreError, StoreVersionError
-from sbp_back.files import ending, make_directories
+from anabranch_kit.disk.files import ending, make_directories
+from anabranch_kit.errors import StoreError, StoreVersionError
+from anabranch_kit.run.awaited import Settle, awaited
 from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.cache import Cache, range_object, source_of
 from sbp_back.range_server.object_log.logs import SERVER_ID, AdoptedElsewhereError, Logs

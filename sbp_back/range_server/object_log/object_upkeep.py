@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from sbp_back.errors import StoreError, StoreFailed
+from anabranch_kit.errors import StoreError, StoreFailed
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
 from sbp_back.range_server.object_log.cache import Cache, range_object, shrink, source_of
 from sbp_back.range_server.object_log.chain import Chain, Entry

@@ -17,7 +17,8 @@ from typing import cast
 
 from msgspec import Struct
 
-from sbp_back.errors import StoreError, StoreFailed
+from anabranch_kit.errors import StoreError, StoreFailed
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.object_log.bucket import Bucket, pauses
 from sbp_back.range_server.object_log.cache import Cache, source_of
 from sbp_back.range_server.object_log.content import HEAD_BYTES, UNIQUE_BYTES, ObjectHead, ObjectKind
@@ -31,7 +32,6 @@ from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.tails import Tails
 from sbp_back.range_server.store.wal_items import Append, Control, Copies, Group, Item, Roll
 from sbp_back.range_server.store.writing import STOP, Writing
-from sbp_back.wire.model import Buffer
 
 logger = logging.getLogger(__name__)
 

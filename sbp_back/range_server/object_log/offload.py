@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sbp_back.files import write_file_durably
+from anabranch_kit.disk.files import write_file_durably
 from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.cache import Cache, RangeSegment, range_object, shrink, source_of
 from sbp_back.range_server.object_log.doomed import Doomed, delete

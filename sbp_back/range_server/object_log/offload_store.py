@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from sbp_back.errors import StoreVersionError
-from sbp_back.files import make_directories
+from anabranch_kit.disk.files import make_directories
+from anabranch_kit.errors import StoreVersionError
 from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.cache import Cache
 from sbp_back.range_server.object_log.moved import Moved, Names, NotOursError, begin, claim, load

@@ -18,10 +18,10 @@ from struct import Struct
 
 from msgspec import Struct as Value
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log.content import UNIQUE_BYTES
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 PREFIX = "ranges/"
 """Below it lie all objects of ranges of a log."""

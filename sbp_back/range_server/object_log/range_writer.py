@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from sbp_back.files import Files, read_range, write_all
+from anabranch_kit.disk.files import Files, read_range, write_all
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.object_log.bucket import PATIENCE, Bucket
 from sbp_back.range_server.object_log.cache import PART_BYTES, Cache, RangeSegment
 from sbp_back.range_server.object_log.range_object import (
@@ -31,7 +32,6 @@ from sbp_back.range_server.store.index import META, Run, StoredRange
 from sbp_back.range_server.store.log import Background, Log
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 _READ_BYTES = 1 << 20
 _READ_ROWS = 1000

@@ -6,9 +6,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 T = TypeVar("T")
 

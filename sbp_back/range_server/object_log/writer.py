@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Generic, TypeVar
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.object_log.content import ObjectKind, encode
-from sbp_back.wire.model import Buffer
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 
 from msgspec import Struct
 
-from sbp_back.awaited import Settle, awaited
-from sbp_back.errors import StoreCorrupt, StoreError
+from anabranch_kit.errors import StoreCorrupt, StoreError
+from anabranch_kit.run.awaited import Settle, awaited
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.store import Store
 from sbp_back.wire.entry import pack_entry

@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from sbp_back.errors import DecodeError, StoreVersionError
+from anabranch_kit.errors import StoreVersionError
+from anabranch_kit.memory.buffers import Buffer
+from sbp_back.errors import DecodeError
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 BLOCK = 4096
 """Alignment of groups, and size of the segment header, in bytes."""

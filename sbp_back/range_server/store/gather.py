@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from sbp_back.buffers import fresh
-from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
-from sbp_back.files import Files
+from anabranch_kit.disk.files import Files
+from anabranch_kit.errors import StoreCorrupt, StoreError
+from anabranch_kit.memory.buffers import fresh
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.store.index import META, StoredRange
 from sbp_back.wire.entry import parse_entry
 from sbp_back.wire.frame import crc32

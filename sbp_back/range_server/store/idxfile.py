@@ -18,11 +18,11 @@ from struct import Struct
 
 import msgspec
 
+from anabranch_kit.disk.files import Files, write_file_durably
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import DecodeError
-from sbp_back.files import Files, write_file_durably
 from sbp_back.range_server.store.index import META, Column
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Buffer
 
 _MAGIC = b"ANBRIDX\1"
 _HEADER = Struct("<8sQQQQQ")

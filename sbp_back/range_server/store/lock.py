@@ -8,9 +8,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from sbp_back.errors import DecodeError, StoreLocked, StoreVersionError
-from sbp_back.files import Files, ending, read_range, write_all
-from sbp_back.held import HeldFile
+from anabranch_kit.disk.files import Files, ending, read_range, write_all
+from anabranch_kit.disk.held import HeldFile
+from anabranch_kit.errors import StoreLocked, StoreVersionError
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.store.format import BLOCK, FORMAT_VERSION, decode_segment_header
 from sbp_back.range_server.store.options import StoreOptions
 

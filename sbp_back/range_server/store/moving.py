@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store.format import RecordType
 from sbp_back.range_server.store.gather import Gather, Step
 from sbp_back.range_server.store.index import StoredRange

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from sbp_back.files import Files
+from anabranch_kit.disk.files import Files
 from sbp_back.range_server.store.format import BLOCK
 
 KIB = 1024

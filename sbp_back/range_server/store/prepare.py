@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from sbp_back.files import is_disk_full, write_all
+from anabranch_kit.disk.files import is_disk_full, write_all
 from sbp_back.range_server.store.format import BLOCK, SegmentHeader, encode_segment_header
 from sbp_back.range_server.store.options import KIB, StoreOptions
 from sbp_back.range_server.store.segment import Segment, segment_path

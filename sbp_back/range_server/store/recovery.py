@@ -27,8 +27,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
-from sbp_back.files import Files, ending, read_range, write_all
+from anabranch_kit.disk.files import Files, ending, read_range, write_all
+from anabranch_kit.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
 from sbp_back.range_server.store.format import BLOCK, align, decode_segment_header

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store.index import META, StoredRange, StoreState
 from sbp_back.wire.entry import entry_crc
 from sbp_back.wire.model import Entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store.format import Record, RecordType
 from sbp_back.range_server.store.index import CopiedRow, StoredRange, StoreState
 from sbp_back.range_server.store.segment import Segment

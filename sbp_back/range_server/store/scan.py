@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from sbp_back.buffers import fresh
-from sbp_back.files import Files, read_into, read_range
+from anabranch_kit.disk.files import Files, read_into, read_range
+from anabranch_kit.memory.buffers import fresh
 from sbp_back.range_server.store.format import (
     BLOCK,
     GROUP_MAGIC,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sbp_back.files import Files
+from anabranch_kit.disk.files import Files
 from sbp_back.range_server.store.format import BLOCK
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
-from sbp_back.cycle import cycle_of
-from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
-from sbp_back.files import ending, is_disk_full, make_directories
+from anabranch_kit.disk.files import ending, is_disk_full, make_directories
+from anabranch_kit.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
+from anabranch_kit.run.cycle import cycle_of
 from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
 from sbp_back.range_server.store.gather import Gather, GatherDone, Gathers
 from sbp_back.range_server.store.idxfile import host_is_supported

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sbp_back.errors import DiskFull, StoreError
+from anabranch_kit.errors import DiskFull, StoreError
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.store.format import RECORD, RecordType
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.wal_items import Adopt, Append, Control, Copies
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.model import Entry
 
 _APPEND = int(RecordType.APPEND)
 _RELOCATE = int(RecordType.RELOCATE)

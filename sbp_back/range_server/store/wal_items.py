@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store.format import RECORD_BYTES, RecordType
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.segment import Segment

@@ -26,8 +26,9 @@ from collections.abc import Callable, Sequence
 from queue import Empty
 from typing import cast
 
-from sbp_back.errors import DiskFull, StoreError, StoreFailed
-from sbp_back.files import Files, is_disk_full
+from anabranch_kit.disk.files import Files, is_disk_full
+from anabranch_kit.errors import DiskFull, StoreError, StoreFailed
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.store.fair_queue import FairQueue
 from sbp_back.range_server.store.format import (
     BLOCK,
@@ -47,7 +48,6 @@ from sbp_back.range_server.store.segment import Segment, flush_segment
 from sbp_back.range_server.store.tails import Tails
 from sbp_back.range_server.store.wal_items import Append, Control, Copies, Flush, Group, Item, Roll
 from sbp_back.range_server.store.writing import STOP, Writing
-from sbp_back.wire.model import Buffer
 
 _MAX_PARTS = 1000
 """The kernel takes 1024 buffers in one write."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from sbp_back.errors import DiskFull, StoreFailed
+from anabranch_kit.errors import DiskFull, StoreFailed
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.wal_items import Append, Group, Item
 

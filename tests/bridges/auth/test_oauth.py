@@ -17,12 +17,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth import Principal
 from bridges.auth.authenticator import Authenticator, AuthOptions
 from bridges.auth.jwks import MOST_BYTES, KeySet, parse
 from bridges.auth.oauth import LONGEST_TOKEN, OAuth, OAuthOptions
 from bridges.auth.tokens import KeysError, TokenError, TokenExpired
-from bridges.barrier import Barrier
 from tests.logins import AUDIENCE, ISSUER, Logins
 
 ALGORITHMS = ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]

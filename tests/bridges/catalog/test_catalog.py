@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.sql.engine import Job, Refuse, SqlFailed
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.lineage import KeyRange
 from bridges.catalog.names import InvalidTopicName, canonical_name, check_topic_name, collision_key, derived_names
@@ -23,7 +24,6 @@ from bridges.catalog.topic_config import SPLIT
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.errors import LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.sql.engine import Job, Refuse, SqlFailed
 from sbp_back.wire.model import RangeInfo, StreamInfo
 from tests.databases import database
 

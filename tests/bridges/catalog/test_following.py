@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog import following
 from bridges.catalog.following import Changes, Overtaken
 from bridges.catalog.group_view import CONSUMERS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog import seals as seals_module
 from bridges.catalog.lineage import WHOLE, PartitionInfo
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS

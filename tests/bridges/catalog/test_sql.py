@@ -14,11 +14,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from anabranch_kit.errors import StoreCorrupt, StoreError, StoreVersionError
+from anabranch_kit.sql import thread
+from anabranch_kit.sql.engine import SqlFailed
 from bridges.catalog.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
 from bridges.errors import StorageFull
-from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
-from sbp_back.sql import thread
-from sbp_back.sql.engine import SqlFailed
 from tests.databases import database
 
 pytestmark = pytest.mark.usefixtures("engine")

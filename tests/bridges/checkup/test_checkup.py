@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from anabranch_kit.disk.files import Files
+from anabranch_kit.net.address import Address
+from anabranch_kit.net.tls import TlsFiles
 from bridges.checkup import certificates, clock, database, doors, machine, objects, storage
 from bridges.commands.cli import main
-from bridges.net.address import Address
-from bridges.net.tls import TlsFiles
 from bridges.node.config import Settings, load
 from bridges.node.finding import Finding, Severity
-from sbp_back.files import Files
 from tests.certificates import Authority, openssl
 from tests.kafka_front.node_lab import serving
 from tests.ports import free_port, free_step

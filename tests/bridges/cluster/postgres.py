@@ -1,8 +1,8 @@
 """Processes of a simulated world that reach their database by the product's engine for PostgreSQL.
 
 The engine is the product's, in a copy of its module whose clock, chance and connections are the world's; what breaks is
-the wire below it (tests/sbp_back/sql/wire_server.py). So the engine's promises are put to the test together with what
-relies on them: what was told as done is there, once, and what was told as failed never is.
+the wire below it (tests/anabranch_kit/sql/wire_server.py). So the engine's promises are put to the test together with
+what relies on them: what was told as done is there, once, and what was told as failed never is.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cache, partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from sbp_back.sql import postgres
-from sbp_back.sql.connection import Connection
-from sbp_back.sql.engine import Job, SqlFailed
+from anabranch_kit.sql import postgres
+from anabranch_kit.sql.connection import Connection
+from anabranch_kit.sql.engine import Job, SqlFailed
+from tests.anabranch_kit.sql.wire_server import Fault, Server, Wired
 from tests.left_out import without
 from tests.sbp_back.range_server.object_log.checker import Broken
 from tests.sbp_back.range_server.object_log.world import World
-from tests.sbp_back.sql.wire_server import Fault, Server, Wired
 
 _TOGETHER = 4
 """Closures of one transaction."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.errors import StoreVersionError
 from bridges.catalog.counters import identify
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS, extend_cluster
 from bridges.catalog.sql import Database
@@ -18,7 +19,6 @@ from bridges.cluster.slots import ANY, NOBODY, sizes_of
 from bridges.cluster.tables import Look
 from bridges.cluster.versions import OURS, Version
 from bridges.errors import CannotMove
-from sbp_back.errors import StoreVersionError
 from tests.databases import database
 
 pytestmark = pytest.mark.usefixtures("engine")

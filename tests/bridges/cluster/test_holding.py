@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from anabranch_kit.sql.postgres import PostgresEngine
 from bridges.catalog.counters import identify
 from bridges.catalog.progress import Committed, FrontProgress, Holding, Progress
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Connection, Database
 from bridges.cluster import tables, wishes
 from bridges.errors import NotOwner
-from sbp_back.sql.postgres import PostgresEngine
 from tests.postgres import Postgres
 
 SLOT = 1

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.errors import StoreError
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.counters import identify
 from bridges.catalog.sql import Connection
 from bridges.cluster.marks import Mark, Marks, Totals
 from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster
 from bridges.cluster.versions import OURS
-from sbp_back.errors import StoreError
 from sbp_back.range_server.object_log.bucket import Bucket
 from tests.bridges.cluster.test_taking_over import database
 from tests.postgres import Postgres

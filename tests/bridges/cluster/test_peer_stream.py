@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.net.address import Address
+from anabranch_kit.run.barrier import Barrier
 from bridges.cluster.members import Member, State
 from bridges.cluster.peer_stream import PeerStream
 from bridges.cluster.peers import LISTENER, Peers
 from bridges.errors import PeerUnreachable
-from bridges.net.address import Address
-from bridges.net.budget import Kind, MemoryBudget
 
 Serve = Callable[["Opening", PeerStream], Awaitable[None]]
 

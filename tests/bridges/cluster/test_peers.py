@@ -12,12 +12,12 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.net.address import Address
+from anabranch_kit.run.barrier import Barrier
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers, PeerUnreachable
 from bridges.errors import LogError, LogUnavailable, NotOwner
-from bridges.net.address import Address
-from bridges.net.budget import Kind, MemoryBudget
 
 
 class Number(Struct):

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.sql.postgres import PostgresEngine
 from bridges.catalog.counters import identify
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
@@ -17,7 +18,6 @@ from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster
 from bridges.cluster.versions import OURS
 from sbp_back.range_server.adoption import AdoptionRefused
-from sbp_back.sql.postgres import PostgresEngine
 from tests.postgres import Postgres
 
 PATIENCE = Patience(heartbeat=0.05, lease=0.6)

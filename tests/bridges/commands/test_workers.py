@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from anabranch_kit.net.address import Address
 from bridges.commands.workers import _Child
-from bridges.net.address import Address
 from bridges.node import backend
 from bridges.node.config import load
 from bridges.node.data_dir import DataDirectory

@@ -14,12 +14,12 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from anabranch_kit.net.address import Address
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
 from bridges.catalog.progress import Committed
 from bridges.console import groups as console_groups
 from bridges.console import sampling
 from bridges.metric_text import render
-from bridges.net.address import Address
 from bridges.node.assembly import Node
 from bridges.node.front import Front, NodeServices, group_directories
 from sbp_back.errors import SbpError

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from anabranch_kit.memory.budget import Kind
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.partition_log import Batch
-from bridges.net.budget import Kind
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from spark_pipeline.node.front import PipelineFront

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import at_once
 from bridges.console import long_lines
 from bridges.console.json_records import BadLine, parse_line
 from bridges.console.long_lines import parse_long_line
 from bridges.formats.records import Record
-from bridges.sliced import at_once
 
 MIB = 1024 * 1024
 

@@ -13,12 +13,12 @@ from typing import ClassVar
 import aiohttp
 import pytest
 
+from anabranch_kit.run.turns import sorting
 from bridges.catalog.group_view import GroupSummary, GroupView
 from bridges.catalog.progress import Committed
 from bridges.catalog.transaction_view import TransactionView
 from bridges.node.assembly import Node
 from bridges.node.config import load
-from bridges.turns import sorting
 
 GROUPS = 60_000
 LONGEST_S = 0.04

@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from anabranch_kit.net.address import Address
 from bridges.metrics import Metrics
-from bridges.net.address import Address
 from bridges.net.own_names import OwnNames
 from bridges.node.assembly import Node
 from bridges.node.config import load

@@ -239,7 +239,7 @@ async def test_a_record_as_each_protocol_sees_it(lab: Lab) -> None:
     assert log is not None
     record = Record(b"k", None, [("h", b"\xff")], timestamp=1_000)
     batch = encode([record])
-    from bridges.awaited import awaited
+    from anabranch_kit.run.awaited import awaited
 
     await awaited(lambda settle: log.append(Batch(batch, 1, int(FormatId.KAFKA), 1_000), settle))
     seen = await lab.get("/api/topics/words/partitions/0/records/0")

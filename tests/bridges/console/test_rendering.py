@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.memory.request_memory import RequestMemory
+from anabranch_kit.run.sliced import SlicedWorks
 from bridges.console import records
 from bridges.console.rendering import Wanted, rendered
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record, StoredBatch
-from bridges.net.budget import MemoryBudget
-from bridges.net.request_memory import RequestMemory
-from bridges.sliced import SlicedWorks
 
 LIMIT = 1 << 20
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from anabranch_kit.memory.budget import Kind
 from bridges.catalog.progress import Committed
 from bridges.console import sampling
 from bridges.console.history import FINE_S, SERIES_BYTES, Span
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS
-from bridges.net.budget import Kind
 from bridges.node.assembly import Node
 from tests.bridges.node.test_node import append, settings_of
 

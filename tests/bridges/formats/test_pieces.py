@@ -11,6 +11,7 @@ from io import BytesIO
 import cramjam
 import pytest
 
+from anabranch_kit.run.sliced import Sliced, advance, at_once
 from bridges.formats import FORMATS, FormatId, _translation
 from bridges.formats.compression import Compression, compress, decompress
 from bridges.formats.kafka import HEADER_SIZE, encode
@@ -19,7 +20,6 @@ from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import Head, encode_batch, encode_in_slices
 from bridges.formats.ydb_codecs import Codec
-from bridges.sliced import Sliced, advance, at_once
 
 SIZE = 24 * STEP + 12345
 BODY = bytes(range(256)) * (SIZE // 256 + 1)

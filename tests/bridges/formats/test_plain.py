@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, _translation
 from bridges.formats.base import FormatId, StoredFormat
@@ -20,7 +21,6 @@ from bridges.formats.pravega import Shape, gathered
 from bridges.formats.pravega import encode as encode_pravega
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import Head, encode_batch
-from bridges.sliced import at_once
 
 TARGETS = (FormatId.KAFKA, FormatId.PRAVEGA, FormatId.YDB)
 

@@ -11,6 +11,7 @@ from itertools import accumulate
 import pytest
 import zstandard
 
+from anabranch_kit.run.sliced import SlicedWorks
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId, Translator, format_of
 from bridges.formats.kafka import BatchBuilder, check_batch, iterate
@@ -19,7 +20,6 @@ from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as ydb_batch
-from bridges.sliced import SlicedWorks
 from sbp_back.wire.record_batch import DocumentRecord, encode_batch
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import advance
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats import FORMATS, FormatId, Translator, decode, pieces
 from bridges.formats.kafka import encode, iterate
@@ -25,7 +26,6 @@ from bridges.formats.ydb import (
     without_first,
 )
 from bridges.formats.ydb_codecs import Codec
-from bridges.sliced import advance
 from tests.bridges.formats.ydb_messages import encoded, message, request, stored
 
 FORM = FORMATS[FormatId.YDB]

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
 from bridges.catalog.topic import TopicExists
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode

@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
-from bridges.awaited import awaited
+from anabranch_kit.net.address import Address
+from anabranch_kit.run.awaited import awaited
 from bridges.catalog.lineage import KeyRange
 from bridges.errors import LogError
 from bridges.formats import FormatId, pravega
@@ -27,7 +28,6 @@ from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Record
 from bridges.log.interfaces import Appended, Batch, Guard
 from bridges.log.partition_log import PartitionLog
-from bridges.net.address import Address
 from bridges.node.front import Front, Listener, NodeServices
 
 _WRITER = bytes(range(16))

@@ -11,7 +11,8 @@ from typing import Any, cast
 import crc32c
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks
 from bridges.catalog.topic import TopicNotFound
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
 from bridges.errors import (
@@ -34,7 +35,6 @@ from bridges.log import admission
 from bridges.log.admission import Admission, look
 from bridges.log.interfaces import note
 from bridges.log.partition_log import Appended, Batch, PartitionLog
-from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks
 from tests.bridges.log.log_lab import World
 
 FOREVER = 2**63 - 1
@@ -389,7 +389,7 @@ async def test_no_turn_of_the_loop_looks_at_more_than_a_slice(codec: int, monkey
     monkeypatch.setattr(admission, "heads", heads)
     monkeypatch.setattr(kafka_format, "inflate", inflate)
     monkeypatch.setattr(admission, "advance", advance)
-    monkeypatch.setattr("bridges.sliced.advance", advance)
+    monkeypatch.setattr("anabranch_kit.run.sliced.advance", advance)
     works = SlicedWorks()
     log = Log()
     looks = Admission(rules_of(COMPACTED), works, Barrier())

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, field
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.sql.connection import Connection
 from bridges.errors import LogError, PositionLost, PositionTrimmed, StorageFull
 from bridges.formats import FORMAT_MASK, FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
@@ -32,7 +33,6 @@ from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.log.transactions import Transactions
 from bridges.node.assembly import Node
-from sbp_back.sql.connection import Connection
 from sbp_back.wire.model import Entry
 from tests.bridges.log.blocks_lab import small_blocks
 from tests.bridges.node.test_node import settings_of

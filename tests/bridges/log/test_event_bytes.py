@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import Sliced, advance
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import encode, marker
@@ -18,7 +19,6 @@ from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.byte_column import BytePlace
 from bridges.log.event_bytes import bytes_of, record_at, told_bytes
-from bridges.sliced import Sliced, advance
 from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
 
 T = TypeVar("T")

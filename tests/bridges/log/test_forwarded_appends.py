@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.address import Address
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.topic_rules import UNBOUNDED
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers
@@ -19,8 +21,6 @@ from bridges.log.admission import look
 from bridges.log.forwarded_appends import ForwardedAppends
 from bridges.log.forwarded_wire import decode_append, encode_append
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Guard
-from bridges.net.address import Address
-from bridges.net.budget import MemoryBudget
 from tests.line_front.line_front import LINES, LineFormat, LineStamp, payload_of
 
 TOPIC_ID = b"t" * 16

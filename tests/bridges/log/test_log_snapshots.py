@@ -367,7 +367,7 @@ async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db
 async def test_what_must_survive_loss_of_power_is_flushed_where_the_database_promises_less(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sbp_back.sql import sqlite
+    from anabranch_kit.sql import sqlite
 
     flushed: list[str] = []
     fsync = sqlite.os.fsync

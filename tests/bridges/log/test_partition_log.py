@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridges import turns
+from anabranch_kit.run import turns
 from bridges.errors import (
     BatchTooLarge,
     LogDeleted,

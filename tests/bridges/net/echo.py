@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from anabranch_kit.net.framing import Framing
 from bridges.net.connection import Connection, Slot
-from bridges.net.framing import Framing
 from bridges.net.server import Limits, Server
 
 NOW, LATER, ALONE = 1, 2, 3

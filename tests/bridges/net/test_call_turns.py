@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.net.call_turns import BYTE_WORK, CallTurns
 
 MIB = 1024 * 1024

@@ -9,13 +9,13 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.sockets import Arrived
+from anabranch_kit.run.barrier import Barrier
 from bridges.metrics import FrontMetrics
 from bridges.net import grpc_received
-from bridges.net.budget import MemoryBudget
 from bridges.net.grpc_received import GIVE_BACK_BYTES, ReceivedMemory, peer_of
 from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream, ended
-from bridges.net.sockets import Arrived
 from tests.half_messages import HalfMessage
 
 MIB = 1024 * 1024

@@ -12,9 +12,9 @@ import grpc
 import pytest
 import structlog
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.run.barrier import Barrier
 from bridges.metrics import FrontMetrics
-from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.grpc_server import Code, GrpcCall, GrpcLimits, GrpcRefusal, GrpcServer, GrpcStream
 
 MIB = 1024 * 1024

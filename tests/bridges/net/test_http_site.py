@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
+from anabranch_kit.net.address import Address
 from bridges.console.errors import errors_as_json
 from bridges.metrics import FrontMetrics
-from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
 from bridges.net.own_names import OwnNames
 

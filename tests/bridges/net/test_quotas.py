@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth.quotas import DEFAULT, Entity, QuotaKey, QuotaRules
-from bridges.barrier import Barrier
 from bridges.net.quotas import Quotas, Throttle, turn
 
 RATE = 1000.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from anabranch_kit.net.tls import ListenerTls, TlsFiles
 from bridges.net.server import Limits
-from bridges.net.tls import ListenerTls, TlsFiles
 from tests.bridges.net.echo import NOW, EchoServer, frame
 from tests.certificates import Authority
 from tests.left_behind import Link, left_behind, on_link, until

@@ -7,10 +7,10 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.net.tls import ListenerTls, TlsFiles
+from anabranch_kit.net.tls_memory import BOUNDED_BYTES, RECEIVED_AT_ONCE, UNBOUNDED_BYTES, bound_tls_memory
 from bridges.net.server import Limits
-from bridges.net.tls import ListenerTls, TlsFiles
-from sbp_back.budget import Kind
-from sbp_back.transport.tls_memory import BOUNDED_BYTES, RECEIVED_AT_ONCE, UNBOUNDED_BYTES, bound_tls_memory
 from tests.bridges.net.echo import NOW, EchoServer, frame, receive
 from tests.certificates import Authority
 

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from anabranch_kit.disk.files import Files
+from anabranch_kit.sql.sqlite import SqliteEngine
 from bridges.commands.cli import main
-from sbp_back.files import Files
-from sbp_back.sql.sqlite import SqliteEngine
 
 _goes_on = threading.Event()
 _goes_on.set()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.net.address import Address
-from bridges.net.tls import TlsFiles
+from anabranch_kit.net.address import Address
+from anabranch_kit.net.tls import TlsFiles
 from bridges.node.config import load, schema
 from bridges.node.quantities import format_duration, format_size, parse_duration, parse_size
 from bridges.node.sections import SettingsError

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession
 from click.testing import CliRunner, Result
 
+from anabranch_kit.errors import StoreError
 from bridges.commands.cli import main
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats.records import StoredBatch
@@ -23,7 +24,6 @@ from bridges.node.assembly import Node
 from bridges.node.config import Settings, load
 from sbp_back.client.client import Client
 from sbp_back.client.leader import pd_carrier
-from sbp_back.errors import StoreError
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.transport.tcp_carrier import tcp_connector
 from sbp_back.wire.model import (

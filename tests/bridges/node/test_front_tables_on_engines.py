@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from anabranch_kit.errors import StoreError
 from bridges.catalog import front_tables
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Connection
 from kafka_front.front import KafkaFront
 from pravega_front.front import PravegaFront
-from sbp_back.errors import StoreError
 from spark_pipeline.node.front import PipelineFront
 from tests.databases import database
 from ydb_topic_front.front import YdbFront

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.errors import StoreError, StoreVersionError
 from bridges.auth import ANONYMOUS, NODE, Everybody, Operation
 from bridges.catalog.front_tables import migrate
 from bridges.formats import FORMATS, FormatTaken, format_of, register
@@ -19,7 +20,6 @@ from bridges.node.config import load
 from bridges.node.front import Front, FrontError, Listener, check
 from bridges.node.sections import SettingsError
 from bridges.node.setting import Section, setting
-from sbp_back.errors import StoreError, StoreVersionError
 from tests.bridges.node.test_node import PuppetFront, settings_of
 
 

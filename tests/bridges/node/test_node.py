@@ -12,6 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from anabranch_kit.errors import StoreError, StoreFailed, StoreLocked
+from anabranch_kit.net.address import Address
 from bridges.catalog.progress import Committed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
@@ -19,13 +21,11 @@ from bridges.formats.records import Record
 from bridges.log.logs import Logs
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.metric_text import render
-from bridges.net.address import Address
 from bridges.node.assembly import Node, Phase
 from bridges.node.config import Settings, load
 from bridges.node.data_dir import DataDirectory
 from bridges.node.front import Front, Listener, NodeServices
 from bridges.node.sections import SettingsError
-from sbp_back.errors import StoreError, StoreFailed, StoreLocked
 
 
 def settings_of(path: Path, **more: str) -> Settings:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from anabranch_kit.run.stalls import BEAT_SECONDS, LoopStalls
 from bridges.metrics import Metrics
 from bridges.node.node_metrics import stall_metrics
-from bridges.node.stalls import BEAT_SECONDS, LoopStalls
 from tests.bridges.test_metrics import samples
 
 

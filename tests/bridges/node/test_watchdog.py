@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch_kit.run.watchdog import LOOKS, SlowThreads, Watchdog, stacks
 from bridges.commands.cli import EXIT_STALLED
-from bridges.node.watchdog import LOOKS, SlowThreads, Watchdog, stacks
 from tests.node_process import NodeProcess
 
 SECONDS = 60.0

@@ -10,8 +10,8 @@ from typing import Any
 import re2
 from msgspec.structs import replace
 
+from anabranch_kit.run.sliced import Sliced, at_once
 from bridges.auth import Principal
-from bridges.sliced import Sliced, at_once
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.assignors import Targets
 from kafka_front.service.groups.classic_members import ClassicMembers

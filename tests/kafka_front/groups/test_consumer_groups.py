@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.sliced import at_once
+from anabranch_kit.run.sliced import at_once
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.assignors import AssignedMember, ranges, uniform
 from kafka_front.service.groups.consumer_group import Partitions, count_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.progress import Committed, Progress

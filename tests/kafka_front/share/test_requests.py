@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecords
 
+from anabranch_kit.run.awaited import awaited
 from bridges.errors import StorageFull
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
@@ -27,7 +28,6 @@ from kafka_front.service.share.service import LivePartition, ShareService
 from kafka_front.service.share.sessions import Place, ShareSession, ShareSessions
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from sbp_back.awaited import awaited
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.kafka_front.node_lab import append, log_of, serving
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.schema import MIGRATIONS
 from bridges.catalog.sql import DatabaseError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.interfaces import NOT_APPENDED
 from kafka_front.service.transactions.parts import Parts

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.net.turn import Turn
+from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError, NotOwner
-from bridges.net.budget import MemoryBudget
-from bridges.net.turn import Turn
 from pravega_front.controller import core, dispatch
 from pravega_front.service import appends, merging, operations, segments, transactions
 from pravega_front.session import appends as session_appends

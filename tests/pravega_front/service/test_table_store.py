@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from pravega_front.service.table_life import DroppedTables
 from pravega_front.service.table_store import MoreRoom, TableStore
 from pravega_front.tables import MIGRATIONS

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from anabranch_kit.memory.budget import MemoryBudget
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS
 from bridges.auth.quotas import QuotaRules
-from bridges.barrier import Barrier
 from bridges.metrics import FrontMetrics
-from bridges.net.budget import MemoryBudget
 from bridges.net.quotas import Quotas
 from pravega_front.server import SegmentStore
 from pravega_front.session.connection import Connection

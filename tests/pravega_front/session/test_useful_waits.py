@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from anabranch_kit.net.turn import Turn
+from anabranch_kit.run.barrier import Barrier
 from pravega_front.session.useful_waits import UsefulWaits
-from sbp_back.barrier import Barrier
-from sbp_back.transport.turn import Turn
 from tests.left_behind import left_behind
 
 MANY = 2_000

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.client.stream_writer import StreamWriter
 from sbp_back.document import messages as m
 from sbp_back.document.document_writer import DocumentWriter
@@ -18,7 +19,7 @@ from sbp_back.transport.carrier import Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire.frame import Frame, FrameReader, encode_frame
-from sbp_back.wire.model import Buffer, Request, Response, Status
+from sbp_back.wire.model import Request, Response, Status
 from sbp_back.wire.record_batch import DocumentRecord, encode_batch
 
 LOCAL = ("127.0.0.1", 0)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back import Appended, DocumentClient, DocumentCode, DocumentError
 from sbp_back.document import appends
 from sbp_back.document import messages as m
@@ -56,7 +57,7 @@ class SlowDisk(FaultyFiles):
         self._free = threading.Event()
         self._free.set()
 
-    def write(self, fd: int, parts: Sequence[w.Buffer], offset: int, durable: bool) -> int:
+    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
         self._free.wait()
         return super().write(fd, parts, offset, durable)
 

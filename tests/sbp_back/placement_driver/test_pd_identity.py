@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from anabranch_kit.errors import StoreError, StoreVersionError
 from sbp_back.client.leader import pd_carrier
-from sbp_back.errors import ConnectionLost, SbpError, StoreError, StoreVersionError
+from sbp_back.errors import ConnectionLost, SbpError
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.pd_service import (
     PlacementDriverService,

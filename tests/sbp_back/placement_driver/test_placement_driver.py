@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbp_back.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.sql.connection import Connection, Cursor
+from anabranch_kit.sql.sqlite import SqliteEngine
 from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
@@ -24,8 +26,6 @@ from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
 from sbp_back.placement_driver.sql_state import SqlTransaction
 from sbp_back.placement_driver.state import StateError, StateVersionError, Transaction
-from sbp_back.sql.connection import Connection, Cursor
-from sbp_back.sql.sqlite import SqliteEngine
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
 from tests.databases import pd_state

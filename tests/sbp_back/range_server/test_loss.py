@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.errors import StoreCorrupt, StoreLocked
+from anabranch_kit.errors import StoreCorrupt, StoreLocked
 from sbp_back.range_server.loss import accept, look
 from sbp_back.range_server.object_log.moved import moved_rows
 from sbp_back.range_server.store import Store

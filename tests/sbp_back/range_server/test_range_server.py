@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from sbp_back.errors import DiskFull, ErrorCode, StoreCorrupt, StoreError, StoreFailed
+from anabranch_kit.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed
+from sbp_back.errors import ErrorCode
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store.index import StoredRange

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbp_back.errors import ErrorCode, StoreError
-from sbp_back.files import Files
+from anabranch_kit.disk.files import Files
+from anabranch_kit.errors import StoreError
+from anabranch_kit.memory.buffers import Buffer
+from sbp_back.errors import ErrorCode
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.wire import model as m
@@ -253,7 +255,7 @@ class BrokenFiles(Files):
         self.write_error: int | None = None
         self.free: int | None = None
 
-    def write(self, fd: int, parts: Sequence[m.Buffer], offset: int, durable: bool) -> int:
+    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
         if self.write_error is not None:
             raise OSError(self.write_error, "told to")
         return super().write(fd, parts, offset, durable)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.budget import Kind, MemoryBudget
+from anabranch_kit.memory.budget import Kind, MemoryBudget
 from sbp_back.document import controls
 from sbp_back.document import messages as m
 from sbp_back.errors import ErrorCode

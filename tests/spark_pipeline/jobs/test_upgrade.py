@@ -16,9 +16,9 @@ import ydb
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from anabranch_kit.sql.schemas import Schemas
 from bridges.node.config import load
 from sbp_back.range_server.store.copying import Held
-from sbp_back.sql.schemas import Schemas
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.jobs.upgrade import Upgrade, UpgradeFailed
 from tests.conftest import TEST_SETTINGS, NodeFactory

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from anabranch_kit.sql import copying
+from anabranch_kit.sql.schemas import Schemas
 from bridges.commands.cli import main
 from sbp_back.range_server.object_log.bucket import Bucket
-from sbp_back.sql import copying
-from sbp_back.sql.schemas import Schemas
 from spark_pipeline.jobs import upgrade, upgrade_metadata
 from tests.kill_steps import Steps
 

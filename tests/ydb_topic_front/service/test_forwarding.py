@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from bridges.barrier import Barrier
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.net.address import Address
+from anabranch_kit.run.barrier import Barrier
 from bridges.cluster import forwarded_grpc
 from bridges.cluster.forwarded_grpc import Opening
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers
-from bridges.net.address import Address
-from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.grpc_server import Code, GrpcRefusal
 from tests.left_out import Scenario, is_noticed, without
 from tests.ports import free_port

@@ -7,7 +7,7 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
-from bridges.net.budget import MemoryBudget
+from anabranch_kit.memory.budget import MemoryBudget
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.reading import Session, number_of
 from ydb_topic_front.service.measures import READ_BYTES, WRITE_BYTES, Measures

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bridges.awaited import awaited
+from anabranch_kit.run.awaited import awaited
 from bridges.catalog.imports import Import
 from bridges.catalog.topic import Topic
 from bridges.log.interfaces import Appended

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.barrier import Barrier
+from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.lineage import PartitionInfo
 from ydb_topic_front.service import read_balancer
 from ydb_topic_front.service.read_balancer import STEP, Share

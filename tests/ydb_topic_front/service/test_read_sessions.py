@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.memory.budget import Kind
 from bridges.auth import Principal
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Change, ChangeKind
 from bridges.log.partition_log import PartitionLog
-from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal
 from bridges.node.assembly import Node
 from tests.ydb_topic_front.raw import RawClient

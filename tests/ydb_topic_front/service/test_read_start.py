@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from anabranch_kit.memory.budget import Account, MemoryBudget
 from bridges.errors import OffsetOutOfRange
 from bridges.formats.records import StoredBatch
 from bridges.log import append_path
 from bridges.log.partition_log import PartitionLog
-from bridges.net.budget import Account, MemoryBudget
 from tests.bridges.log.log_lab import World, batch
 from ydb_topic_front.service.read_start import first_written, written_at
 

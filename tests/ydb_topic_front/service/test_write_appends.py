@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from anabranch_kit.memory.budget import MemoryBudget
 from bridges.errors import LogUnavailable
 from bridges.formats.producer import SeqNoStamp
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch
-from bridges.net.budget import MemoryBudget
 from ydb_topic_front.service import write_appends
 from ydb_topic_front.service.write_appends import WriteAppends
 from ydb_topic_front.session.write_batches import Batches

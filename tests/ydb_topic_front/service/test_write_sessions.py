@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bridges.net.budget import Kind
+from anabranch_kit.memory.budget import Kind
 from bridges.node.assembly import Node
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.service.test_read_lineage import PATIENCE, allow_splits, node, of_client, split

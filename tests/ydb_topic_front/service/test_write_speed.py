@@ -10,8 +10,8 @@ from typing import Any
 import ydb
 from confluent_kafka import Producer
 
+from anabranch_kit.run.barrier import Barrier
 from bridges.auth.quotas import QuotaRules
-from bridges.barrier import Barrier
 from bridges.net.quotas import Quotas
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient

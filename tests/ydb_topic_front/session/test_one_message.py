@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import at_once
 from bridges.formats.protobuf import put_varint
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.formats.ydb import Head, YdbFormat, created_ms, encode_batch
-from bridges.sliced import at_once
 from ydb_topic_front.session import alike, read_data, write_request
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.read_response import ResponseBuilder

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import at_once
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.records import Buffer, Record
 from bridges.formats.ydb import Head, encode_batch
-from bridges.sliced import at_once
 from ydb_topic_front.session import read_data
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.read_response import ResponseBuilder

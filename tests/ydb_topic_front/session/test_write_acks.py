@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.sliced import advance
+from anabranch_kit.run.sliced import advance
 from ydb_topic_front.session.write_acks import Run, Times, encode_at_once, encode_response
 from ydb_topic_front.wire.messages import StreamWriteFromServer
 from ydb_topic_front.wire.statuses import Status

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch_kit.run.sliced import advance
 from bridges.formats.protobuf import put_varint
 from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import Head, YdbFormat, encode_batch
-from bridges.sliced import advance
 from ydb_topic_front.session import alike, write_request
 from ydb_topic_front.session.write_request import WriteParts, parse_other, parts_at_once, parts_in_slices, write_body
 from ydb_topic_front.wire.messages import StreamWriteFromClient

@@ -19,7 +19,7 @@ from typing import Any
 import obstore
 import pytest
 
-from sbp_back.awaited import Settle, awaited
+from anabranch_kit.run.awaited import Settle, awaited
 from sbp_back.range_server.object_log import doomed, object_upkeep, offload, packing, range_writer
 from sbp_back.range_server.object_log.content import HEAD_BYTES
 from sbp_back.range_server.object_log.object_store import ObjectStore

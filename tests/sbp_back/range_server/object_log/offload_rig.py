@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.object_log import offload, offload_store, range_writer
 from sbp_back.range_server.object_log.bucket import OPERATIONS, Bucket
 from sbp_back.range_server.object_log.moved import NAMES, SEALED_NAMES
@@ -21,7 +22,6 @@ from sbp_back.range_server.object_log.offload_store import OffloadStore
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.range_server.store.options import MOVED
 from sbp_back.range_server.store.stats import Requests
-from sbp_back.wire.model import Buffer
 from tests.sbp_back.range_server.store.power_loss import Image, RecordingCalls, Step
 from tests.sbp_back.range_server.store.power_rig import Jobs, Rig
 from tests.sbp_back.range_server.store.store_harness import KIB

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from sbp_back.awaited import awaited
-from sbp_back.errors import StoreCorrupt, StoreError, StoreFailed, StoreVersionError
+from anabranch_kit.errors import StoreCorrupt, StoreError, StoreFailed, StoreVersionError
+from anabranch_kit.run.awaited import awaited
 from sbp_back.range_server.object_log.bucket import Bucket
 from sbp_back.range_server.object_log.content import HEAD_BYTES
 from sbp_back.range_server.object_log.logs import AdoptedElsewhereError

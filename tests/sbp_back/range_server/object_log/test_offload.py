@@ -18,14 +18,14 @@ import obstore
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from anabranch_kit.errors import StoreCorrupt, StoreError, StoreVersionError
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.object_log import range_writer
 from sbp_back.range_server.object_log.cache import RangeSegment
 from sbp_back.range_server.object_log.doomed import Doomed
 from sbp_back.range_server.store import Files, Store
 from sbp_back.range_server.store.checkpoint import checkpoint_files
 from sbp_back.range_server.store.recovery import Recovery
-from sbp_back.wire.model import Buffer
 from tests.depth import examples, timeout
 from tests.sbp_back.range_server.object_log import object_harness
 from tests.sbp_back.range_server.object_log.object_harness import (

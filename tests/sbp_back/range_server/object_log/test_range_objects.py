@@ -14,9 +14,10 @@ import obstore
 import pytest
 from msgspec import structs
 
-from sbp_back.awaited import awaited
+from anabranch_kit.errors import StoreCorrupt, StoreError
+from anabranch_kit.run.awaited import awaited
 from sbp_back.embedded import RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
-from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.object_log import object_upkeep, range_writer
 from sbp_back.range_server.object_log.cache import PART_BYTES, RangeSegment, range_object
 from sbp_back.range_server.object_log.object_store import ObjectStore

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.errors import StoreCorrupt, StoreError
+from anabranch_kit.errors import StoreCorrupt, StoreError
 from sbp_back.range_server.object_log.object_store import ObjectStore
 from sbp_back.range_server.store import StoreOptions
 from tests.s3_server import ACCESS, s3_server

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.store.options import MOVED
-from sbp_back.wire.model import Buffer
 
 SECTOR = 512
 

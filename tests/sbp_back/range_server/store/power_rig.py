@@ -13,8 +13,8 @@ from queue import Empty
 from random import Random
 from typing import Any
 
-from sbp_back.errors import DiskFull, StoreError
-from sbp_back.files import Files
+from anabranch_kit.disk.files import Files
+from anabranch_kit.errors import DiskFull, StoreError
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.wire.entry import parse_entry
 from sbp_back.wire.model import Entry

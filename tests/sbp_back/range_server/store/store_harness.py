@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.range_server_service import recover_store
 from sbp_back.range_server.store import Files, StoreOptions
 from sbp_back.wire.entry import pack_entry
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.model import Entry
 
 KIB = 1024
 

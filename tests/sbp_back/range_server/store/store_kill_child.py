@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store import StoreOptions
 from tests.sbp_back.range_server.store.store_harness import Driver, make_entry, small_options
 

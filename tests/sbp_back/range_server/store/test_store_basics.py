@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.errors import StoreError, StoreLocked, StoreVersionError
+from anabranch_kit.errors import StoreError, StoreLocked, StoreVersionError
 from sbp_back.range_server.store import Store, StoreOptions
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 

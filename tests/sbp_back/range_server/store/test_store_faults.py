@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from sbp_back.errors import DiskFull, StoreError, StoreFailed
+from anabranch_kit.errors import DiskFull, StoreError, StoreFailed
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, store
 from sbp_back.range_server.store.index import StoredRange
-from sbp_back.wire.model import Buffer
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, FaultyFiles, make_entry, small_options
 
 

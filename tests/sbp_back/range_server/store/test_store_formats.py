@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbp_back.errors import DecodeError, StoreVersionError
+from anabranch_kit.errors import StoreVersionError
+from sbp_back.errors import DecodeError
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.format import (
     BLOCK,

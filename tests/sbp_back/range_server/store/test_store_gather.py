@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.errors import StoreCorrupt, StoreError
+from anabranch_kit.errors import StoreCorrupt, StoreError
 from sbp_back.range_server.store import gather
 from sbp_back.wire.model import Entry
 from tests.sbp_back.range_server.store.store_harness import Driver, FaultyFiles, entry_bytes, make_entry, small_options

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.range_server.store.checkpoint import checkpoint_files
 from sbp_back.wire.model import Entry

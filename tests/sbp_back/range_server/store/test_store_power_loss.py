@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from sbp_back import files
+from anabranch_kit.disk import files
 from sbp_back.range_server import store
 from sbp_back.range_server.store.format import BLOCK
 from sbp_back.range_server.store.prepare import SegmentFactory

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.errors import StoreError
+from anabranch_kit.errors import StoreError
 from sbp_back.range_server.store.index import StoredRange
 from tests.sbp_back.range_server.store.store_harness import (
     KIB,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.errors import DiskFull, StoreError
 from sbp_back.client.replacing import Substitute, substituted
-from sbp_back.errors import DiskFull, StoreError
 from sbp_back.range_server.store.maintenance import Maintenance
 from sbp_back.wire.entry import pack_entry, parse_entry
 from sbp_back.wire.model import Entry

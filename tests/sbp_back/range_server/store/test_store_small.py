@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sbp_back.errors import DiskFull, StoreError, StoreFailed
+from anabranch_kit.errors import DiskFull, StoreError, StoreFailed
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.range_server.store import StoreOptions, wal_writer
-from sbp_back.wire.model import Buffer
 from tests.sbp_back.range_server.store.store_harness import (
     KIB,
     Driver,

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from anabranch_kit.disk.files import Files
+from anabranch_kit.errors import StoreError
+from anabranch_kit.memory.buffers import Buffer
 from sbp_back.embedded import EmbeddedOptions, start_embedded
-from sbp_back.errors import StoreError
-from sbp_back.files import Files
 from sbp_back.range_server.store import StoreOptions, wal_writer
 from sbp_back.range_server.store.fair_queue import FairQueue
 from sbp_back.range_server.store.format import RecordType
 from sbp_back.range_server.store.wal_items import Append, Control, Item
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.model import Entry
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, make_entry
 
 MIB = 1024 * KIB

@@ -1,0 +1,1 @@
+"""Memory, counted while it is held."""

@@ -1,0 +1,1 @@
+"""Sockets, TLS and frames, without any protocol."""

@@ -1,0 +1,85 @@
+"""How much of one turn of the event loop the connections of a listener may take together.
+
+A turn goes through everything that has become ready. Bounding what each connection does in it is not enough when
+hundreds are ready at once, so they share one allowance; who finds it used up goes on in the next turn, in order. Of
+those that wait each gets a small part of it then, and waits again: so one that asks for little is not behind all that
+every other has asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch_kit.run.barrier import Barrier
+
+FRAME_WORK = 4 * 1024
+ENTRY_WORK = 1024
+"""What a frame, and an entry in it, counts besides its bytes: about as long as copying and checking so many takes."""
+
+_TURN_WORK = 2 * 1024 * 1024
+_SHARE = _TURN_WORK // 16
+"""Of one that has waited, while others do."""
+
+RECEIVED_AT_ONCE = 1024 * 1024
+"""Bytes of one connection: a socket may hold several times as many."""
+LITTLE = 64 * 1024
+"""Bytes received at once, from which on they count as work, and more than which nobody receives when a turn is over."""
+
+
+class Turn:
+    """``spend`` counts work that was done, in bytes; while :attr:`is_over` nothing more is to be begun."""
+
+    __slots__ = ("_barrier", "_scheduled", "_spent", "_until", "_waiting", "is_over", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
+        self.loop = loop
+        self._barrier = barrier
+        self._spent = 0
+        self._until = _TURN_WORK
+        self._scheduled = False
+        self._waiting: dict[object, Callable[[], None]] = {}
+        self.is_over = False
+
+    def spend(self, work: int) -> None:
+        """``work`` may be negative: less was done than had been counted."""
+        self._spent += work
+        self.is_over = self._spent >= self._until
+        # While little is spent nobody minds that it is from earlier turns, and a turn of one's own costs a system call.
+        if self._spent >= _TURN_WORK // 2:
+            self._schedule()
+
+    def receive(self, space: memoryview) -> memoryview:
+        """What of ``space`` may be received into at once; :meth:`spend` more than :data:`LITTLE` of it."""
+        return space[: LITTLE if self.is_over else RECEIVED_AT_ONCE]
+
+    def wait(self, who: object, go_on: Callable[[], None]) -> None:
+        """Have ``go_on`` called in a later turn, once, after those that wait already."""
+        self._waiting.setdefault(who, go_on)
+        self._schedule()
+
+    def forget(self, who: object) -> None:
+        """Undo :meth:`wait`."""
+        self._waiting.pop(who, None)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._scheduled = False
+        self._spent = 0
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            if self._spent >= _TURN_WORK or not waiting:
+                break
+            who = next(iter(waiting))
+            go_on = waiting.pop(who)
+            self._until = self._spent + _SHARE if waiting else _TURN_WORK
+            self.is_over = False
+            self._barrier.call("turn of a connection", go_on)
+        self._until = _TURN_WORK
+        self.is_over = self._spent >= _TURN_WORK
+        if waiting:
+            self._schedule()

@@ -1,0 +1,1 @@
+"""Run work on the event loop: turns, tasks, barriers, deadlines."""

@@ -1,0 +1,238 @@
+"""Work that names very many things and is done on the event loop, in turns with everybody else's.
+
+How long the work on one thing takes differs by a thousand, so a turn is a time and not a number. All who have such work
+share the beginning of a turn of the loop, so that several of them make it little longer than one does. What is long on
+a single thing goes off the loop (:mod:`anabranch_kit.run.sliced`), and what all connections of a listener may do
+together in one turn of the loop is counted in bytes (:mod:`anabranch_kit.net.turn`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
+from heapq import merge
+from itertools import islice
+from time import monotonic
+from typing import Any, Generic, TypeVar, overload
+
+from anabranch_kit.run.cycle import cycle_of
+
+T = TypeVar("T")
+D = TypeVar("D")
+N = TypeVar("N", bound=Hashable)
+S = TypeVar("S", str, tuple[str, str], tuple[str, int], tuple[float, str, str], tuple[int, tuple[str, str]])
+
+TURN_SECONDS = 0.003
+"""Of a turn of the loop, from its beginning on, for all works of this kind."""
+LEAST_SECONDS = 0.001
+"""For each of them, however late its turn comes."""
+_PORTION = 50
+_PARTS = 256
+_RUN = 500
+_AT_ONCE = 100
+"""Coroutines that run at the same time: enough to share flushes of the database."""
+
+
+class Parts(Generic[N, T]):
+    """A mapping of very many in many small ones: a large one holds up everybody each time that it grows."""
+
+    __slots__ = ("all",)
+
+    def __init__(self) -> None:
+        self.all: list[dict[N, T]] = [{} for _ in range(_PARTS)]
+
+    def of(self, key: N) -> dict[N, T]:
+        """The one in which ``key`` is, or comes."""
+        return self.all[hash(key) % _PARTS]
+
+
+class Many(MutableMapping[N, T]):
+    """A mapping of very many. No step of it is long, neither as it grows nor as somebody goes through it, and it may
+    change meanwhile: what comes or goes then is met or not."""
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: Parts[N, T] = Parts()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: N) -> T:
+        return self._parts.of(key)[key]
+
+    def __setitem__(self, key: N, value: T) -> None:
+        part = self._parts.of(key)
+        self._count -= len(part)
+        part[key] = value
+        self._count += len(part)
+
+    def __delitem__(self, key: N) -> None:
+        del self._parts.of(key)[key]
+        self._count -= 1
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._parts.all[hash(key) % _PARTS]
+
+    def __iter__(self) -> Iterator[N]:
+        for part in self._parts.all:
+            yield from list(part)
+
+    @overload
+    def get(self, key: N, default: None = None, /) -> T | None: ...
+    @overload
+    def get(self, key: N, default: T | D, /) -> T | D: ...
+    def get(self, key: N, default: Any = None, /) -> Any:
+        return self._parts.of(key).get(key, default)
+
+
+class Turns:
+    """The turns of one request, or of one pass of a chore."""
+
+    __slots__ = ("_cycle", "_until")
+
+    def __init__(self) -> None:
+        self._cycle = cycle_of(asyncio.get_running_loop())
+        self._begin()
+
+    def _begin(self) -> None:
+        self._until = max(monotonic() + LEAST_SECONDS, self._cycle.began + TURN_SECONDS)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others are to have theirs."""
+        return monotonic() >= self._until
+
+    async def rest(self) -> None:
+        """Let others have theirs, if this one is over."""
+        if monotonic() >= self._until:
+            await self.end()
+
+    async def end(self) -> None:
+        """Let others have theirs."""
+        await asyncio.sleep(0)
+        self._begin()
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """``items`` one after the other. What they are taken from may change meanwhile, so give a list or a view of one."""
+    turns = Turns()
+    for item in items:
+        if turns.is_over:
+            await turns.end()
+        yield item
+
+
+async def worked_off(steps: Generator[object, None, T]) -> T:
+    """What comes of ``steps``."""
+    turns = Turns()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await turns.rest()
+
+
+async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """``items`` in order, a few at a time: for so little work on each that :func:`in_turns` would be more."""
+    turns = Turns()
+    rest = iter(items)
+    while some := list(islice(rest, _PORTION)):
+        yield some
+        await turns.rest()
+
+
+async def collected(items: Iterable[T], wanted: Callable[[T], bool] | None = None) -> list[T]:
+    """Those of ``items`` that are ``wanted``."""
+    found: list[T] = []
+    async for some in portions(items):
+        found += some if wanted is None else filter(wanted, some)
+    return found
+
+
+async def let_go(*held: list[Any] | dict[Any, Any] | set[Any]) -> None:
+    """Empty what nobody needs any more: to free very many objects takes its time, too."""
+    turns = Turns()
+    for one in held:
+        while one:
+            if isinstance(one, list):
+                del one[-_PORTION:]
+            else:
+                for _ in range(min(_PORTION, len(one))):
+                    _drop(one)
+            await turns.rest()
+
+
+def _drop(one: dict[Any, Any] | set[Any]) -> None:
+    if isinstance(one, dict):
+        one.popitem()
+    else:
+        one.pop()
+
+
+async def gathered(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all coroutines in their order, a bounded number of them at work at the same time.
+
+    ``work`` is best a generator expression: a coroutine is then not made before it can start.
+    """
+    results: list[T] = []
+    waiting: list[Coroutine[Any, Any, T]] = []
+    async for one in in_turns(work):
+        waiting.append(one)
+        if len(waiting) == _AT_ONCE:
+            results += await asyncio.gather(*waiting)
+            waiting.clear()
+    if waiting:
+        results += await asyncio.gather(*waiting)
+    return results
+
+
+async def by_name(things: Iterable[T], name: Callable[[T], N]) -> tuple[dict[N, T], set[N]]:
+    """``things`` by what ``name`` gives of each, the first of those of one name; and the names that several have, for
+    requests that may name a thing once."""
+    first: dict[N, T] = {}
+    twice: set[N] = set()
+    async for some in portions(things):
+        for thing in some:
+            key = name(thing)
+            if key in first:
+                twice.add(key)
+            else:
+                first[key] = thing
+    return first, twice
+
+
+def sorting(items: Sequence[S], *, descending: bool = False) -> Iterator[S | None]:
+    """``items`` in ascending order, or descending, after a None for each step of the way."""
+    runs = []
+    for start in range(0, len(items), _RUN):
+        runs.append(sorted(items[start : start + _RUN], reverse=descending))
+        yield None
+    yield from merge(*map(_taken, runs), reverse=descending)
+
+
+def _taken(run: list[S]) -> Iterator[S]:
+    """The items of ``run``, which has them no longer."""
+    run.reverse()
+    while run:
+        yield run.pop()
+
+
+async def in_order(names: Sequence[str]) -> AsyncIterator[str]:
+    """``names`` in ascending order."""
+    async for name in in_turns(sorting(names)):
+        if name is not None:
+            yield name
