@@ -67,11 +67,14 @@ _WRITTEN = (
 
 PRODUCE = (
     *_LOOP,
-    Step("Produce: the request and its partitions", ("kafka_front.service.produce:Produce.handle",)),
-    Step("check the batch: header, checksum, claims", ("kafka_front.service.produce:accept",)),
+    Step("Produce: the request and its partitions", ("kafka_front.service.produce.requests:Produce.handle",)),
+    Step("check the batch: header, checksum, claims", ("kafka_front.service.produce.requests:accept",)),
     Step(
         "partition's log: ledger, offset, stamp",
-        ("bridges.log.append_path:AppendPath.append", "bridges.log.append_path:AppendPath._hand_over"),
+        (
+            "bridges.log.partition.append_path:AppendPath.append",
+            "bridges.log.partition.append_path:AppendPath._hand_over",
+        ),
     ),
     Step("stream's writer: entry", ("sbp_back.client.stream_writer:StreamWriter.append",)),
     Step(
@@ -93,10 +96,13 @@ PRODUCE = (
         "stream's writer: answers",
         ("sbp_back.client.replica:Replica.settle", "sbp_back.client.stream_writer:StreamWriter.progressed"),
     ),
-    Step("partition's log: index, tail, high watermark", ("bridges.log.append_path:AppendPath._stored",)),
+    Step("partition's log: index, tail, high watermark", ("bridges.log.partition.append_path:AppendPath._stored",)),
     Step(
         "Produce: the partition's answer, the whole response",
-        ("kafka_front.service.produce:_Append.__call__", "kafka_front.service.produce:Produce.finished"),
+        (
+            "kafka_front.service.produce.requests:_Append.__call__",
+            "kafka_front.service.produce.requests:Produce.finished",
+        ),
     ),
     *_ANSWER,
 )
@@ -127,21 +133,21 @@ APPEND = (
 )
 """Writers of streams in this process, without a front: ``benchmarks.sbp``'s own."""
 
-_READING = "kafka_front.service.fetch_reading:Reading"
+_READING = "kafka_front.service.fetch.reading:Reading"
 
 FETCH = (
     *_LOOP,
-    Step("Fetch: the request and its session", ("kafka_front.service.fetch:Fetch.handle",)),
+    Step("Fetch: the request and its session", ("kafka_front.service.fetch.requests:Fetch.handle",)),
     Step(
         "its partitions: who may read, which log",
         (
-            "kafka_front.service.fetch_operation:FetchOperation.start",
-            "kafka_front.service.fetch_partitions:Partitions.resolve",
+            "kafka_front.service.fetch.operation:FetchOperation.start",
+            "kafka_front.service.fetch.partitions:Partitions.resolve",
         ),
     ),
-    Step("is there enough to answer", ("kafka_front.service.fetch_operation:FetchOperation._look",)),
+    Step("is there enough to answer", ("kafka_front.service.fetch.operation:FetchOperation._look",)),
     Step("which partitions have something", (f"{_READING}._find_readable",)),
-    Step("what was read ahead", (f"{_READING}._read", "kafka_front.service.read_ahead:ReadAhead.take")),
+    Step("what was read ahead", (f"{_READING}._read", "kafka_front.service.fetch.read_ahead:ReadAhead.take")),
     Step(
         "partitions' logs: from memory, or planned",
         ("bridges.log.gathering:_Gathering.start", "sbp_back.client.gathering:Gathering.add"),
@@ -161,10 +167,10 @@ FETCH = (
         "batches of each partition",
         ("sbp_back.range_server.store.gather:Gathers._answer", "bridges.log.gathering:_Gathering._gathered"),
     ),
-    Step("keep it for the next request", ("kafka_front.service.read_ahead:ReadAhead._read",)),
+    Step("keep it for the next request", ("kafka_front.service.fetch.read_ahead:ReadAhead._read",)),
     Step("batches' heads, offsets, aborted transactions", (f"{_READING}._serve", f"{_READING}._take")),
     Step("the whole response", (f"{_READING}._finish",)),
-    Step("what to read ahead", (f"{_READING}._read_on", "kafka_front.service.read_ahead:ReadAhead.read")),
+    Step("what to read ahead", (f"{_READING}._read_on", "kafka_front.service.fetch.read_ahead:ReadAhead.read")),
     *_RESPONSE,
     Step("send to the socket, past the transport", ("anabranch_kit.net.outbox:Outbox._offer",), waits=True),
     Step(

@@ -12,8 +12,8 @@ from kafka_front.wire.apis import APIS
 
 if TYPE_CHECKING:
     from bridges.auth import Principal
-    from kafka_front.service.patience import Patience
-    from kafka_front.service.read_ahead import ReadAhead
+    from kafka_front.service.fetch.patience import Patience
+    from kafka_front.service.fetch.read_ahead import ReadAhead
     from kafka_front.wire import codec
     from kafka_front.wire.message import Message
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from anabranch_kit.net.address import Address
 from bridges.node.front import Front, Listener, NodeFacts, NodeServices
 from kafka_front import checkup
-from kafka_front.service import own_configs
-from kafka_front.service.share import tables as share
+from kafka_front.service.admin import own_configs
+from kafka_front.service.groups.share import tables as share
 from kafka_front.service.transactions import tables as transactions
 from kafka_front.settings import KafkaSettings
 

@@ -12,28 +12,17 @@ from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
-from kafka_front.service import (
-    acls,
-    api_versions,
-    cluster,
-    configs,
-    fetch,
-    groups,
-    list_offsets,
-    metadata,
-    produce,
-    quotas,
-    sasl,
-    topics,
-    unheard,
-    users,
-)
+from kafka_front.service import api_versions, groups, metadata, sasl, unheard
+from kafka_front.service.admin import acls, cluster, configs, quotas, topics, users
 from kafka_front.service.core import KafkaService
+from kafka_front.service.fetch import list_offsets
+from kafka_front.service.fetch import requests as fetch
 from kafka_front.service.groups import GroupService
-from kafka_front.service.share import fetch as share_fetch
-from kafka_front.service.share import membership as share_membership
-from kafka_front.service.share import offsets as share_offsets
-from kafka_front.service.share.service import ShareService
+from kafka_front.service.groups.share import fetch as share_fetch
+from kafka_front.service.groups.share import membership as share_membership
+from kafka_front.service.groups.share import offsets as share_offsets
+from kafka_front.service.groups.share.service import ShareService
+from kafka_front.service.produce import requests as produce
 from kafka_front.service.transactions import admin, requests, txn_offsets
 from kafka_front.service.transactions.view import LiveTransactions
 from kafka_front.wire import codec

@@ -25,9 +25,9 @@ from kafka_front import failures
 from kafka_front.context import DEFERRED, NO_RESPONSE, Client, Context, Outcome
 from kafka_front.dispatch import Handler
 from kafka_front.long_requests import LONG_BYTES
+from kafka_front.service.fetch.patience import Patience
+from kafka_front.service.fetch.read_ahead import ReadAhead
 from kafka_front.service.log_errors import code_for
-from kafka_front.service.patience import Patience
-from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError

@@ -100,6 +100,6 @@ def test_a_name_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     assert missing_paths(text, tmp_path) == ["bridges/log/gone.py", "tests/gone"]
     picture = "\nin                 out\nbridges/log/here.py\n  | gone.py          ^ bridges/net/away.py\n"
     assert missing_modules(picture, tmp_path) == (["bridges/log/gone.py", "bridges/net/away.py"], 3)
-    assert unknown("bridges.log.partition_log.Nobody")
+    assert unknown("bridges.log.partition.partition_log.Nobody")
     assert unknown("bridges.nowhere")
-    assert not unknown("bridges.log.partition_log.PartitionLog.read_committed")
+    assert not unknown("bridges.log.partition.partition_log.PartitionLog.read_committed")

@@ -80,8 +80,9 @@ FLOORS: dict[str, dict[str, int]] = {
 TOGETHER: tuple[tuple[str, str], ...] = (
     (
         "bridges.log",
-        "aborted_blocks admission append_path byte_search byte_tail interfaces partition_log reading time_search "
-        "upkeep waiters",
+        "byte_positions.search byte_positions.tail interfaces partition.admission partition.append_path "
+        "partition.partition_log partition.reading partition.time_search partition.upkeep partition.waiters "
+        "transactions.aborted_blocks",
     ),
     ("bridges.net", "connection server"),
     ("kafka_front", "server session"),
@@ -90,8 +91,8 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("sbp_back.client", "client fetch"),
     ("sbp_back.range_server", "appends fetches ranges"),
     ("sbp_back.range_server.store", "index segment"),
-    ("ydb_topic_front.service", "coordination core readers"),
-    ("ydb_topic_front.service", "read_commits read_partitions"),
+    ("ydb_topic_front.service", "core read.coordination read.readers"),
+    ("ydb_topic_front.service", "read.commits read.partitions"),
 )
 """(Room, its modules that know of each other, at least by the types of their arguments): one object and its parts."""
 

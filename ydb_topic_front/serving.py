@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING
 from anabranch_kit.net.address import Address
 from bridges.net.grpc_server import GrpcLimits, GrpcServer
 from ydb_topic_front.dispatch import Registry
-from ydb_topic_front.service import (
-    auth,
-    auto_partitioning,
-    describe,
-    discovery,
-    read,
-    scheme,
-    table_stubs,
-    topics,
-    write,
-)
+from ydb_topic_front.service import auth, discovery, table_stubs
 from ydb_topic_front.service.core import YdbService
+from ydb_topic_front.service.read import calls as read
+from ydb_topic_front.service.topics import auto_partitioning, describe, scheme
+from ydb_topic_front.service.topics import calls as topics
+from ydb_topic_front.service.write import stream as write
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import GroupDirectory

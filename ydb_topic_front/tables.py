@@ -11,7 +11,7 @@ from bridges.catalog.sql import Connection
 def _version_1(connection: Connection) -> None:
     for statement in (
         # What YDB's clients said of a topic and nobody else needs, as the message that says it
-        # (ydb_topic_front/service/topic_settings.py). Topics of other protocols have no row.
+        # (ydb_topic_front/service/topics/settings.py). Topics of other protocols have no row.
         """CREATE TABLE front_ydb_topics (
             topic TEXT PRIMARY KEY, settings BLOB NOT NULL
         ) STRICT, WITHOUT ROWID""",
@@ -19,7 +19,7 @@ def _version_1(connection: Connection) -> None:
         """CREATE TABLE front_ydb_directories (
             path TEXT PRIMARY KEY, made_ms INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID""",
-        # Which partition each producer writes to (ydb_topic_front/service/producers.py); long names are digests.
+        # Which partition each producer writes to (ydb_topic_front/service/write/producers.py); long names are digests.
         """CREATE TABLE front_ydb_producers (
             topic TEXT, producer BLOB, partition INTEGER NOT NULL, used_ms INTEGER NOT NULL,
             PRIMARY KEY (topic, producer)

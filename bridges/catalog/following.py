@@ -7,7 +7,7 @@ memory and in the database is one of three:
   of topics, scopes and directories. Few change it, everybody decides by it.
 * *owned*: what only its owner touches, who reads it when it becomes the owner: positions and groups
   (:meth:`bridges.catalog.progress.Progress.reload`), transactional ids; and rows of streams
-  (:class:`bridges.log.stream_rows.KnownRows`), which whoever opens a log reads again once nobody else can append.
+  (:class:`bridges.log.state.stream_rows.KnownRows`), which whoever opens a log reads again once nobody else can append.
 * *read through*: everything else is asked of the database each time.
 
 A transaction that changes what is followed *marks* it (:meth:`Changes.mark`): the database's version goes up by one,

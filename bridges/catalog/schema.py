@@ -116,7 +116,7 @@ def _version_4(connection: Connection) -> None:
 
 
 def _version_5(connection: Connection) -> None:
-    # Where partitions begin of which the backend does not know it (bridges/log/log_starts.py).
+    # Where partitions begin of which the backend does not know it (bridges/log/state/log_starts.py).
     connection.execute("CREATE TABLE log_starts (stream_id INTEGER PRIMARY KEY, start INTEGER NOT NULL) STRICT")
     # Streams of deleted topics that the backend cannot delete: they are left there with their data.
     connection.execute("CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT")
@@ -124,7 +124,7 @@ def _version_5(connection: Connection) -> None:
 
 def _version_6(connection: Connection) -> None:
     # Offsets that cannot be read and that an operator has declared lost: readers find a gap there
-    # (bridges/log/skips.py).
+    # (bridges/log/damage/skips.py).
     connection.execute(
         """CREATE TABLE skipped_offsets (
             stream_id INTEGER NOT NULL,
@@ -188,7 +188,7 @@ def _version_10(connection: Connection) -> None:
 
 def _version_11(connection: Connection) -> None:
     # Where partitions begin that were truncated at a position in bytes, and the record that position lies in
-    # (bridges/log/byte_starts.py).
+    # (bridges/log/byte_positions/starts.py).
     connection.execute(
         """CREATE TABLE byte_starts (
             stream_id INTEGER PRIMARY KEY,
@@ -294,7 +294,7 @@ def _version_21(connection: Connection) -> None:
 
 
 def _version_22(connection: Connection) -> None:
-    # How far each partition's log is compacted (bridges/log/cleaned_logs.py).
+    # How far each partition's log is compacted (bridges/log/compaction/cleaned_logs.py).
     connection.execute(
         "CREATE TABLE compacted_logs (stream_id INTEGER PRIMARY KEY, clean_offset INTEGER NOT NULL, "
         "due_ms INTEGER NOT NULL, passed_ms INTEGER NOT NULL, settled INTEGER NOT NULL) STRICT"
@@ -310,7 +310,7 @@ def _version_23(connection: Connection) -> None:
 
 
 def _version_24(connection: Connection) -> None:
-    # Aborted transactions of partitions that have many (bridges/log/aborted_blocks.py).
+    # Aborted transactions of partitions that have many (bridges/log/transactions/aborted_blocks.py).
     connection.execute(
         """CREATE TABLE aborted_blocks (
             stream_id INTEGER NOT NULL, last_offset INTEGER NOT NULL, number INTEGER NOT NULL, behind INTEGER NOT NULL,
@@ -369,4 +369,4 @@ MIGRATIONS = (
     extend_cluster,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
-"""Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""
+"""Tables whose rows have checksums of their own (bridges/log/state/snapshots.py): damage there costs time only."""

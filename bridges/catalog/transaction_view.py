@@ -1,7 +1,7 @@
 """Transactions of producers as people look at them: what a front tells the console and the command line of them.
 
-The log knows open transactions by their producers' ids alone (:mod:`bridges.log.transactions`); a front that
-coordinates transactions knows what they are called, since when they are open and when their time is over.
+The log knows open transactions by their producers' ids alone (bridges/log/transactions); a front that coordinates
+transactions knows what they are called, since when they are open and when their time is over.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from bridges.console.sampling import RECORDS, refreshed, trend_of
 if TYPE_CHECKING:
     from bridges.catalog.group_view import Place
     from bridges.catalog.progress import Committed
-    from bridges.log.readable import ReadableLog
+    from bridges.log.remote.readable import ReadableLog
 
 _SORTS = frozenset({"name", "members", "lag", "seconds"})
 _TOPICS = 20

@@ -16,9 +16,9 @@ from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
 from bridges.catalog.topics import Catalog
 from bridges.catalog.transaction_view import TransactionDirectory
-from bridges.log.appends import Appends
-from bridges.log.cleaner import Cleaner
+from bridges.log.compaction.cleaner import Cleaner
 from bridges.log.logs import Logs
+from bridges.log.remote.appends import Appends
 from bridges.metrics import Metrics
 
 if TYPE_CHECKING:

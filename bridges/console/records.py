@@ -31,13 +31,13 @@ from bridges.console.rendering import LARGE, STEP, Search, Wanted, rendered
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder
-from bridges.log.partition_log import Appended, Batch
+from bridges.log.partition.partition_log import Appended, Batch
 from bridges.net.http_site import BodyStalled
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
     from bridges.formats.records import Record
-    from bridges.log.readable import ReadableLog
+    from bridges.log.remote.readable import ReadableLog
 
 FRONT = "http"
 """What metrics call this way in and out."""

@@ -21,7 +21,7 @@ from bridges.console.group_states import NewPositions, occupied
 from bridges.console.host import Host
 
 if TYPE_CHECKING:
-    from bridges.log.readable import ReadableLog
+    from bridges.log.remote.readable import ReadableLog
 
 _log = structlog.get_logger("anabranch.console")
 

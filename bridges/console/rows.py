@@ -18,7 +18,7 @@ from anabranch_kit.run.turns import in_turns
 from bridges.console.memory import memory_of
 
 if TYPE_CHECKING:
-    from bridges.log.readable import ReadableLog
+    from bridges.log.remote.readable import ReadableLog
 
 STEP = 500
 """Partitions or positions that are looked at before a None is given."""

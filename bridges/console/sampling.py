@@ -20,14 +20,14 @@ from anabranch_kit.run.turns import Turns, in_turns, portions
 from bridges.catalog.group_view import GroupName, Place, records_behind
 from bridges.console.history import SERIES_BYTES, Ends, History, Span
 from bridges.errors import LogError
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
     from bridges.catalog.progress import Progress
     from bridges.console.group_states import GroupStates
     from bridges.log.logs import Logs
-    from bridges.log.readable import ReadableLog
+    from bridges.log.remote.readable import ReadableLog
     from bridges.metrics import Metrics
 
 NODE, TOPICS, GROUPS, PLACES = "node", "topics", "groups", "places"

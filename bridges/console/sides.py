@@ -22,7 +22,7 @@ from bridges.formats.ydb import KEY_ITEM, TOMBSTONE_ITEM
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
 _LARGEST = 1024 * 1024
 """Bytes of a record that is shown like this."""

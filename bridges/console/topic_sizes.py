@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bridges.cluster.peers import Peers
     from bridges.cluster.service import Cluster
     from bridges.log.logs import Logs
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
 _KIND = "topic sizes"
 _AT_ONCE = 2_000

@@ -24,14 +24,14 @@ from bridges.console.paging import Page, flag, page_of
 from bridges.console.pictures import rounded
 from bridges.console.sampling import WAYS
 from bridges.console.topic_sizes import Size, Sizes, in_use
-from bridges.log.partition_log import PartitionLog
-from bridges.log.skipping import skip
+from bridges.log.damage.skipping import skip
+from bridges.log.partition.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
-    from bridges.log.cleaner import CleanerView
-    from bridges.log.partition_log import Appended
-    from bridges.log.readable import ReadableLog
+    from bridges.log.compaction.cleaner import CleanerView
+    from bridges.log.partition.partition_log import Appended
+    from bridges.log.remote.readable import ReadableLog
 
 _log = structlog.get_logger("anabranch.console")
 

@@ -23,7 +23,7 @@ from bridges.console.host import Host
 from bridges.console.paging import Page, flag, page_of
 
 if TYPE_CHECKING:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
 _log = structlog.get_logger("anabranch.console")
 

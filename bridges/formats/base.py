@@ -116,8 +116,8 @@ class StoredFormat(Protocol):
         """Like :meth:`records`, but only (offset, timestamp in ms or -1) of each."""
 
     def event_bytes(self, payload: Buffer) -> int | None:
-        """Bytes that the whole batch takes of a position as Pravega counts them (bridges/log/byte_column.py), told from
-        its header; None if only its records tell.
+        """Return the bytes that the batch takes of a position as Pravega counts them (bridges/log/byte_positions),
+        told from its header; None if only its records tell.
 
         Called for every batch that is appended, once somebody has asked for positions. What a format tells must never
         change, and for batches of whole events be what :meth:`records` make up. Raises BatchInvalid.

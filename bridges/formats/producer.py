@@ -1,6 +1,6 @@
 """What a batch says of who wrote it: a key of the ledger, and the numbers that tell repetitions.
 
-Every kind of writer has a stamp of its own (bridges/log/ledger_rules.py decides by them). A stored format's
+Every kind of writer has a stamp of its own (bridges/log/ledger/rules.py decides by them). A stored format's
 ``describe`` gives the stamp of a stored batch, so that the ledger can be rebuilt from the log.
 """
 

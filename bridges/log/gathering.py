@@ -12,7 +12,7 @@ from bridges.log.streams import stored_batches
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from sbp_back.client.gathering import Gathered, Gathering
 
@@ -22,7 +22,7 @@ GatherDone = Callable[[list[Answer]], None]
 
 
 class Wish(NamedTuple):
-    """A read of one partition, as :meth:`bridges.log.partition_log.PartitionLog.read` has it."""
+    """A read of one partition, as :meth:`bridges.log.partition.partition_log.PartitionLog.read` has it."""
 
     log: PartitionLog
     offset: int

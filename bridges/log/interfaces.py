@@ -14,19 +14,19 @@ from bridges.formats.base import FormatId
 from bridges.formats.ledger_note import encode_note
 from bridges.formats.producer import EventStamp, InTransaction, SeqNoStamp, Stamp
 from bridges.formats.records import Buffer, StoredBatch
-from bridges.log.partition_state import PartitionState
-from bridges.log.skips import Span
+from bridges.log.damage.skips import Span
+from bridges.log.state.partition_state import PartitionState
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
     from anabranch_kit.run.finishing import Finishing
-    from bridges.log.aborted_blocks import AbortedBlocks
-    from bridges.log.admission import Admission
-    from bridges.log.byte_search import ByteSearch
-    from bridges.log.partition_log import PartitionLog
-    from bridges.log.refusals import Refusals
+    from bridges.log.byte_positions.search import ByteSearch
+    from bridges.log.partition.admission import Admission
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.partition.refusals import Refusals
+    from bridges.log.partition.time_search import TimeSearch
     from bridges.log.streams import Streams, Writer
-    from bridges.log.time_search import TimeSearch
+    from bridges.log.transactions.aborted_blocks import AbortedBlocks
 
 
 class Appended(NamedTuple):
@@ -53,7 +53,7 @@ class Guard(NamedTuple):
     """On what an append depends, decided as one step with it: the log must end at ``end_offset``, or in bytes, as
     Pravega counts them, at ``end_position``, batches in flight included (-1: anywhere).
 
-    An append that depends on a position may wait until that is known (bridges/log/byte_tail.py). Only a backend that
+    An append that depends on a position may wait until that is known (byte_positions/tail.py). Only a backend that
     fences makes sure of either: in the document's dialect another writer may come between.
     """
 
@@ -69,7 +69,7 @@ class Batch(Struct):
     run of a migration that has this number (bridges/catalog/imports.py): what its ``producer`` wrote was checked where
     it was written, and is only remembered here.
 
-    What the topic demands is looked at when the batch is appended (bridges/log/admission.py), unless it was
+    What the topic demands is looked at when the batch is appended (bridges/log/partition/admission.py), unless it was
     ``admitted`` before. ``own``: the topic is the front's own, if it is internal to a protocol. ``lane``: whose batches
     must not overtake one another; without, those of one ``producer``. ``header`` may be that of Kafka's format where
     the front has parsed it. ``append_time_ms`` is told then: the timestamp that Kafka's records got, or -1.
@@ -103,7 +103,7 @@ class Rebuilt(Struct):
     """What a partition's log holds when it is opened: ``state`` describes everything durable.
 
     It was made from a snapshot at ``snapshot_offset`` (-1: from none) and what was read behind that, which counts
-    ``cost`` (:func:`bridges.log.upkeep.rebuild_cost`).
+    ``cost`` (:func:`bridges.log.partition.upkeep.rebuild_cost`).
     """
 
     state: PartitionState

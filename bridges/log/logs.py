@@ -28,31 +28,31 @@ from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, Trans
 from bridges.formats import COMPACTED
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
-from bridges.log.aborted_blocks import AbortedBlocks
-from bridges.log.admission import Admission
-from bridges.log.byte_search import ByteSearch
-from bridges.log.byte_starts import ByteStarts
-from bridges.log.cleaned_logs import CleanedLogs
-from bridges.log.ledger import KindLimits, LedgerOptions
-from bridges.log.ledger_rules import RULES, Rule
-from bridges.log.log_starts import LogStarts, Trims, first_readable
-from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
-from bridges.log.partition_state import PartitionState
-from bridges.log.refusals import Refusals
-from bridges.log.skips import Skips, Span, before, next_after, past
-from bridges.log.snapshotter import SnapshotStore, Snapshotter
-from bridges.log.stream_rows import KnownRows
+from bridges.log.byte_positions.search import ByteSearch
+from bridges.log.byte_positions.starts import ByteStarts
+from bridges.log.compaction.cleaned_logs import CleanedLogs
+from bridges.log.damage.skips import Skips, Span, before, next_after, past
+from bridges.log.ledger.ledger import KindLimits, LedgerOptions
+from bridges.log.ledger.rules import RULES, Rule
+from bridges.log.partition.admission import Admission
+from bridges.log.partition.partition_log import PartitionLog, Rebuilt, rebuild_cost
+from bridges.log.partition.refusals import Refusals
+from bridges.log.partition.tail_cache import Tail, TailCache
+from bridges.log.partition.time_search import TimeSearch
+from bridges.log.partition.waiters import once
+from bridges.log.state.log_starts import LogStarts, Trims, first_readable
+from bridges.log.state.partition_state import PartitionState
+from bridges.log.state.snapshotter import SnapshotStore, Snapshotter
+from bridges.log.state.stream_rows import KnownRows
 from bridges.log.streams import unwrapped
-from bridges.log.tail_cache import Tail, TailCache
-from bridges.log.time_search import TimeSearch
-from bridges.log.transactions import Transactions
-from bridges.log.waiters import once
+from bridges.log.transactions.aborted_blocks import AbortedBlocks
+from bridges.log.transactions.partition_transactions import Transactions
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed, SbpError
 
 if TYPE_CHECKING:
     from bridges.catalog.topic_rules import TopicRules
     from bridges.cluster.ownership import Ownership
-    from bridges.log.readable import ReadableElsewhere, ReadableLog
+    from bridges.log.remote.readable import ReadableElsewhere, ReadableLog
     from bridges.log.streams import Streams, Writer
     from sbp_back.wire.model import Entry
 

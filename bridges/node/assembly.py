@@ -50,16 +50,16 @@ from bridges.console.sampling import Recorder
 from bridges.console.topic_sizes import TopicSizes
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
-from bridges.log.aborted_blocks import AbortedBlocks
-from bridges.log.appends import Appends
-from bridges.log.byte_starts import ByteStarts
-from bridges.log.cleaned_logs import CleanedLogs
-from bridges.log.cleaner import Cleaner, CleanerOptions
-from bridges.log.ledger_rules import RULES
-from bridges.log.log_starts import LogStarts
+from bridges.log.byte_positions.starts import ByteStarts
+from bridges.log.compaction.cleaned_logs import CleanedLogs
+from bridges.log.compaction.cleaner import Cleaner, CleanerOptions
+from bridges.log.damage.skips import Skips
+from bridges.log.ledger.rules import RULES
 from bridges.log.logs import LogOptions, Logs
-from bridges.log.skips import Skips
-from bridges.log.snapshots import Snapshots
+from bridges.log.remote.appends import Appends
+from bridges.log.state.log_starts import LogStarts
+from bridges.log.state.snapshots import Snapshots
+from bridges.log.transactions.aborted_blocks import AbortedBlocks
 from bridges.metrics import Metrics
 from bridges.net.quotas import Quotas
 from bridges.node import backend, databases, promises
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from bridges.catalog.access_rules import AccessRules
     from bridges.cluster.peers import Peers
     from bridges.cluster.service import Cluster
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from bridges.node.worker_metrics import WorkerMetrics
     from sbp_back.embedded import Embedded
@@ -475,8 +475,8 @@ class Node(Stopping):
 
     def _know_others(self, cluster: Cluster) -> None:
         """Have what other nodes own appended to and read here, and the other way round."""
-        from bridges.log.forwarded_appends import ForwardedAppends  # where there are other nodes
-        from bridges.log.log_elsewhere import LogsElsewhere
+        from bridges.log.remote.forwarded_appends import ForwardedAppends  # where there are other nodes
+        from bridges.log.remote.log_elsewhere import LogsElsewhere
 
         assert self.peers is not None, "made with the cluster"
         here, identify, barrier = self.appends.append_here, self.catalog.id_of, self.metrics.barrier

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bridges.log.cleaner import CompactionPolicy
+from bridges.log.compaction.cleaner import CompactionPolicy
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic

@@ -22,7 +22,7 @@ from bridges.errors import (
 )
 from bridges.formats import format_of
 from bridges.log.logs import Logs
-from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 
 

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peers import Peers
     from bridges.formats import StoredFormat, Translator
-    from bridges.log.appends import Appends
-    from bridges.log.ledger_rules import Rule
+    from bridges.log.ledger.rules import Rule
     from bridges.log.logs import Logs
+    from bridges.log.remote.appends import Appends
     from bridges.metrics import FrontMetrics
     from bridges.net.own_names import OwnNames
     from bridges.net.quotas import Quotas

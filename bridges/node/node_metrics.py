@@ -25,7 +25,7 @@ from bridges.catalog.job_view import RUNNING
 from bridges.catalog.transaction_view import KeepsIds, TransactionDirectory, TransactionView
 from bridges.cluster.members import State
 from bridges.cluster.slots import ANY
-from bridges.log.cleaner import STATES
+from bridges.log.compaction.cleaner import STATES
 from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
 from bridges.node.log_limit import LOG_LIMIT
 from bridges.version import VERSION
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from bridges.cluster.service import Cluster
     from bridges.console.group_states import GroupStates
     from bridges.console.sampling import Recorder
-    from bridges.log.cleaner import Cleaner
+    from bridges.log.compaction.cleaner import Cleaner
     from bridges.log.logs import Logs
     from bridges.net.quotas import Quotas
     from bridges.node.sections import LimitSettings

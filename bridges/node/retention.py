@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
 _log = structlog.get_logger(__name__)
 

@@ -9,11 +9,11 @@ import structlog
 
 from bridges.catalog.config_types import ConfigSource
 from kafka_front import group_config, node_config
-from kafka_front.service import own_configs
 from kafka_front.service.access import Access
+from kafka_front.service.admin import own_configs
+from kafka_front.service.admin.own_configs import OwnConfigs
 from kafka_front.service.brokers import Brokers
-from kafka_front.service.fetch_sessions import FetchSessions
-from kafka_front.service.own_configs import OwnConfigs
+from kafka_front.service.fetch.sessions import FetchSessions
 from kafka_front.service.transactions.producer_ids import ProducerIds
 from kafka_front.service.transactions.service import Transactions
 from kafka_front.settings import KafkaSettings

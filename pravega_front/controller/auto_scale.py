@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bridges.catalog.topic import Topic
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
     from pravega_front.controller.core import Controller
 
 log = structlog.get_logger(__name__)

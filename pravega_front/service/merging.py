@@ -36,7 +36,7 @@ from pravega_front.service.state import Merging, require_none_merged
 if TYPE_CHECKING:
     from bridges.catalog.topics import Also
     from bridges.formats.records import Buffer
-    from bridges.log.append_path import Hold
+    from bridges.log.partition.append_path import Hold
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments

@@ -18,8 +18,8 @@ from bridges.formats.records import Buffer
 
 if TYPE_CHECKING:
     from bridges.formats.producer import EventStamp, InTransaction
-    from bridges.log.append_path import Hold
     from bridges.log.interfaces import Appended
+    from bridges.log.partition.append_path import Hold
     from pravega_front.service.segment import Segment
 
 _HEAD = struct.Struct(">iI")
@@ -144,7 +144,7 @@ async def appended(
 async def marked(segment: Segment, producer_id: int, *, commit: bool = True, hold: Hold | None = None) -> int:
     """End a transaction of a segment's log, and return when that is durable: the offset behind its marker.
 
-    Raises the errors of :meth:`bridges.log.partition_log.PartitionLog.append_marker`.
+    Raises the errors of :meth:`bridges.log.partition.partition_log.PartitionLog.append_marker`.
     """
     ended: Appended = await awaited(lambda done: segment.log.append_marker(producer_id, -1, commit, done, hold=hold))
     return ended.end

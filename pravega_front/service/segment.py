@@ -1,7 +1,7 @@
 """One segment: a partition's log, seen as a log of bytes.
 
 Offsets count records, Pravega's positions bytes. Where records lie in bytes is the log's to know
-(bridges/log/byte_search.py); what is remembered here only saves asking again.
+(bridges/log/byte_positions/search.py); what is remembered here only saves asking again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bridges.formats import FormatId, Translator
 from bridges.formats.pravega import encode, gathered, segment_bytes
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Buffer
-from bridges.log.byte_column import BytePlace
+from bridges.log.byte_positions.column import BytePlace
 from bridges.log.interfaces import Appended, Batch, Guard, note
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
-    from bridges.log.append_path import Hold
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.append_path import Hold
+    from bridges.log.partition.partition_log import PartitionLog
 
 _CURSORS = 16_384
 """Places of readers that are remembered, of all segments together."""
@@ -228,7 +228,7 @@ class Segment:
         ``claims``: (events, bytes) of each of the appends that these are, where they are several. ``part``: the bytes
         are part of a transaction in the log, and nobody sees them before its end. ``hold``: by whoever appends to the
         log alone. ``admitted``: what the stream demands was looked at when the bytes were written to another segment.
-        Errors given to ``done`` are those of :meth:`bridges.log.append_path.AppendPath.append`.
+        Errors given to ``done`` are those of :meth:`bridges.log.partition.append_path.AppendPath.append`.
         """
         guard = None if expected is None else Guard(end_position=expected)
         if expected is not None and expected < 0:

@@ -30,7 +30,7 @@ from pravega_front.service.table_life import table_count
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from pravega_front.service.running import OpenTransactions, RunningMerges
     from pravega_front.settings import PravegaSettings

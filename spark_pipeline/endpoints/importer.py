@@ -37,7 +37,7 @@ class ImportState:
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What the target's topics have by themselves. Keys that are not ``configured`` have Kafka's own defaults: those
-    for sizes and times bind Kafka's batches alone (bridges/log/admission.py)."""
+    for sizes and times bind Kafka's batches alone (bridges/log/partition/admission.py)."""
 
     config: Mapping[str, str]
     configured: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition as KafkaPartition
 from bridges.formats import FormatId
 from bridges.formats.kafka import parse_header, transaction_of
 from bridges.formats.records import StoredBatch
-from bridges.log.damage import end_of_damage
+from bridges.log.damage.extent import end_of_damage
 from spark_pipeline.core.decode_batches import decode
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError, UnreadableBatch
 from spark_pipeline.core.kafka_batches import BatchHead, NoBatch, heads

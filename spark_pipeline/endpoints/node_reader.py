@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from bridges.formats.records import StoredBatch
-from bridges.log.damage import end_of_damage
+from bridges.log.damage.extent import end_of_damage
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.stored_batches import unpacked
@@ -69,7 +69,7 @@ class NodeReader:
             raise NodeError(f"the node's answer about {part} cannot be read: {error}") from error
 
     async def _good_from(self, part: TopicPartition, offset: int) -> int | None:
-        """See :data:`bridges.log.damage.GoodFrom`."""
+        """See :data:`bridges.log.damage.extent.GoodFrom`."""
         try:
             found = self._read(part, offset, _NEVER, 1)
         except NodeError as error:

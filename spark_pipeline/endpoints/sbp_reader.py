@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bridges.formats.records import StoredBatch
-from bridges.log.damage import end_of_damage
+from bridges.log.damage.extent import end_of_damage
 from bridges.log.streams import stored_batches
 from sbp_back.client.control import TRANSIENT_CODES
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
@@ -125,7 +125,7 @@ class SbpReader:
                 self._tickets.give(stream_id, found.text, found.seconds)
 
     async def _good_from(self, stream_id: int, offset: int) -> int | None:
-        """See :data:`bridges.log.damage.GoodFrom`."""
+        """See :data:`bridges.log.damage.extent.GoodFrom`."""
         client = await self.client()
         try:
             found = stored_batches(await client.fetch_entries(stream_id, offset, 1), offset, 1)

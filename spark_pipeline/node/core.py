@@ -20,8 +20,8 @@ from spark_pipeline.node.writes import Writes
 
 if TYPE_CHECKING:
     from anabranch_kit.memory.request_memory import RequestMemory
-    from bridges.log.partition_log import PartitionLog
-    from bridges.log.readable import ReadableLog
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.remote.readable import ReadableLog
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
 

@@ -22,8 +22,8 @@ from bridges.catalog.topic_config import TOPIC_CONFIGS
 from bridges.console.access import principal_of
 from bridges.console.errors import RequestError, error_body, status_of
 from bridges.errors import LogError, LogUnavailable
-from bridges.log.partition_log import PartitionLog
-from bridges.log.transactions import MOST_TOLD
+from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.transactions.partition_transactions import MOST_TOLD
 from bridges.version import VERSION
 from spark_pipeline.node.core import rows, text, whole
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bridges.catalog.lineage import PartitionInfo
     from bridges.catalog.topic import Change, Topic
-    from bridges.log.readable import ReadableLog
+    from bridges.log.remote.readable import ReadableLog
     from spark_pipeline.node.core import PipelineCore
 
 NAMES = 2_000

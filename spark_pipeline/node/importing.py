@@ -24,7 +24,7 @@ from spark_pipeline.node.intake import ImportConflict, Intake
 from spark_pipeline.node.intake_forms import form_of
 
 if TYPE_CHECKING:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
     from spark_pipeline.node.core import PipelineCore
 
 _MIGRATION = re.compile(r"[A-Za-z0-9._-]{1,100}")

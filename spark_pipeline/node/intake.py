@@ -16,7 +16,7 @@ from bridges.formats.kafka import encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Appended, Batch, Guard
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from spark_pipeline.node.intake_forms import Brought, Form, KafkaForm
 
 _KAFKA = KafkaForm()

@@ -23,7 +23,7 @@ from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.one_at_a_time import OneAtATime
 from bridges.cluster.owned import OwnedNames
 from bridges.errors import LogDeleted, LogUnavailable, NotOwner, PartitionSealed
-from bridges.log.transaction_ends import all_of
+from bridges.log.transactions.ends import all_of
 from spark_pipeline.node.write_messages import MARKERS, WHOLE, Mark, Missing, Place, Whole, query_slot
 from spark_pipeline.node.write_tables import AttemptState, state_of
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peers import Peers
     from bridges.log.interfaces import Appended
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
     from bridges.node.front import NodeServices
     from spark_pipeline.node.write_attempts import Attempt
 

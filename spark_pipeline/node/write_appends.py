@@ -12,9 +12,9 @@ from spark_pipeline.node.write_attempts import WriteRefused
 from spark_pipeline.node.write_tables import add_places
 
 if TYPE_CHECKING:
-    from bridges.log.appends import Appends as NodeAppends
     from bridges.log.interfaces import AppendDone
-    from bridges.log.partition_log import Appended, Batch, PartitionLog
+    from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+    from bridges.log.remote.appends import Appends as NodeAppends
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
     from spark_pipeline.node.write_attempts import Attempt, Attempts

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from bridges.errors import LogError
-from bridges.log.open_transaction import OpenPlaces, OpenTransaction
+from bridges.log.transactions.open_transaction import OpenPlaces, OpenTransaction
 from spark_pipeline.node.write_tables import AttemptRow, AttemptState, Hold
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 A request is four bytes that tell the length of a JSON object, that object, and batches in Kafka's format one after the
 other. What a header claims is compared with what is known. What a topic demands is looked at before any batch of a
-request is appended (bridges/log/admission.py).
+request is appended (bridges/log/partition/admission.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bridges.formats.kafka import (
     check_count,
 )
 from bridges.formats.producer import InTransaction, ProducerStamp
-from bridges.log.partition_log import Batch
+from bridges.log.partition.partition_log import Batch
 
 
 class WriteLimits(Struct, frozen=True):

@@ -18,7 +18,7 @@ from spark_pipeline.node.write_attempts import BatchName, Key
 from spark_pipeline.node.write_batches import WriteLimits, accept
 
 if TYPE_CHECKING:
-    from bridges.log.partition_log import Appended, Batch, PartitionLog
+    from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
     from spark_pipeline.node.core import PipelineCore
     from spark_pipeline.node.write_attempts import Attempt
 

@@ -31,7 +31,7 @@ from msgspec import Struct
 from anabranch_kit.run.one_at_a_time import OneAtATime
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError, NotOwner
-from bridges.log.transaction_ends import TransactionEnds
+from bridges.log.transactions.ends import TransactionEnds
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
     Attempt,
@@ -61,7 +61,7 @@ from spark_pipeline.node.write_tables import (
 if TYPE_CHECKING:
     from anabranch_kit.run.rounds import Rounds
     from bridges.catalog.topic import Change
-    from bridges.log.partition_log import Appended, Batch, PartitionLog
+    from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
     from spark_pipeline.node.write_among import Queries

@@ -16,8 +16,8 @@ from bridges.formats import FORMATS
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.front_kit import KitNode
-from bridges.log.admission import Admission
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.admission import Admission
+from bridges.log.partition.partition_log import PartitionLog
 from bridges.node.request_front import RequestFront
 from tests.line_front.line_front import LineFormat, LineFront, LineStamp, payload_of
 

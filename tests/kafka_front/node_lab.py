@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anabranch_kit.run.awaited import awaited
 from bridges.log.interfaces import Appended
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from kafka_front.front import KafkaFront

@@ -11,7 +11,7 @@ from bridges.formats import kafka as kafka_format
 from bridges.formats.kafka import encode
 from bridges.formats.producer import ProducerStamp
 from bridges.formats.records import Record
-from kafka_front.service.batch_check import DEFAULT_LIMITS, BatchLimits, Refusal, accept
+from kafka_front.service.produce.batch_check import DEFAULT_LIMITS, BatchLimits, Refusal, accept
 from kafka_front.wire.errors import ErrorCode
 
 NOW = 1_700_000_000_000

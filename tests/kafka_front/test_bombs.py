@@ -13,9 +13,9 @@ from anabranch_kit.run.sliced import SLICE_RECORDS
 from bridges.formats import kafka as formats_kafka
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.log.time_search import TimeSearch
+from bridges.log.partition.time_search import TimeSearch
 from bridges.node.assembly import Node
-from kafka_front.service import produce as produce_service
+from kafka_front.service.produce import requests as produce_service
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.node_lab import connect, log_of, serving

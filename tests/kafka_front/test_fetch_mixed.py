@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch
+from bridges.log.partition.partition_log import Batch
 from tests.kafka_front.node_lab import append, log_of, serving
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from bridges.auth import Principal
 from bridges.errors import LogUnavailable
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from kafka_front.context import DEFERRED
-from kafka_front.service import fetch_operation, fetch_places
-from kafka_front.service.fetch_places import Places
+from kafka_front.service.fetch import operation as fetch_operation
+from kafka_front.service.fetch import places as fetch_places
+from kafka_front.service.fetch.places import Places
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from tests.bridges.log.log_lab import World, batch, settle

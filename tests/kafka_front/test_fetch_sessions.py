@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, FetchSessions, SessionError
+from kafka_front.service.fetch.sessions import FetchedPartition, FetchSession, FetchSessions, SessionError
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 

@@ -19,17 +19,17 @@ from bridges.formats.compression import Compression
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch, PartitionLog, Phase
+from bridges.log.partition.partition_log import Batch, PartitionLog, Phase
 from bridges.metrics import FrontMetrics
 from bridges.net.quotas import Quotas
 from kafka_front.context import DEFERRED
-from kafka_front.service import fetch_partitions
 from kafka_front.service.access import Access
 from kafka_front.service.brokers import Brokers
-from kafka_front.service.fetch import Fetch
-from kafka_front.service.fetch_sessions import FetchSessions
-from kafka_front.service.patience import Patience
-from kafka_front.service.read_ahead import ReadAhead
+from kafka_front.service.fetch import partitions as fetch_partitions
+from kafka_front.service.fetch.patience import Patience
+from kafka_front.service.fetch.read_ahead import ReadAhead
+from kafka_front.service.fetch.requests import Fetch
+from kafka_front.service.fetch.sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from sbp_back.wire.entry import pack_entry

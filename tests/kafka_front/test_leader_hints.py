@@ -11,7 +11,7 @@ import pytest
 from bridges.errors import LogUnavailable
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from bridges.node.assembly import Node
 from kafka_front.wire.errors import ErrorCode as E
 from kafka_front.wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse

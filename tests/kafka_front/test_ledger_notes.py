@@ -13,7 +13,7 @@ from kafka import TopicPartition as PythonPartition
 
 from bridges.formats.producer import EventStamp, LedgerKind
 from bridges.log.interfaces import note
-from bridges.log.ledger_rules import Last
+from bridges.log.ledger.rules import Last
 from bridges.node.assembly import Node
 from tests.kafka_front.node_lab import append, log_of, serving
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_front.service.patience import Patience
+from kafka_front.service.fetch.patience import Patience
 
 
 class Timer:

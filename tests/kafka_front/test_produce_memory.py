@@ -18,9 +18,9 @@ from bridges.net.quotas import Quotas
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
-from kafka_front.service import produce
 from kafka_front.service.access import Access
 from kafka_front.service.brokers import Brokers
+from kafka_front.service.produce import requests as produce
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.bridges.log.log_lab import World, batch

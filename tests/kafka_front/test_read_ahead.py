@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from anabranch_kit.memory.budget import Kind, MemoryBudget
+from bridges.log.damage.skips import Span
 from bridges.log.gathering import Answer, GatherDone, Wish, gather
-from bridges.log.partition_log import PartitionLog
-from bridges.log.skips import Span
-from bridges.log.transactions import NEVER
-from kafka_front.service.read_ahead import ReadAhead
+from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.transactions.partition_transactions import NEVER
+from kafka_front.service.fetch.read_ahead import ReadAhead
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.kafka_front.test_fetch_waiting import Lab

@@ -10,8 +10,8 @@ import pytest
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.records import Buffer, StoredBatch
-from bridges.log.partition_log import PartitionLog
-from kafka_front.service.stretch import Stretch
+from bridges.log.partition.partition_log import PartitionLog
+from kafka_front.service.fetch.stretch import Stretch
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
 from tests.bridges.log.log_lab import World, batch

@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient
 
 from bridges.catalog.topic import TopicKind, TopicNotFound
 from bridges.formats import FormatId
-from bridges.log.partition_log import Batch
+from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
 from tests.kafka_front.node_lab import append, log_of, serving
 

@@ -21,7 +21,7 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
-from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from tests.bridges.log.blocks_lab import small_blocks
 from tests.kafka_front.node_lab import append, log_of, serving

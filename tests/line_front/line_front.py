@@ -34,8 +34,8 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
-from bridges.log.ledger_rules import EventNumberRule, Rule
-from bridges.log.partition_log import PartitionLog
+from bridges.log.ledger.rules import EventNumberRule, Rule
+from bridges.log.partition.partition_log import PartitionLog
 from bridges.net.request_response import Frame, RequestConnection
 from bridges.net.server import Limits
 from bridges.node.front import Listener

@@ -100,20 +100,20 @@ def _trims_are_forgotten() -> None:
 
 
 def _what_was_aborted_is_shown() -> None:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
     PartitionLog.aborted = lambda self, start, end: []  # type: ignore[method-assign]
 
 
 def _nothing_is_held_back() -> None:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
     PartitionLog.last_stable_offset = property(lambda self: self.high_watermark)  # type: ignore[assignment]
     PartitionLog.committed_limit = lambda self, offset: self.high_watermark  # type: ignore[method-assign]
 
 
 def _no_key_is_the_latest() -> None:
-    from bridges.log import compaction
+    from bridges.log.compaction import cleaning as compaction
 
     for kind in vars(compaction).values():
         if isinstance(kind, type) and "_is_latest" in vars(kind):
@@ -122,7 +122,7 @@ def _no_key_is_the_latest() -> None:
 
 
 def _an_event_more_is_kept() -> None:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
     trim = PartitionLog.trim_bytes
 

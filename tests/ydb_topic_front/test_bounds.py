@@ -13,7 +13,7 @@ from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
 from tests.ydb_topic_front.raw import RawClient, RawStream
 from tests.ydb_topic_front.reading import Session, write
-from ydb_topic_front.service.session_states import RANGE_BYTES, READING_BYTES
+from ydb_topic_front.service.read.session_states import RANGE_BYTES, READING_BYTES
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS
 from ydb_topic_front.wire.statuses import Status

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from anabranch_kit.net.sockets import Sockets, close
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from bridges.net.grpc_server import Code, GrpcServer
 from bridges.node.assembly import Node
 from tests.grpc_left_behind import Client, calls_over, cancel, not_grpcs, rest
@@ -16,7 +16,7 @@ from tests.left_behind import left_behind, until
 from tests.ydb_topic_front.service.test_read_lineage import node
 from ydb_topic_front.front import YdbFront
 from ydb_topic_front.service.core import YdbService
-from ydb_topic_front.service.read_stream import ReadStream
+from ydb_topic_front.service.read.stream import ReadStream
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS
 from ydb_topic_front.wire.statuses import Status

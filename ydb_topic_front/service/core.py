@@ -12,23 +12,23 @@ from bridges.auth import ANONYMOUS, Operation, Principal, Resource, ResourceKind
 from bridges.auth.tokens import TokenError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.service import paths
-from ydb_topic_front.service.directories import Directories
 from ydb_topic_front.service.forwarding import Forwarding
 from ydb_topic_front.service.measures import Measures
 from ydb_topic_front.service.paths import PROTOCOL
-from ydb_topic_front.service.session_states import SessionStates
-from ydb_topic_front.service.topic_store import TopicStore
+from ydb_topic_front.service.read.session_states import SessionStates
+from ydb_topic_front.service.topics.directories import Directories
+from ydb_topic_front.service.topics.store import TopicStore
 from ydb_topic_front.settings import YdbSettings
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
 if TYPE_CHECKING:
     from anabranch_kit.net.address import Address
     from bridges.catalog.topic import Topic
-    from bridges.log.partition_log import PartitionLog
-    from bridges.log.readable import ReadableLog
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.remote.readable import ReadableLog
     from bridges.net.grpc_server import GrpcCall
     from bridges.node.front import NodeServices
-    from ydb_topic_front.service.readers import Readers
+    from ydb_topic_front.service.read.readers import Readers
 
 
 AUDIENCE = "ydb"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from anabranch_kit.memory.budget import Account, MemoryBudget
     from bridges.catalog.topic import Topic
-    from ydb_topic_front.service.topic_settings import TopicSettings
+    from ydb_topic_front.service.topics.settings import TopicSettings
 
 READ_BYTES = 1200
 """What is kept of a consumer in a partition takes so much."""

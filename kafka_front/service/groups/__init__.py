@@ -9,17 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_front.dispatch import Registry
-
-from . import admin, consumer_membership, membership, offsets
-from .group_service import GroupService
-from .owned import OwnedGroups
-from .settings import GroupSettings
+from kafka_front.service.groups import admin, offsets
+from kafka_front.service.groups.classic import membership
+from kafka_front.service.groups.consumer import membership as consumer_membership
+from kafka_front.service.groups.group_service import GroupService
+from kafka_front.service.groups.owned import OwnedGroups
+from kafka_front.service.groups.settings import GroupSettings
 
 if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from kafka_front.service.access import Access
+    from kafka_front.service.admin.own_configs import OwnConfigs
     from kafka_front.service.brokers import Brokers
-    from kafka_front.service.own_configs import OwnConfigs
     from kafka_front.settings import KafkaSettings
 
 __all__ = ["GroupService", "GroupSettings", "group_settings", "groups_of", "register"]

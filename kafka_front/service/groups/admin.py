@@ -12,6 +12,10 @@ from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.brokers import GROUP, TRANSACTION
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.group import Group, GroupState
+from kafka_front.service.groups.consumer.group import ConsumerGroup
+from kafka_front.service.groups.group_service import GroupService
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
     DeleteGroupsRequest,
@@ -23,11 +27,6 @@ from kafka_front.wire.messages import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-
-from . import codes
-from .consumer_group import ConsumerGroup
-from .group import Group, GroupState
-from .group_service import GroupService
 
 if TYPE_CHECKING:
     from kafka_front.context import Context

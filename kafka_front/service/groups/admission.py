@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .group import Group, GroupState, bytes_of
-from .requests import JoinRequest
-from .settings import GroupSettings
+from kafka_front.service.groups.classic.group import Group, GroupState, bytes_of
+from kafka_front.service.groups.classic.requests import JoinRequest
+from kafka_front.service.groups.settings import GroupSettings
 
 
 def rebalance_timeout(settings: GroupSettings, asked_ms: int) -> int:

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from anabranch_kit.run.barrier import Barrier
-
-from . import codes
-from .group import Group, JoinCallback, JoinReply, Member, SyncReply
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.group import Group, JoinCallback, JoinReply, Member, SyncReply
 
 Reply = TypeVar("Reply")
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import Many
-
-from .consumer_group import ConsumerGroup
-from .group import Group
+from kafka_front.service.groups.classic.group import Group
+from kafka_front.service.groups.consumer.group import ConsumerGroup
 
 if TYPE_CHECKING:
-    from kafka_front.service.share.group import ShareGroup
+    from kafka_front.service.groups.share.group import ShareGroup
 
 
 class Directory:

@@ -20,16 +20,15 @@ from bridges.catalog.group_view import GroupSummary, Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError
 from kafka_front.service.access import Access
-
-from . import codes
-from .consumer_group import ConsumerGroup
-from .group import Group, GroupState
-from .journal import GroupStore
-from .owned import OwnedGroups
-from .runtime import GroupRuntime
-from .settings import Configured, GroupSettings, nothing_configured
-from .topic_index import Topics
-from .view import LiveGroups, is_empty, summary_of
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.group import Group, GroupState
+from kafka_front.service.groups.consumer.group import ConsumerGroup
+from kafka_front.service.groups.journal import GroupStore
+from kafka_front.service.groups.owned import OwnedGroups
+from kafka_front.service.groups.runtime import GroupRuntime
+from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
+from kafka_front.service.groups.topic_index import Topics
+from kafka_front.service.groups.view import LiveGroups, is_empty, summary_of
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError, NotOwner
-
-from . import codes
-from .consumer_requests import Encode
-from .requests import SavedCallback
-from .snapshot import GroupSnapshot, encode_snapshot
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.requests import SavedCallback
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot, encode_snapshot
+from kafka_front.service.groups.consumer.requests import Encode
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 

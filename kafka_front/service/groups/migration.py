@@ -7,9 +7,7 @@ partitions, and the number of their generation as their epoch.
 
 from __future__ import annotations
 
-from .consumer_group import NOTHING, ClassicPart, ConsumerGroup, ConsumerMember, Partitions
-from .consumer_requests import TopicIndex
-from .embedded import (
+from kafka_front.service.groups.classic.embedded import (
     PROTOCOL_TYPE,
     EmbeddedFormatError,
     assigned_partitions,
@@ -19,7 +17,9 @@ from .embedded import (
     subscribed_topics,
     subscription_version,
 )
-from .group import Group, GroupState, Member
+from kafka_front.service.groups.classic.group import Group, GroupState, Member
+from kafka_front.service.groups.consumer.group import NOTHING, ClassicPart, ConsumerGroup, ConsumerMember, Partitions
+from kafka_front.service.groups.consumer.requests import TopicIndex
 
 
 def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:

@@ -14,6 +14,10 @@ from bridges.catalog.group_view import Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError, NotOwner
 from kafka_front.dispatch import Registry
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.consumer.group import ConsumerGroup
+from kafka_front.service.groups.group_service import GroupService
+from kafka_front.service.groups.runtime import unix_ms
 from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -25,11 +29,6 @@ from kafka_front.wire.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-
-from . import codes
-from .consumer_group import ConsumerGroup
-from .group_service import GroupService
-from .runtime import unix_ms
 
 if TYPE_CHECKING:
     from kafka_front.context import Context

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from bridges.catalog.progress import Holding
     from bridges.cluster.ownership import Ownership
     from kafka_front.context import Context
-
-    from .runtime import GroupRuntime
+    from kafka_front.service.groups.runtime import GroupRuntime
 
 _NAMES: dict[int, Callable[[Any], Iterable[str]]] = {
     int(ApiKey.OFFSET_FETCH): lambda request: [group.group_id for group in request.groups] or [request.group_id],

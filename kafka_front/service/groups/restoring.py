@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .admission import rebalance_timeout, session_timeout
-from .group import Group, GroupState, Member
-from .settings import GroupSettings
-from .snapshot import GroupSnapshot, MemberSnapshot
+from kafka_front.service.groups.admission import rebalance_timeout, session_timeout
+from kafka_front.service.groups.classic.group import Group, GroupState, Member
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_front.service.groups.settings import GroupSettings
 
 
 def snapshot_of(group: Group, assignments: Mapping[str, bytes]) -> GroupSnapshot:

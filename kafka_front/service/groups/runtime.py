@@ -15,19 +15,18 @@ from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance, in_turns
 from bridges.auth import Principal
 from bridges.errors import DataCorrupt
-
-from . import codes
-from .assignors import Targets
-from .classic_members import ClassicMembers
-from .consumer_coordinator import ConsumerCoordinator, Refused
-from .consumer_group import View
-from .consumer_snapshot import decode_group
-from .coordinator import Coordinator
-from .directory import Directory
-from .journal import GroupJournal, GroupStore
-from .settings import Configured, GroupSettings, nothing_configured
-from .snapshot import SnapshotError, decode_snapshot
-from .topic_index import TopicIndex, Topics
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.coordinator import Coordinator
+from kafka_front.service.groups.classic.snapshot import SnapshotError, decode_snapshot
+from kafka_front.service.groups.consumer.assignors import Targets
+from kafka_front.service.groups.consumer.classic_members import ClassicMembers
+from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator, Refused
+from kafka_front.service.groups.consumer.group import View
+from kafka_front.service.groups.consumer.snapshot import decode_group
+from kafka_front.service.groups.directory import Directory
+from kafka_front.service.groups.journal import GroupJournal, GroupStore
+from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
+from kafka_front.service.groups.topic_index import TopicIndex, Topics
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 

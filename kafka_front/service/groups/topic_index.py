@@ -22,10 +22,9 @@ from anabranch_kit.run.sliced import Sliced, SlicedWorks, in_turns
 from anabranch_kit.run.turns import portions
 from bridges.auth import Principal
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
-
-from . import codes
-from .consumer_coordinator import Refused
-from .consumer_group import View
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.consumer.coordinator import Refused
+from kafka_front.service.groups.consumer.group import View
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bridges.catalog.group_view import GroupMemberView, GroupSummary, GroupView
-from kafka_front.service.share.group import ShareGroup
-
-from .consumer_group import ConsumerGroup, ConsumerMember
-from .directory import Directory
-from .embedded import PROTOCOL_TYPE, EmbeddedFormatError, assigned_partitions
-from .group import Group, GroupState, Member
+from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE, EmbeddedFormatError, assigned_partitions
+from kafka_front.service.groups.classic.group import Group, GroupState, Member
+from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember
+from kafka_front.service.groups.directory import Directory
+from kafka_front.service.groups.share.group import ShareGroup
 
 CLASSIC = "classic"
 CONSUMER = "consumer"

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError, LogUnavailable, NotOwner
-from bridges.log.transaction_ends import all_of
+from bridges.log.transactions.ends import all_of
 from kafka_front.service.brokers import TRANSACTION
 from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.service.transactions import tables
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from bridges.cluster.ownership import Ownership
     from bridges.cluster.peers import Peers
     from bridges.log.interfaces import AppendDone, Batch
-    from bridges.log.open_transaction import Place
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.transactions.open_transaction import Place
     from bridges.node.front import NodeServices
     from kafka_front.service.log_errors import Refused
     from kafka_front.service.transactions.coordinator import Coordinator

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.deadlines import DeadlineQueue
-from bridges.log.open_transaction import OpenPlaces, Place, TooManyPlaces
+from bridges.log.transactions.open_transaction import OpenPlaces, Place, TooManyPlaces
 from kafka_front.service.transactions.transaction import (
     DECIDED,
     LAST_EPOCH,

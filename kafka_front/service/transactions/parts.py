@@ -24,7 +24,7 @@ from bridges.log.interfaces import NOT_APPENDED
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
     from bridges.log.interfaces import AppendDone, Appended, Batch
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
 
 _TRIES = 5
 """How often it is asked again whether a transaction has a partition, before its producer is told to come again."""

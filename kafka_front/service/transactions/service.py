@@ -15,7 +15,7 @@ from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.log.interfaces import NOT_APPENDED
-from bridges.log.transaction_ends import TransactionEnds
+from bridges.log.transactions.ends import TransactionEnds
 from kafka_front.service.log_errors import Refused
 from kafka_front.service.transactions import tables
 from kafka_front.service.transactions.among import Among
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Change
     from bridges.log.interfaces import AppendDone, Batch
-    from bridges.log.open_transaction import Place
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.transactions.open_transaction import Place
     from bridges.node.front import NodeServices
     from kafka_front.settings import KafkaSettings
 

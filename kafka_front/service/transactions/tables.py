@@ -11,7 +11,7 @@ from itertools import islice
 
 from bridges.catalog.sql import Connection, upsert
 from bridges.errors import LogError
-from bridges.log.open_transaction import Place
+from bridges.log.transactions.open_transaction import Place
 from kafka_front.service.transactions.transaction import DECIDED, Row, TxnState
 from kafka_front.wire.errors import ErrorCode
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from bridges.log.open_transaction import OpenTransaction, Place
+from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
 NO_ID = -1
 """No producer's id."""

@@ -13,10 +13,10 @@ import pytest
 
 from anabranch_kit.run.finishing import Finishing
 from bridges.catalog.schema import MIGRATIONS
-from bridges.log.skipping import skip
+from bridges.log.damage.skipping import skip
 from tests.bridges.log.log_lab import World, batch
 from tests.databases import database
-from ydb_topic_front.service.directories import Directories
+from ydb_topic_front.service.topics.directories import Directories
 
 
 async def test_work_is_carried_to_its_end_though_its_caller_went_away() -> None:

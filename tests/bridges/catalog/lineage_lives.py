@@ -19,7 +19,7 @@ from bridges.catalog.topic import ChangeKind
 from bridges.catalog.topic_config import SPLIT
 from bridges.errors import LogError, PartitionSealed
 from bridges.formats import FormatId
-from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from tests.kill_steps import Steps

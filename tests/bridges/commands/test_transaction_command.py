@@ -16,7 +16,7 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch
+from bridges.log.partition.partition_log import Batch
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.kafka_front.node_lab import append, log_of, serving

@@ -15,7 +15,7 @@ from anabranch_kit.memory.budget import Kind
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch
+from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from spark_pipeline.node.front import PipelineFront

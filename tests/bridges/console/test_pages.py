@@ -18,7 +18,7 @@ from bridges.console import paging
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch
+from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
 from tests.bridges.console.test_console_groups import Directory, GroupFront
 from tests.bridges.node.test_node import append, settings_of

@@ -14,9 +14,10 @@ from bridges.formats import FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
-from bridges.log import aborted_blocks, snapshots
-from bridges.log.partition_log import Batch, PartitionLog
-from bridges.log.transactions import Transactions
+from bridges.log.partition.partition_log import Batch, PartitionLog
+from bridges.log.state import snapshots
+from bridges.log.transactions import aborted_blocks
+from bridges.log.transactions.partition_transactions import Transactions
 from bridges.node.assembly import Node
 from tests.bridges.log.blocks_lab import small_blocks
 from tests.bridges.node.test_node import settings_of

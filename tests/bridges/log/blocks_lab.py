@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.log import aborted_blocks, transactions
+from bridges.log.transactions import aborted_blocks
+from bridges.log.transactions import partition_transactions as transactions
 from tests.databases import database
 
 

@@ -27,7 +27,7 @@ from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Record
 from bridges.log.interfaces import Appended, Batch, Guard
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from bridges.node.front import Front, Listener, NodeServices
 
 _WRITER = bytes(range(16))

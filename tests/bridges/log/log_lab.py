@@ -15,14 +15,14 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record
-from bridges.log.aborted_blocks import AbortedBlocks
-from bridges.log.byte_starts import ByteStarts
-from bridges.log.ledger import Ledger
-from bridges.log.ledger_rules import ProducerState, kafka_producer
-from bridges.log.log_starts import LogStarts
+from bridges.log.byte_positions.starts import ByteStarts
+from bridges.log.damage.skips import Skips
+from bridges.log.ledger.ledger import Ledger
+from bridges.log.ledger.rules import ProducerState, kafka_producer
 from bridges.log.logs import LogOptions, Logs
-from bridges.log.partition_log import Appended, Batch, PartitionLog
-from bridges.log.skips import Skips
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+from bridges.log.state.log_starts import LogStarts
+from bridges.log.transactions.aborted_blocks import AbortedBlocks
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.model import Entry

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from bridges.catalog.sql import Database, DatabaseError
 from bridges.errors import AbortedNotAtHand, DataCorrupt, LogUnavailable, TooManyTransactions
 from bridges.formats.producer import InTransaction
-from bridges.log import transactions as rules
-from bridges.log.aborted_blocks import AbortedBlocks, Window, read_window
-from bridges.log.partition_log import PartitionLog
-from bridges.log.transactions import KEPT, MOST_TOLD, Aborted, Transactions
+from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.transactions import partition_transactions as rules
+from bridges.log.transactions.aborted_blocks import AbortedBlocks, Window, read_window
+from bridges.log.transactions.partition_transactions import KEPT, MOST_TOLD, Aborted, Transactions
 from tests.bridges.log.blocks_lab import a_database, small_blocks
 from tests.bridges.log.log_lab import World
 from tests.bridges.log.test_transactions import ALL, data, values, written

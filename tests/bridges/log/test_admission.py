@@ -31,10 +31,10 @@ from bridges.formats.compression import PIECE
 from bridges.formats.kafka import check_batch, encode, parse_header
 from bridges.formats.producer import EventStamp, ProducerStamp, SeqNoStamp
 from bridges.formats.records import Buffer, Record, StoredBatch
-from bridges.log import admission
-from bridges.log.admission import Admission, look
 from bridges.log.interfaces import note
-from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.partition import admission
+from bridges.log.partition.admission import Admission, look
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from tests.bridges.log.log_lab import World
 
 FOREVER = 2**63 - 1

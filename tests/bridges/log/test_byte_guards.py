@@ -14,7 +14,7 @@ from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.interfaces import Appended, Guard
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known, stamped

@@ -18,11 +18,11 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.producer import ProducerStamp
 from bridges.formats.records import Record
-from bridges.log.byte_column import ByteColumn, BytePlace
-from bridges.log.byte_starts import ByteStart, ByteStarts
-from bridges.log.offset_index import OffsetIndex
-from bridges.log.partition_log import Batch, PartitionLog
-from bridges.log.skipping import skip
+from bridges.log.byte_positions.column import ByteColumn, BytePlace
+from bridges.log.byte_positions.starts import ByteStart, ByteStarts
+from bridges.log.damage.skipping import skip
+from bridges.log.partition.partition_log import Batch, PartitionLog
+from bridges.log.state.offset_index import OffsetIndex
 from sbp_back.errors import DecodeError
 from sbp_back.wire.entry import pack_entry
 from tests import databases
@@ -153,7 +153,9 @@ def written(kind: str, argument: object, producer: int) -> tuple[Batch, list[int
 
 async def _run(todo: list[tuple[str, object]], interval: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridges.log.byte_search.ByteColumn", partial(ByteColumn, interval=interval, max_rows=4))
+        patch.setattr(
+            "bridges.log.byte_positions.search.ByteColumn", partial(ByteColumn, interval=interval, max_rows=4)
+        )
         world = World()
         model = Model()
         log = await world.boot()

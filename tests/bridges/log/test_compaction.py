@@ -23,15 +23,16 @@ from bridges.formats.kafka_compaction import horizon_of, is_gap
 from bridges.formats.producer import InTransaction, LedgerKind, ProducerStamp, SeqNoStamp
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import YdbBuilder
-from bridges.log import compaction, logs
-from bridges.log.byte_search import ByteSearch
-from bridges.log.cleaner import CleanerOptions
-from bridges.log.compaction import CompactionPass
-from bridges.log.ledger import Ledger
-from bridges.log.ledger_rules import Repeated
-from bridges.log.offset_index import OffsetIndex
-from bridges.log.partition_log import Appended, Batch, PartitionLog
-from bridges.log.transactions import Transactions
+from bridges.log import logs
+from bridges.log.byte_positions.search import ByteSearch
+from bridges.log.compaction import cleaning as compaction
+from bridges.log.compaction.cleaner import CleanerOptions
+from bridges.log.compaction.cleaning import CompactionPass
+from bridges.log.ledger.ledger import Ledger
+from bridges.log.ledger.rules import Repeated
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+from bridges.log.state.offset_index import OffsetIndex
+from bridges.log.transactions.partition_transactions import Transactions
 from bridges.node.assembly import Node
 from sbp_back.wire.model import Entry
 from tests.bridges.log.blocks_lab import small_blocks

@@ -17,8 +17,8 @@ from bridges.formats.ledger_note import encode_note
 from bridges.formats.plain import PlainSource
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Record, StoredBatch
-from bridges.log.byte_column import BytePlace
-from bridges.log.event_bytes import bytes_of, record_at, told_bytes
+from bridges.log.byte_positions.column import BytePlace
+from bridges.log.byte_positions.event_bytes import bytes_of, record_at, told_bytes
 from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
 
 T = TypeVar("T")

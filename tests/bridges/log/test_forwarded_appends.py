@@ -17,10 +17,10 @@ from bridges.cluster.peers import LISTENER, Peers
 from bridges.errors import BatchInvalid, EventNumberConflict, LogError, LogUnavailable, NotOwner, PartitionSealed
 from bridges.formats import FORMATS
 from bridges.formats.producer import EventStamp, InTransaction, ProducerStamp, SeqNoStamp, fence
-from bridges.log.admission import look
-from bridges.log.forwarded_appends import ForwardedAppends
-from bridges.log.forwarded_wire import decode_append, encode_append
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Guard
+from bridges.log.partition.admission import look
+from bridges.log.remote.forwarded_appends import ForwardedAppends
+from bridges.log.remote.forwarded_wire import decode_append, encode_append
 from tests.line_front.line_front import LINES, LineFormat, LineStamp, payload_of
 
 TOPIC_ID = b"t" * 16

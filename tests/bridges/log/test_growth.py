@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.log.growth import Growth
+from bridges.log.state.growth import Growth
 
 WINDOW = 12_000
 

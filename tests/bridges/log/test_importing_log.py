@@ -10,7 +10,7 @@ from bridges.formats.kafka import TRANSACTIONAL, encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
 from bridges.log.interfaces import Guard
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from tests.bridges.log.log_lab import World, batch, kafka_ids, settle
 
 FLAGS = int(FormatId.KAFKA) | IMPORTED

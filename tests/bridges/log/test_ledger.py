@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from bridges.errors import OutOfOrderSequence, ProducerFenced
 from bridges.formats.producer import LedgerKind, ProducerStamp, SeqNoStamp
-from bridges.log.ledger import SLICE, KindLimits, Ledger, LedgerOptions
-from bridges.log.ledger_rules import BATCHES_KEPT, KafkaRule, Repeated, Unproven, WrittenBatch, kafka_producer
-from bridges.log.ledger_table import LedgerTable
+from bridges.log.ledger.ledger import SLICE, KindLimits, Ledger, LedgerOptions
+from bridges.log.ledger.rules import BATCHES_KEPT, KafkaRule, Repeated, Unproven, WrittenBatch, kafka_producer
+from bridges.log.ledger.table import LedgerTable
 from sbp_back.errors import DecodeError
 
 LAST = 2**31 - 1
@@ -232,7 +232,7 @@ def test_a_capture_is_the_state_of_its_instant_whatever_is_written_while_it_is_r
     expected = [(one, before[one]) for one in ledger.writers() if one in before]
     capture = ledger.capture(durable)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridges.log.ledger_table.SLICE", 3)
+        patch.setattr("bridges.log.ledger.table.SLICE", 3)
         pieces = []
         for piece in capture.pieces():
             pieces.append(SECTION.pack(LedgerKind.KAFKA, len(piece)) + piece if piece else b"")

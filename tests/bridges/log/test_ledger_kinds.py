@@ -19,9 +19,9 @@ from bridges.formats.producer import EventStamp, InTransaction, LedgerKind, Prod
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer
 from bridges.log.interfaces import Appended, Batch, Guard, note
-from bridges.log.ledger import Ledger
-from bridges.log.ledger_rules import RULES, Last, Repeated, SeqNoRule, Skip
-from bridges.log.partition_log import PartitionLog
+from bridges.log.ledger.ledger import Ledger
+from bridges.log.ledger.rules import RULES, Last, Repeated, SeqNoRule, Skip
+from bridges.log.partition.partition_log import PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log.log_lab import World, settle
 from tests.bridges.log.log_lab import batch as kafka_batch

@@ -14,7 +14,7 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record, StoredBatch
-from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import Entry
 from tests.bridges.log.log_lab import World, batch, settle
@@ -348,7 +348,7 @@ async def test_a_read_whose_answer_cannot_be_made_sense_of_is_answered(monkeypat
     log = await world.boot()
     log.append(batch(), world.done)
     world.writer.acknowledge(1)
-    monkeypatch.setattr("bridges.log.reading.stored_batches", broken)
+    monkeypatch.setattr("bridges.log.partition.reading.stored_batches", broken)
     batches, error = await answer_to(lambda done: log.read(0, 100, done))
     assert (batches, type(error)) == ([], LogError)
     assert failures(world) == {"read": 1}

@@ -17,8 +17,8 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record
-from bridges.log.ledger_rules import BATCHES_KEPT, Repeated, Skip
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.ledger.rules import BATCHES_KEPT, Repeated, Skip
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from tests.bridges.log.log_lab import NoSnapshots, World, settle
 from tests.depth import examples
 
@@ -122,7 +122,7 @@ def test_repetitions_and_only_these_are_recognised_whatever_happens_to_the_node(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         ticks = count(1_000_000_000_000, 1_000_000)
-        patch.setattr("bridges.log.append_path.time", SimpleNamespace(time_ns=lambda: next(ticks)))
+        patch.setattr("bridges.log.partition.append_path.time", SimpleNamespace(time_ns=lambda: next(ticks)))
         asyncio.run(_run(steps, snapshot_bytes))
 
 

@@ -12,9 +12,9 @@ from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database, DatabaseError
 from bridges.errors import LogUnavailable, OutOfOrderSequence, StorageFull
 from bridges.formats.producer import ProducerStamp
-from bridges.log.ledger import SLICE, LedgerCapture
-from bridges.log.partition_log import PartitionLog
-from bridges.log.snapshots import Snapshots
+from bridges.log.ledger.ledger import SLICE, LedgerCapture
+from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.state.snapshots import Snapshots
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
 from tests.bridges.log.log_lab import World, batch, kafka_ids, kafka_row, settle

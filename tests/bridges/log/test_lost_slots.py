@@ -9,9 +9,9 @@ from typing import Any
 from bridges.cluster.members import Member, State
 from bridges.cluster.ownership import Gained, Gone, Lost
 from bridges.errors import LogError, LogUnavailable, NotOwner
-from bridges.log.cleaned_logs import CleanedLogs
-from bridges.log.cleaner import Cleaner, CompactionPolicy
-from bridges.log.skips import Skips
+from bridges.log.compaction.cleaned_logs import CleanedLogs
+from bridges.log.compaction.cleaner import Cleaner, CompactionPolicy
+from bridges.log.damage.skips import Skips
 from sbp_back.errors import ConnectionLost
 from tests.bridges.log.log_lab import Backend, World, Writer, batch, settle
 

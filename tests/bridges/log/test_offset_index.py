@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.log.offset_index import OffsetIndex
+from bridges.log.state.offset_index import OffsetIndex
 from sbp_back.errors import DecodeError
 
 batches = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 300), st.integers(-1, 50)), min_size=1, max_size=80)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridges.log import pace
-from bridges.log.pace import Pace
+from bridges.log.compaction import pace
+from bridges.log.compaction.pace import Pace
 
 RATE = 1_000_000
 PIECE = 10_000  # ten milliseconds of the rate

@@ -20,7 +20,7 @@ from bridges.errors import (
 )
 from bridges.formats import FormatId
 from bridges.formats.kafka import parse_header
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.record_batch import set_base_offset
@@ -256,7 +256,7 @@ async def test_retention_by_age_trims_a_partition_that_never_stops_trickling(
     """What comes in the time of retention is less than a row of the index is long."""
     hour, keep = 3_600_000, 7 * 86_400_000
     now = 1_700_000_000_000
-    monkeypatch.setattr("bridges.log.append_path.time", SimpleNamespace(time_ns=lambda: now * 1_000_000))
+    monkeypatch.setattr("bridges.log.partition.append_path.time", SimpleNamespace(time_ns=lambda: now * 1_000_000))
     world = World()
     log = await world.boot()
     for number in range(30 * 24):

@@ -11,8 +11,8 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import CONTROL, TRANSACTIONAL, encode
 from bridges.formats.producer import EventStamp, LedgerKind, ProducerStamp, SeqNoStamp
 from bridges.formats.records import Record
-from bridges.log.ledger_rules import Last, Repeated, Skip, kafka_producer
-from bridges.log.partition_state import PartitionState
+from bridges.log.ledger.rules import Last, Repeated, Skip, kafka_producer
+from bridges.log.state.partition_state import PartitionState
 from sbp_back.errors import DecodeError
 
 KAFKA = int(FormatId.KAFKA)

@@ -11,10 +11,10 @@ import pytest
 from bridges.errors import LogError, LogUnavailable, OutOfOrderSequence, StorageFull, UnknownProducer
 from bridges.formats.kafka import parse_header
 from bridges.formats.producer import SEQUENCES, ProducerStamp
-from bridges.log import refusals
 from bridges.log.interfaces import NOT_APPENDED, Appended, Batch
-from bridges.log.partition_log import PartitionLog
-from bridges.log.refusals import Refusals
+from bridges.log.partition import refusals
+from bridges.log.partition.partition_log import PartitionLog
+from bridges.log.partition.refusals import Refusals
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.bridges.log.test_lost_slots import Owners

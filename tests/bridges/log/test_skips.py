@@ -19,9 +19,9 @@ from bridges.formats import FormatId, decode
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
-from bridges.log.partition_log import Batch, PartitionLog
-from bridges.log.skipping import skip
-from bridges.log.skips import Skips, before, merged, next_after, past
+from bridges.log.damage.skipping import skip
+from bridges.log.damage.skips import Skips, before, merged, next_after, past
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.databases import database
 from tests.node_process import NodeProcess

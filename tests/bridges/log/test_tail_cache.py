@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.formats.records import StoredBatch
-from bridges.log.tail_cache import _OVERHEAD as OVERHEAD
-from bridges.log.tail_cache import Tail, TailCache
+from bridges.log.partition.tail_cache import _OVERHEAD as OVERHEAD
+from bridges.log.partition.tail_cache import Tail, TailCache
 
 ALL = 1 << 62
 

@@ -15,9 +15,9 @@ from anabranch_kit.run.sliced import at_once
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.kafka import encode, set_max_timestamp
 from bridges.formats.records import Record
-from bridges.log import time_search
-from bridges.log.partition_log import Batch, PartitionLog
-from bridges.log.time_search import CLOCK_SKEW_MS
+from bridges.log.partition import time_search
+from bridges.log.partition.partition_log import Batch, PartitionLog
+from bridges.log.partition.time_search import CLOCK_SKEW_MS
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log.log_lab import World
 

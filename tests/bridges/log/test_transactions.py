@@ -26,10 +26,10 @@ from bridges.formats import FormatId, Translator, decode, format_of
 from bridges.formats.kafka import CONTROL, TRANSACTIONAL, encode, marker
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind, ProducerStamp, producer_key
 from bridges.formats.records import Record, StoredBatch
-from bridges.log.ledger_rules import Last
-from bridges.log.partition_log import Batch, PartitionLog
-from bridges.log.partition_state import PartitionState
-from bridges.log.transactions import MOST_TOLD, Aborted, Transactions
+from bridges.log.ledger.rules import Last
+from bridges.log.partition.partition_log import Batch, PartitionLog
+from bridges.log.state.partition_state import PartitionState
+from bridges.log.transactions.partition_transactions import MOST_TOLD, Aborted, Transactions
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from tests.bridges.log.blocks_lab import a_database, small_blocks
 from tests.bridges.log.log_lab import Backend, World, settle

@@ -11,7 +11,7 @@ from bridges.catalog.topics import Catalog
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import Settings, load
 from bridges.node.document_owner import PartitionOwners

@@ -18,7 +18,7 @@ from anabranch_kit.errors import StoreError
 from bridges.commands.cli import main
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats.records import StoredBatch
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from bridges.metric_text import render
 from bridges.node.assembly import Node
 from bridges.node.config import Settings, load

@@ -14,7 +14,7 @@ from bridges.auth import ANONYMOUS, NODE, Everybody, Operation
 from bridges.catalog.front_tables import migrate
 from bridges.formats import FORMATS, FormatTaken, format_of, register
 from bridges.formats.raw import RawFormat
-from bridges.log.ledger_rules import SeqNoRule
+from bridges.log.ledger.rules import SeqNoRule
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.node.front import Front, FrontError, Listener, check

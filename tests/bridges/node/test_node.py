@@ -19,7 +19,7 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.logs import Logs
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.metric_text import render
 from bridges.node.assembly import Node, Phase
 from bridges.node.config import Settings, load

@@ -42,7 +42,7 @@ sys.meta_path.insert(0, Blocker())
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch
+from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from sbp_back import DIALECTS, DocumentRecord, encode_batch

@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from anabranch_kit.run.sliced import Sliced, at_once
 from bridges.auth import Principal
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.assignors import Targets
-from kafka_front.service.groups.classic_members import ClassicMembers
-from kafka_front.service.groups.consumer_coordinator import ConsumerCoordinator
-from kafka_front.service.groups.consumer_group import ConsumerGroup, Partitions, View
-from kafka_front.service.groups.consumer_requests import Encode, HeartbeatReply, HeartbeatRequest
-from kafka_front.service.groups.consumer_snapshot import decode_group
-from kafka_front.service.groups.coordinator import Coordinator
+from kafka_front.service.groups.classic.coordinator import Coordinator
+from kafka_front.service.groups.classic.requests import SavedCallback
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
+from kafka_front.service.groups.consumer.assignors import Targets
+from kafka_front.service.groups.consumer.classic_members import ClassicMembers
+from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
+from kafka_front.service.groups.consumer.group import ConsumerGroup, Partitions, View
+from kafka_front.service.groups.consumer.requests import Encode, HeartbeatReply, HeartbeatRequest
+from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.directory import Directory
-from kafka_front.service.groups.requests import SavedCallback
 from kafka_front.service.groups.settings import GroupSettings
-from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
 from tests.kafka_front.groups.lab import Pending
 
 GROUP = "orders"

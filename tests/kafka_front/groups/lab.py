@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 from msgspec.structs import replace
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.coordinator import Coordinator
-from kafka_front.service.groups.group import Group, JoinReply, SyncReply
-from kafka_front.service.groups.requests import JoinRequest, Leaver, SavedCallback, SyncRequest
+from kafka_front.service.groups.classic.coordinator import Coordinator
+from kafka_front.service.groups.classic.group import Group, JoinReply, SyncReply
+from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SavedCallback, SyncRequest
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
 from kafka_front.service.groups.settings import GroupSettings
-from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
 
 T = TypeVar("T")
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.sliced import at_once
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.assignors import AssignedMember, ranges, uniform
-from kafka_front.service.groups.consumer_group import Partitions, count_of
-from kafka_front.service.groups.consumer_requests import HeartbeatRequest
-from kafka_front.service.groups.consumer_snapshot import decode_group
-from kafka_front.service.groups.embedded import assigned_partitions
-from kafka_front.service.groups.group import JoinReply, SyncReply
-from kafka_front.service.groups.requests import JoinRequest, SyncRequest
+from kafka_front.service.groups.classic.embedded import assigned_partitions
+from kafka_front.service.groups.classic.group import JoinReply, SyncReply
+from kafka_front.service.groups.classic.requests import JoinRequest, SyncRequest
+from kafka_front.service.groups.classic.snapshot import SnapshotError
+from kafka_front.service.groups.consumer.assignors import AssignedMember, ranges, uniform
+from kafka_front.service.groups.consumer.group import Partitions, count_of
+from kafka_front.service.groups.consumer.requests import HeartbeatRequest
+from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.settings import GroupSettings, MigrationPolicy
-from kafka_front.service.groups.snapshot import SnapshotError
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, SETTINGS, ConsumerLab, Reader
 from tests.kafka_front.groups.lab import Pending, assignment, subscription
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from kafka_front.service.groups import codes, migration
-from kafka_front.service.groups.consumer_coordinator import ConsumerCoordinator
-from kafka_front.service.groups.embedded import assigned_partitions, owned_partitions
-from kafka_front.service.groups.group import JoinReply, SyncReply
-from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
+from kafka_front.service.groups.classic.embedded import assigned_partitions, owned_partitions
+from kafka_front.service.groups.classic.group import JoinReply, SyncReply
+from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
+from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, ConsumerLab, Reader, places
 from tests.kafka_front.groups.lab import Pending, assignment, subscription
 

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from bridges.auth import Principal
-from kafka_front.service.groups import codes, consumer_coordinator, consumer_snapshot
-from kafka_front.service.groups.assignors import Targets
-from kafka_front.service.groups.consumer_coordinator import ConsumerCoordinator
-from kafka_front.service.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, Partitions, View
-from kafka_front.service.groups.consumer_requests import HeartbeatRequest
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.consumer import coordinator as consumer_coordinator
+from kafka_front.service.groups.consumer import snapshot as consumer_snapshot
+from kafka_front.service.groups.consumer.assignors import Targets
+from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
+from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState, Partitions, View
+from kafka_front.service.groups.consumer.requests import HeartbeatRequest
 from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, ConsumerLab, Reader, places
 
 STEPS = 250

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_front.service.groups.embedded import EmbeddedFormatError, assigned_partitions, subscribed_topics
+from kafka_front.service.groups.classic.embedded import EmbeddedFormatError, assigned_partitions, subscribed_topics
 from tests.kafka_front.groups.lab import assignment, subscription
 
 TOPICS = st.lists(st.text(max_size=20), unique=True, max_size=6)

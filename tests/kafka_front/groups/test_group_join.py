@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.requests import Leaver
+from kafka_front.service.groups.classic.requests import Leaver
 from kafka_front.service.groups.settings import GroupSettings
 from tests.kafka_front.groups.lab import GROUP, REBALANCE_MS, SESSION_MS, Lab
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.group import GroupState, JoinReply, SyncReply, bytes_of
-from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
+from kafka_front.service.groups.classic.group import GroupState, JoinReply, SyncReply, bytes_of
+from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.settings import GroupSettings
 from tests.depth import examples
 from tests.kafka_front.groups.lab import GROUP, Lab, Pending

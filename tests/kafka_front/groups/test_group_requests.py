@@ -22,7 +22,9 @@ from bridges.catalog.topic import Change, Topic
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.brokers import Brokers
-from kafka_front.service.groups import admin, codes, consumer_membership, membership, offsets
+from kafka_front.service.groups import admin, codes, offsets
+from kafka_front.service.groups.classic import membership
+from kafka_front.service.groups.consumer import membership as consumer_membership
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.wire import messages as m

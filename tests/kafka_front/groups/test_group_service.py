@@ -20,10 +20,10 @@ from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, Topic
 from bridges.errors import DataCorrupt, LogUnavailable
 from kafka_front.service.groups import GroupService, GroupSettings, codes
-from kafka_front.service.groups.group import JoinReply, SyncReply
+from kafka_front.service.groups.classic.group import JoinReply, SyncReply
+from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot
 from kafka_front.service.groups.journal import GroupJournal
-from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
-from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot
 from tests.databases import database
 from tests.kafka_front.groups.lab import assignment, subscription
 

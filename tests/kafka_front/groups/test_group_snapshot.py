@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_front.service.groups.snapshot import (
+from kafka_front.service.groups.classic.snapshot import (
     GroupSnapshot,
     MemberSnapshot,
     SnapshotError,

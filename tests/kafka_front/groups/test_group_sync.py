@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.group import JoinReply
-from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
-from kafka_front.service.groups.snapshot import decode_snapshot
+from kafka_front.service.groups.classic.group import JoinReply
+from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
+from kafka_front.service.groups.classic.snapshot import decode_snapshot
 from tests.kafka_front.groups.lab import GROUP, REBALANCE_MS, SESSION_MS, Lab
 
 DELAY = 3_000

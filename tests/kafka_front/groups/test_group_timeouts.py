@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.coordinator import Coordinator
+from kafka_front.service.groups.classic.coordinator import Coordinator
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_front.service.groups.settings import GroupSettings
-from kafka_front.service.groups.snapshot import GroupSnapshot, MemberSnapshot
 from tests.kafka_front.groups.lab import GROUP, Lab
 
 LARGEST = 2**31 - 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kafka_front.service.share.partition import (
+from kafka_front.service.groups.share.partition import (
     Ack,
     AckType,
     Acquired,

@@ -19,13 +19,13 @@ from bridges.formats import FORMATS, FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
 from kafka_front.front import KafkaFront
 from kafka_front.service.groups import codes
-from kafka_front.service.share import tables
-from kafka_front.service.share.service import LivePartition, ShareService
-from kafka_front.service.share.sessions import Place, ShareSession, ShareSessions
+from kafka_front.service.groups.share import tables
+from kafka_front.service.groups.share.service import LivePartition, ShareService
+from kafka_front.service.groups.share.sessions import Place, ShareSession, ShareSessions
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from tests.kafka_front.groups.wire_client import WireClient

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 
 from bridges.formats import format_of
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from tests.kafka_front.node_lab import log_of, serving
 from tests.kafka_front.transactions.node_lives import live
 from tests.lives import Lives

@@ -12,7 +12,7 @@ import pytest
 from bridges.errors import LogError
 from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer, StoredBatch
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from pravega_front.service.reads import Found, Parked, Seen, read
 from pravega_front.service.segment import Cursors, Segment
 from pravega_front.wire import commands as wire

@@ -16,8 +16,8 @@ from bridges.catalog.progress import Committed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch
-from bridges.log.skipping import skip
+from bridges.log.damage.skipping import skip
+from bridges.log.partition.partition_log import Batch
 from spark_pipeline.core.errors import (
     EndpointUnavailable,
     OffsetsGone,

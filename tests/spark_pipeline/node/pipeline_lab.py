@@ -12,7 +12,7 @@ from bridges.formats import FormatId
 from bridges.formats.kafka import CONTROL, HEADER_SIZE, TRANSACTIONAL, encode, iterate, parse_header
 from bridges.formats.producer import InTransaction, ProducerStamp
 from bridges.formats.records import Record
-from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from spark_pipeline.core.kafka_batch import EncodedBatch

@@ -13,7 +13,7 @@ from bridges.formats import IMPORTED, FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from spark_pipeline.core.errors import Conflict, Fenced, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Positions

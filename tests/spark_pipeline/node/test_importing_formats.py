@@ -10,7 +10,7 @@ from bridges.formats import FormatId
 from bridges.formats import pravega as pravega_format
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.formats.ydb import Head, encode_batch
-from bridges.log.ledger_rules import Last
+from bridges.log.ledger.rules import Last
 from spark_pipeline.core import import_frames
 from spark_pipeline.core.errors import Conflict, PipelineError
 from spark_pipeline.core.ranges import TopicPartition

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bridges.catalog.lineage import KEY_SPACE, WHOLE, KeyRange, PartitionInfo
-from ydb_topic_front.service.auto_partitioning import Loads, cold_neighbours
-from ydb_topic_front.service.topic_settings import Thresholds
-from ydb_topic_front.service.topics import evenly
+from ydb_topic_front.service.topics.auto_partitioning import Loads, cold_neighbours
+from ydb_topic_front.service.topics.calls import evenly
+from ydb_topic_front.service.topics.settings import Thresholds
 
 BOUNDS = Thresholds(1000, 100, 60)
 

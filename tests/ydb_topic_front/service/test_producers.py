@@ -19,8 +19,8 @@ from tests.ydb_topic_front.service.test_read_lineage import node
 from tests.ydb_topic_front.service.test_write import Session
 from ydb_topic_front.front import YdbFront
 from ydb_topic_front.service.core import YdbService
-from ydb_topic_front.service.producers import Producers, place_of
-from ydb_topic_front.service.write_start import bound_to
+from ydb_topic_front.service.write.producers import Producers, place_of
+from ydb_topic_front.service.write.start import bound_to
 from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_request import Part
 

@@ -13,7 +13,7 @@ from bridges.node.config import load
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.reading import Session, number_of, write
 from ydb_topic_front.front import YdbFront
-from ydb_topic_front.service.readers import Readers
+from ydb_topic_front.service.read.readers import Readers
 from ydb_topic_front.wire.statuses import Status
 
 HOUR_S = 3600

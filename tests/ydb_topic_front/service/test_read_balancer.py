@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.lineage import PartitionInfo
-from ydb_topic_front.service import read_balancer
-from ydb_topic_front.service.read_balancer import STEP, Share
-from ydb_topic_front.service.readers import Readers
+from ydb_topic_front.service.read import balancer as read_balancer
+from ydb_topic_front.service.read.balancer import STEP, Share
+from ydb_topic_front.service.read.readers import Readers
 
 
 class Reader:
@@ -272,7 +272,8 @@ async def test_others_have_their_turn_between_two_steps(monkeypatch: pytest.Monk
         topics=SimpleNamespace(on_change=[]),
         loop=asyncio.get_running_loop(),
     )
-    monkeypatch.setattr("ydb_topic_front.service.readers._REST", 0)  # else it sleeps off what the first round has cost
+    # Else it sleeps off what the first round has cost.
+    monkeypatch.setattr("ydb_topic_front.service.read.readers._REST", 0)
     readers = Readers(service)
     lab = Lab(0)
     sessions = [Reader(lab), Reader(lab)]

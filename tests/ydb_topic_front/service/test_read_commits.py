@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ydb_topic_front.service.read_commits import ReadCommits
+from ydb_topic_front.service.read.commits import ReadCommits
 from ydb_topic_front.session.commit_ranges import CommitRanges
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
 from ydb_topic_front.session.read_data import Place

@@ -12,7 +12,7 @@ from anabranch_kit.memory.budget import Kind
 from bridges.auth import Principal
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Change, ChangeKind
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition.partition_log import PartitionLog
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal
 from bridges.node.assembly import Node
 from tests.ydb_topic_front.raw import RawClient
@@ -20,8 +20,8 @@ from tests.ydb_topic_front.reading import write
 from tests.ydb_topic_front.service.test_read_lineage import PATIENCE, make, node, of_client
 from ydb_topic_front.front import YdbFront
 from ydb_topic_front.service.core import YdbService
-from ydb_topic_front.service.read_stream import ReadStream
-from ydb_topic_front.service.readers import Readers
+from ydb_topic_front.service.read.readers import Readers
+from ydb_topic_front.service.read.stream import ReadStream
 from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromServer
 
 __all__ = ["node"]

@@ -10,10 +10,10 @@ import pytest
 from anabranch_kit.memory.budget import Account, MemoryBudget
 from bridges.errors import OffsetOutOfRange
 from bridges.formats.records import StoredBatch
-from bridges.log import append_path
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition import append_path
+from bridges.log.partition.partition_log import PartitionLog
 from tests.bridges.log.log_lab import World, batch
-from ydb_topic_front.service.read_start import first_written, written_at
+from ydb_topic_front.service.read.start import first_written, written_at
 
 OfTen = tuple[World, PartitionLog]
 

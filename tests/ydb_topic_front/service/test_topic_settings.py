@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ydb_topic_front.service import topic_settings
-from ydb_topic_front.service.topic_settings import NONE, TopicSettings
+from ydb_topic_front.service.topics import settings as topic_settings
+from ydb_topic_front.service.topics.settings import NONE, TopicSettings
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Status, YdbError
 

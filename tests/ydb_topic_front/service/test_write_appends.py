@@ -11,8 +11,8 @@ from anabranch_kit.memory.budget import MemoryBudget
 from bridges.errors import LogUnavailable
 from bridges.formats.producer import SeqNoStamp
 from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch
-from ydb_topic_front.service import write_appends
-from ydb_topic_front.service.write_appends import WriteAppends
+from ydb_topic_front.service.write import appends as write_appends
+from ydb_topic_front.service.write.appends import WriteAppends
 from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_queue import Request
 from ydb_topic_front.session.write_request import parts_at_once, write_body

@@ -16,7 +16,7 @@ from bridges.net.quotas import Quotas
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.service.test_write import Session, told
-from ydb_topic_front.service.write_speed import WriteSpeeds
+from ydb_topic_front.service.write.speed import WriteSpeeds
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 NEVER = 3600.0

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from ydb_topic_front.service.writers import Writers
+from ydb_topic_front.service.write.writers import Writers
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 

@@ -1,0 +1,1 @@
+"""Positions in bytes, as Pravega counts them: how they are counted, kept and searched."""

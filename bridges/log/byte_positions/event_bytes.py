@@ -1,0 +1,139 @@
+"""Bytes that a batch and its offsets take of a position as Pravega counts them, slice by slice.
+
+Where a format tells from the header what a batch takes, that holds, whatever its records are; of offsets inside the
+batch its records tell, but no more than the whole, and what is left over belongs to its end. A record that cannot be
+read takes the bytes of an event's header, so that readers come to an error there; those behind it in its batch take
+none.
+"""
+
+from __future__ import annotations
+
+from anabranch_kit.run.sliced import Sliced
+from bridges.errors import BatchInvalid
+from bridges.formats import format_of
+from bridges.formats.base import EVENT_HEADER, StoredFormat
+from bridges.formats.plain import Plain, PlainSource
+from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.byte_positions.column import BytePlace
+
+_AT_ONCE = 100
+"""Records that are decoded in one go."""
+
+
+def told_bytes(flags: int, payload: Buffer) -> int | None:
+    """What a whole batch takes, as its header tells; None if only its records do."""
+    try:
+        return format_of(flags).event_bytes(payload)
+    except BatchInvalid:
+        return 0
+
+
+def bytes_of(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[int]:
+    """What the offsets of ``batch`` in ``[start, end)`` take; at most ``limit`` bytes are decompressed."""
+    whole = told_bytes(batch.flags, batch.payload)
+    if whole is not None and start <= batch.base_offset and batch.end_offset <= end:
+        return whole
+    source = format_of(batch.flags)
+    found = None
+    if isinstance(source, PlainSource):
+        found = yield from _plainly(source, batch, start, end, limit)
+    if found is None:
+        found = yield from _one_by_one(source, batch, start, end, limit)
+    before_start, before_end, total = found
+    if whole is not None:
+        before_start, before_end, total = min(before_start, whole), min(before_end, whole), whole
+    return (total if batch.end_offset <= end else before_end) - before_start
+
+
+_Sums = tuple[int, int, int]
+"""What lies before the start, before the end, and what all of it takes."""
+
+
+def _plainly(source: PlainSource, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums | None]:
+    """None where that is not the way (:mod:`bridges.formats.plain`)."""
+    before_start = before_end = total = 0
+    reached = batch.base_offset
+    try:
+        for some in source.plain(batch, limit):
+            if some is not None:
+                sizes = _sizes(some)
+                total += sum(sizes)
+                before_start += sum(sizes[: max(0, start - some.first)])
+                before_end += sum(sizes[: max(0, end - some.first)])
+                reached = some.end
+            if reached < batch.end_offset:
+                yield None
+    except BatchInvalid:
+        return None
+    return (before_start, before_end, total) if reached == batch.end_offset else None
+
+
+def _plainly_at(
+    source: PlainSource, batch: StoredBatch, at: int, position: int, limit: int
+) -> Sliced[BytePlace | None]:
+    try:
+        for some in source.plain(batch, limit):
+            if some is not None:
+                sizes = _sizes(some)
+                whole = sum(sizes)
+                if position < at + whole:
+                    for number, size in enumerate(sizes):
+                        if position < at + size:
+                            return BytePlace(some.first + number, at)
+                        at += size
+                at += whole
+            yield None
+    except BatchInvalid:
+        pass
+    return None
+
+
+def _sizes(some: Plain) -> list[int]:
+    return [EVENT_HEADER + len(value or b"") for value in some.values]
+
+
+def _one_by_one(source: StoredFormat, batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[_Sums]:
+    before_start = before_end = total = 0
+    reached = batch.base_offset
+    try:
+        for count, record in enumerate(source.records(batch, limit), 1):
+            if record is None or not count % _AT_ONCE:
+                yield None
+            if record is not None:
+                size = EVENT_HEADER + len(record.value or b"")
+                total += size
+                if record.offset < start:
+                    before_start += size
+                if record.offset < end:
+                    before_end += size
+                reached = record.offset + 1
+    except BatchInvalid:
+        total += EVENT_HEADER
+        before_start += EVENT_HEADER if reached < start else 0
+        before_end += EVENT_HEADER if reached < end else 0
+    return before_start, before_end, total
+
+
+def record_at(batch: StoredBatch, at: int, position: int, limit: int) -> Sliced[BytePlace]:
+    """The record that has the byte at ``position``, which is one of ``batch``; that one begins ``at``."""
+    source = format_of(batch.flags)
+    if isinstance(source, PlainSource):
+        plainly = yield from _plainly_at(source, batch, at, position, limit)
+        if plainly is not None:
+            return plainly
+    found = BytePlace(batch.base_offset, at)
+    reached = batch.base_offset
+    try:
+        for count, record in enumerate(source.records(batch, limit), 1):
+            if record is None or not count % _AT_ONCE:
+                yield None
+            if record is not None:
+                if at > position:
+                    break
+                found = BytePlace(record.offset, at)
+                at += EVENT_HEADER + len(record.value or b"")
+                reached = record.offset + 1
+    except BatchInvalid:
+        if at <= position:
+            return BytePlace(reached, at)
+    return found

@@ -1,0 +1,1 @@
+"""Compaction: one pass over a partition, and the chore that runs passes."""

@@ -1,0 +1,59 @@
+"""How far each partition's log is compacted, in the node's database. Lost, it costs one longer pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from bridges.catalog.sql import Connection
+from bridges.log.state.stream_rows import KnownRows
+
+
+class Cleaned(Struct, frozen=True):
+    """Below ``offset`` each key is there once. ``due_ms``: from when on there is something to take though nothing new
+    came, -1: never. ``passed_ms``: when the last pass ended. ``settled``: what has been forgotten of transactions is
+    forgotten for good, in the snapshot of the partition's state as well."""
+
+    offset: int = 0
+    due_ms: int = -1
+    passed_ms: int = 0
+    settled: bool = True
+
+
+class CleanedLogs(KnownRows[Cleaned]):
+    """What is known of every stream that was compacted."""
+
+    __slots__ = ()
+
+    table = "compacted_logs"
+    columns = ("clean_offset", "due_ms", "passed_ms", "settled")
+
+    def _with_row(self, stream_id: int, row: Sequence[int]) -> Cleaned:
+        return Cleaned(row[0], row[1], row[2], bool(row[3]))
+
+    def of(self, stream_id: int) -> Cleaned | None:
+        """None of a stream that was never compacted."""
+        return self._known.get(stream_id)
+
+    async def save(self, stream_id: int, cleaned: Cleaned) -> None:
+        """Durable, with everything that was saved before, whatever the node's durability. Raises an error of the
+        database."""
+        row = (cleaned.offset, cleaned.due_ms, cleaned.passed_ms, int(cleaned.settled))
+
+        def saved(kept: bool) -> None:
+            if kept:
+                self._known[stream_id] = cleaned
+
+        if self._db is None:
+            saved(True)
+        else:
+            await self._db.run(partial(_save, stream_id, row), flush=True, then=saved)
+
+
+def _save(stream_id: int, row: Sequence[int], connection: Connection) -> bool:
+    """Whether there is such a partition."""
+    CleanedLogs.put(connection, stream_id, row)
+    query = f"SELECT 1 FROM {CleanedLogs.table} WHERE stream_id = ?"
+    return connection.execute(query, (stream_id,)).fetchone() is not None

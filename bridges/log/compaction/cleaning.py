@@ -1,0 +1,487 @@
+"""One pass of compaction over one partition's log: of each key only the latest record stays (docs/design.md,
+"Compaction").
+
+It looks twice. First at what was appended since the last pass: which keys there are, and where each is last
+(key_offsets.py). Then at everything from the log's start on: what a later record replaces goes, batch
+by batch, and what is left of some neighbours takes their place in the backend, which keeps all offsets covered. A crash
+between two of these leaves a log that is compacted in part; the next pass does the rest.
+
+What the passes need of the log's state is looked at on the event loop; the work on records goes on elsewhere, slice by
+slice, and touches nothing but batches and the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from anabranch_kit.run.sliced import advance
+from bridges.errors import BatchInvalid, DataCorrupt, LogError, LogUnavailable
+from bridges.formats import COMPACTED, FORMAT_MASK, IMPORTED, FormatId, format_of, records_of
+from bridges.formats.kafka import CONTROL, TRANSACTIONAL, Header, parse_header, transaction_of
+from bridges.formats.kafka_compaction import (
+    NO_HORIZON,
+    compacted,
+    emptied,
+    gap,
+    horizon_of,
+    is_gap,
+    keys,
+    with_horizon,
+)
+from bridges.formats.ledger_note import encode_note
+from bridges.formats.producer import EventStamp, SeqNoStamp, Stamp
+from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.byte_positions.event_bytes import bytes_of
+from bridges.log.damage.skips import next_after, past
+from bridges.log.interfaces import Replacing
+from bridges.log.partition.reading import read_error
+from bridges.log.transactions.partition_transactions import by_producer, is_marker, was_aborted, without_aborted
+from sbp_back.client.replacing import Substitute
+from sbp_back.errors import NoSpace, SbpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from anabranch_kit.run.sliced import Sliced, SlicedWorks
+    from bridges.log.compaction.key_offsets import KeyOffsets
+    from bridges.log.compaction.pace import Pace
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.streams import Streams
+    from sbp_back.wire.model import Entry
+
+_READ_BYTES = 512 * 1024
+"""Read, and replaced, at once."""
+_LONGEST_GAP = 1 << 30
+"""Offsets that one batch without records may span: the span's last is a signed number of 32 bits."""
+_PROMISED_SECONDS = 10.0
+"""How long answers are waited for that hold where batches lie. A client that takes none of its answer for longer loses
+its connection before it gets a wrong byte, and comes again."""
+_LOOK_SECONDS = 0.05
+READS_END_MS = 60_000
+"""After so long nobody is answered any more with what was read before."""
+_STEP_SECONDS = 0.001
+"""What one step of work may hold up others for."""
+
+_KAFKA = int(FormatId.KAFKA)
+_YDB = int(FormatId.YDB)
+_NOTE = int(FormatId.LEDGER_NOTE)
+
+
+class Stopped(Exception):
+    """The pass ends here, though there is more to do: the log was closed, or may be compacted no more."""
+
+
+class Damaged(LogError):
+    """There is a batch that cannot be read; nothing above it is compacted."""
+
+
+class Compaction(Struct):
+    """What a pass has done: below ``end`` of each key the latest record is left. ``horizon_ms``: from when on there is
+    something to take though nothing new came (-1: never). Bytes are of payload."""
+
+    end: int = 0
+    horizon_ms: int = NO_HORIZON
+    read_bytes: int = 0
+    written_bytes: int = 0
+    replaced_bytes: int = 0
+    batches: int = 0
+    keys: int = 0
+    aborted: set[int] = set()
+    """Markers of aborted transactions that nothing is left of, by their offsets: they need not be known any more."""
+
+
+class _Piece(Struct):
+    """What is to be at the offsets of some entries: ``payload`` None: nothing, else the one entry's, or others.
+    ``stamp``: unless that writer is known by the batch; then it is ``instead``, with ``instead_flags``."""
+
+    entries: list[Entry]
+    payload: Buffer | None
+    flags: int
+    changed: bool
+    stamp: Stamp | None = None
+    instead: Buffer = b""
+    instead_flags: int = 0
+
+
+class CompactionPass:
+    """``works`` takes the work on records, ``pace`` how fast that may go. ``settled``: what is known of transactions is
+    durable, as far as they were forgotten. ``forgets``: so much time has passed since the last pass that nobody reads
+    any more what was there before. ``wanted``: whether the topic is still to be compacted."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        client: Streams,
+        works: SlicedWorks,
+        pace: Pace,
+        table: KeyOffsets,
+        *,
+        delete_retention_ms: int,
+        settled: bool,
+        forgets: bool,
+        inflated_bytes: int,
+        wanted: Callable[[], bool],
+    ) -> None:
+        self._log = log
+        self._state = log.state
+        self._client = client
+        self._works = works
+        self._pace = pace
+        self._table = table
+        self._delete_retention_ms = delete_retention_ms
+        self._settled = settled
+        self._forgets = forgets
+        self._limit = inflated_bytes
+        self._wanted = wanted
+        self.result = Compaction(aborted=set())
+        # Producers of whose transaction something was met that its marker has not ended yet; whether any of it stays.
+        self._open: dict[int, bool] = {}
+        # Something stayed that was to go: nothing of transactions may be forgotten.
+        self._unsure = False
+        self._now_ms = 0
+        self._end = 0
+
+    async def run(self, dirty: int, end: int, youngest_ms: int, now_ms: int) -> Compaction:
+        """Compact the log up to ``end``, where ``dirty`` is where the last pass ended, but nothing that was appended
+        after ``youngest_ms``, nor more than the table holds keys of.
+
+        Raises :class:`Stopped`, LogError.
+        """
+        self._now_ms = now_ms
+        self._end = end
+        end = await self._fill(dirty, end, youngest_ms)
+        self.result.end = end
+        self.result.keys = len(self._table)
+        if end > self._log.log_start_offset:
+            async for entries in self._entries(self._log.log_start_offset, end):
+                await self._compact(entries)
+        if self._unsure or not self._forgets:
+            self.result.aborted.clear()
+        return self.result
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        log = self._log
+        if not log.is_open or log.state is not self._state:
+            raise Stopped("the partition was closed")
+        column = self._state.index.column
+        if column is not None and column.firm < self._end:
+            raise Stopped("somebody has asked for positions in bytes meanwhile: the next pass knows of them")
+        if not self._wanted():
+            raise Stopped("the topic is not to be compacted any more")
+
+    async def _entries(self, start: int, end: int) -> AsyncIterator[list[Entry]]:
+        """What is stored, in pieces, of the entries that begin below ``end``."""
+        log = self._log
+        offset = past(log.skipped, start)
+        while offset < end:
+            self._check()
+            limit = next_after(log.skipped, offset, end)
+            try:
+                entries = await self._client.fetch_entries(log.stream_id, offset, _READ_BYTES, limit=limit)
+            except SbpError as error:
+                if log.log_start_offset > offset:
+                    offset = past(log.skipped, log.log_start_offset)  # it was trimmed meanwhile
+                    continue
+                failure = read_error(error)
+                if isinstance(failure, DataCorrupt):
+                    raise Damaged(f"nothing above offset {offset} is compacted: {failure}") from error
+                raise failure from error
+            if not entries:
+                raise LogUnavailable(f"{log.topic}-{log.partition} has nothing at {offset}, below its end {end}")
+            size = sum([len(entry.payload) for entry in entries])
+            self.result.read_bytes += size
+            yield entries
+            await self._pace.spent(size)
+            offset = past(log.skipped, entries[-1].end_offset)
+
+    async def _do(self, work: Sliced[object]) -> object:
+        """Sliced work, off the loop, no faster than the pace allows."""
+        work = _in_steps(work)
+        while True:
+            ended, told = await self._works.step(work)
+            seconds, value = told
+            await self._pace.worked(seconds)
+            if ended:
+                return value
+
+    # --- which keys there are ---------------------------------------------------------------------------------------
+
+    async def _fill(self, start: int, end: int, youngest_ms: int) -> int:
+        """Note the keys of what lies between; gives how far that went."""
+        async for entries in self._entries(start, end):
+            stopped = await self._do(self._noted(entries, await self._aborted(entries), start, youngest_ms))
+            assert isinstance(stopped, int)
+            if stopped >= 0:
+                return stopped
+        return end
+
+    async def _aborted(self, entries: Sequence[Entry]) -> Mapping[int, list[tuple[int, int]]]:
+        return by_producer(await self._log.all_aborted(entries[0].base_offset, entries[-1].end_offset))
+
+    def _noted(
+        self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]], start: int, youngest_ms: int
+    ) -> Generator[None, None, int]:
+        """Where to stop; -1: nowhere among these."""
+        for entry in entries:
+            if entry.timestamp > youngest_ms:
+                return max(start, entry.base_offset)
+            if not (yield from self._note(entry, ranges)):
+                # Of a batch that alone has too many keys only some are known: its others stay where they are twice.
+                return entry.base_offset if entry.base_offset > start else entry.end_offset
+            yield None
+        return -1
+
+    def _note(self, entry: Entry, ranges: Mapping[int, list[tuple[int, int]]]) -> Generator[None, None, bool]:
+        put = self._table.put
+        try:
+            if entry.flags & FORMAT_MASK == _KAFKA:
+                header = parse_header(entry.payload)
+                if header.attributes & CONTROL or _was_aborted(header, entry, ranges):
+                    return True
+                for found in keys(entry.payload, self._limit):
+                    if found is None:
+                        yield None
+                    elif found[1] is not None and not put(found[1], found[0]):
+                        return False
+                return True
+            for record in records_of(format_of(entry.flags), _stored(entry), self._limit):
+                if record is None:
+                    yield None
+                elif record.key is not None and not put(record.key, record.offset):
+                    return False
+        except BatchInvalid:
+            pass  # whoever reads it is told; what it replaces stays
+        return True
+
+    # --- what stays -------------------------------------------------------------------------------------------------
+
+    async def _compact(self, entries: Sequence[Entry]) -> None:
+        judged = await self._do(self._judge(entries, await self._aborted(entries)))
+        assert isinstance(judged, list)
+        durable = self._log.durable_rows()
+        ledger = self._state.ledger
+        pieces: list[_Piece] = []
+        for piece in judged:
+            # Were the ledger made anew from the log, it would not know the writer without this batch.
+            if piece.stamp is not None and ledger.rests_on(piece.stamp, piece.entries[0].base_offset, durable):
+                piece.payload, piece.flags = piece.instead, piece.instead_flags
+                piece.changed = piece.instead is not piece.entries[0].payload
+            before = pieces[-1] if pieces else None
+            if before is not None and before.payload is None and piece.payload is None and _adjoin(before, piece):
+                before.entries += piece.entries
+                before.changed = True
+            else:
+                pieces.append(piece)
+        self.result.batches += len(entries)
+        for index in sorted({entry.range_index for entry in entries}):
+            of_range = [piece for piece in pieces if piece.entries[0].range_index == index]
+            changed = [number for number, piece in enumerate(of_range) if piece.changed]
+            if changed:
+                # With what lies between: what is left of a range's order on the disk is a run, not a heap of pieces.
+                await self._replace(of_range[changed[0] : changed[-1] + 1])
+
+    def _judge(
+        self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]]
+    ) -> Generator[None, None, list[_Piece]]:
+        pieces: list[_Piece] = []
+        for entry in entries:
+            piece = _as_it_is(entry)
+            try:
+                number = entry.flags & FORMAT_MASK
+                if number == _KAFKA:
+                    piece = yield from self._judge_kafka(entry, ranges)
+                elif number == _YDB:
+                    piece = yield from self._judge_whole(entry)
+                elif number == _NOTE:
+                    stamp = format_of(entry.flags).describe(entry.payload).producer
+                    piece = _nothing(entry, stamp, entry.payload, entry.flags)
+            except BatchInvalid:
+                self._unsure = True  # whoever reads it is told
+            pieces.append(piece)
+            yield None
+        return pieces
+
+    def _judge_kafka(self, entry: Entry, ranges: Mapping[int, list[tuple[int, int]]]) -> Generator[None, None, _Piece]:
+        payload = entry.payload
+        header = parse_header(payload)
+        if header.attributes & CONTROL:
+            return self._judge_marker(entry, header, ranges)
+        if is_gap(header):
+            return _Piece([entry], None, entry.flags, False)
+        if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
+            self._open.setdefault(header.producer_id, False)
+        if header.record_count and not _was_aborted(header, entry, ranges):
+            horizon = self._now_ms + self._delete_retention_ms
+            found = yield from compacted(payload, self._is_latest, self._now_ms, horizon, self._limit)
+            if found.records:
+                if header.producer_id in self._open:
+                    self._open[header.producer_id] = True
+                self._will_be_due(found.horizon_ms)
+                return _as_it_is(entry) if found.payload is None else _changed(entry, found.payload)
+        stamp = None if entry.flags & IMPORTED else format_of(entry.flags).describe(payload).producer
+        if not header.record_count:
+            return _nothing(entry, stamp, payload, entry.flags)
+        return _nothing(entry, stamp, emptied(payload), entry.flags | COMPACTED)
+
+    def _judge_marker(self, entry: Entry, header: Header, ranges: Mapping[int, list[tuple[int, int]]]) -> _Piece:
+        """A marker stays as long as there is something of its transaction, and a while longer for readers that have
+        begun before."""
+        part = transaction_of(entry.payload, header)
+        if part is None or part.commit is None:
+            return _as_it_is(entry)
+        stays = self._open.pop(part.producer_id, None)
+        if stays is not None:
+            if not stays:
+                self._will_be_due(self._now_ms + READS_END_MS)
+            return _as_it_is(entry)
+        horizon = horizon_of(header)
+        if horizon == NO_HORIZON:
+            horizon = self._now_ms + self._delete_retention_ms
+            self._will_be_due(horizon)
+            return _changed(entry, with_horizon(entry.payload, horizon))
+        if not part.commit:
+            # Nothing was left of it in the pass before.
+            self.result.aborted.add(entry.base_offset)
+        known = is_marker(part.producer_id, entry.base_offset, ranges)
+        if horizon > self._now_ms or known or not self._settled:
+            # A reader that is told of it looks for the marker.
+            self._will_be_due(max(horizon, self._now_ms + READS_END_MS))
+            return _as_it_is(entry)
+        stamp = None if entry.flags & IMPORTED else format_of(entry.flags).describe(entry.payload).producer
+        return _nothing(entry, stamp, entry.payload, entry.flags)
+
+    def _judge_whole(self, entry: Entry) -> Generator[None, None, _Piece]:
+        """A batch of another format stays whole, or goes when every record of it is replaced."""
+        for record in records_of(format_of(entry.flags), _stored(entry), self._limit):
+            if record is None:
+                yield None
+            elif record.key is None or self._is_latest(record.offset, record.key):
+                return _as_it_is(entry)
+        stamp = format_of(entry.flags).describe(entry.payload).producer
+        if isinstance(stamp, SeqNoStamp | EventStamp):
+            return _nothing(entry, stamp, encode_note(stamp), _NOTE | COMPACTED)
+        return _nothing(entry)
+
+    def _is_latest(self, offset: int, key: bytes | None) -> bool:
+        return key is not None and self._table.highest(key) <= offset
+
+    def _will_be_due(self, horizon_ms: int) -> None:
+        if horizon_ms != NO_HORIZON:
+            known = self.result.horizon_ms
+            self.result.horizon_ms = horizon_ms if known == NO_HORIZON else min(known, horizon_ms)
+
+    # --- replacing --------------------------------------------------------------------------------------------------
+
+    async def _replace(self, pieces: Sequence[_Piece]) -> None:
+        log = self._log
+        old = [entry for piece in pieces for entry in piece.entries]
+        new = [_substitute(piece) for piece in pieces]
+        taken: int | None = None
+        less = await self._event_bytes(old) - await self._event_bytes(new)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        span = log.replacing = Replacing(old[0].base_offset, old[-1].end_offset, ended)
+        try:
+            await self._unpromised(span)
+            self._check()
+            await self._client.replace(log.epoch, old, new)
+            taken = less
+        except NoSpace as error:
+            raise LogUnavailable(f"{log.topic}-{log.partition} is not compacted: {error}") from error
+        except SbpError as error:
+            if log.log_start_offset > span.start:
+                self._unsure = True
+                return  # it was trimmed meanwhile: the next pass looks again
+            raise LogUnavailable(f"{log.topic}-{log.partition} is not compacted: {error}") from error
+        finally:
+            log.replacing = None
+            ended.set_result(None)
+            log.replaced(span, taken)
+        written = sum([len(one.payload) for one in new])
+        self.result.written_bytes += written
+        self.result.replaced_bytes += sum([len(entry.payload) for entry in old])
+        await self._pace.spent(written)
+
+    async def _event_bytes(self, some: Sequence[Entry | Substitute]) -> int:
+        """What the events of these take of positions in bytes; 0 while nobody has asked for such."""
+        if self._state.index.column is None:
+            return 0
+        batches = [StoredBatch(one.base_offset, one.end_offset, one.flags, one.payload) for one in some]
+        aborted = await self._log.all_aborted(batches[0].base_offset, batches[-1].end_offset)
+
+        def counted() -> Sliced[object]:
+            size = 0
+            for batch in without_aborted(batches, aborted):
+                size += yield from bytes_of(batch, batch.base_offset, batch.end_offset, self._limit)
+                yield None
+            return size
+
+        size = await self._do(counted())
+        assert isinstance(size, int)
+        return size
+
+    async def _unpromised(self, span: Replacing) -> None:
+        """Return when no answer holds any more where the batches of ``span`` lie."""
+        for _ in range(int(_PROMISED_SECONDS / _LOOK_SECONDS)):
+            if not any(one.holds(span.start, span.end) for one in list(self._log.promised)):
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _stored(entry: Entry) -> StoredBatch:
+    return StoredBatch(entry.base_offset, entry.end_offset, entry.flags, entry.payload, entry.timestamp)
+
+
+def _was_aborted(header: Header, entry: Entry, ranges: Mapping[int, list[tuple[int, int]]]) -> bool:
+    if not header.attributes & TRANSACTIONAL or not ranges:
+        return False
+    return was_aborted(header.producer_id, entry.base_offset, ranges)
+
+
+def _as_it_is(entry: Entry) -> _Piece:
+    return _Piece([entry], entry.payload, entry.flags, False)
+
+
+def _changed(entry: Entry, payload: Buffer) -> _Piece:
+    return _Piece([entry], payload, entry.flags | COMPACTED, True)
+
+
+def _nothing(entry: Entry, stamp: Stamp | None = None, instead: Buffer = b"", instead_flags: int = 0) -> _Piece:
+    return _Piece([entry], None, _KAFKA | COMPACTED, True, stamp, instead, instead_flags)
+
+
+def _adjoin(before: _Piece, piece: _Piece) -> bool:
+    first, last, after = before.entries[0], before.entries[-1], piece.entries[-1]
+    return (
+        first.range_index == after.range_index
+        and last.end_offset == piece.entries[0].base_offset
+        and after.end_offset - first.base_offset < _LONGEST_GAP
+    )
+
+
+def _substitute(piece: _Piece) -> Substitute | Entry:
+    first, last = piece.entries[0], piece.entries[-1]
+    payload, flags = piece.payload, piece.flags
+    if not piece.changed:
+        return first
+    if payload is None:
+        payload, flags = gap(first.base_offset, last.end_offset), _KAFKA | COMPACTED
+    return Substitute(first.base_offset, last.end_offset, flags, last.timestamp, payload)
+
+
+def _in_steps(work: Sliced[object]) -> Sliced[tuple[float, object]]:
+    """Sliced work whose steps compute for about a millisecond, whatever its own do; with the seconds that each has
+    computed for, which is less than it took where others had the interpreter meanwhile, and with the result of all."""
+    while True:
+        began = time.thread_time()
+        while (spent := time.thread_time() - began) < _STEP_SECONDS:
+            ended, value = advance(work)
+            if ended:
+                return time.thread_time() - began, value
+        yield spent, None

@@ -1,0 +1,119 @@
+"""What an operator asks for when a partition has a batch that nobody can read: that readers pass over it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from anabranch_kit.run.sliced import SLICE_RECORDS
+from bridges.errors import BatchInvalid, DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable
+from bridges.formats import FORMAT_MASK, FormatId, format_of
+from bridges.formats.kafka import check_batch
+from bridges.log.damage.extent import end_of_damage
+from bridges.log.damage.skips import Span, past
+from bridges.log.partition.partition_log import PartitionLog, read_error
+from bridges.log.streams import stored_batches
+from sbp_back.errors import SbpError
+
+if TYPE_CHECKING:
+    from bridges.formats.records import StoredBatch
+    from bridges.log.logs import Logs
+    from bridges.log.streams import Streams
+
+_log = structlog.get_logger("anabranch.skips")
+
+
+async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tuple[Span, str]:
+    """Have readers of a partition pass over the batch at ``offset``, for good; gives what is skipped and why.
+
+    All of a stretch of damage from ``offset`` on is skipped, and all of the batch that contains it. ``force`` skips
+    what can be read. Raises OffsetOutOfRange (nothing is there, or it is skipped already), StillReadable,
+    LogUnavailable, LogDeleted, or an error of the database.
+    """
+    await _opened(log)  # a damaged batch may keep it from that: the backend can be asked nevertheless
+    if log.is_open and not log.log_start_offset <= offset < log.high_watermark:
+        raise OffsetOutOfRange(f"{log.topic}-{log.partition} has no offset {offset}")
+    if past(logs.skips.of(log.stream_id), offset) != offset:
+        raise OffsetOutOfRange(f"offset {offset} is skipped already")
+    look = _Look(logs.client, log.stream_id)
+    batch = await look.at(offset)
+    if batch is not None:
+        span = (batch.base_offset, batch.end_offset)
+        reason = await _why_unreadable(batch)
+        if reason is None:
+            if not force:
+                raise StillReadable(f"the batch at offsets {span[0]} to {span[1] - 1} can be read: it is not skipped")
+            reason = "an operator wanted it so, though it can be read"
+    else:
+        span = (offset, await end_of_damage(offset, look.good_from))
+        reason = look.reason
+    await logs.finishing.run(_skip(logs, log, span, reason))
+    return span, reason
+
+
+async def _skip(logs: Logs, log: PartitionLog, span: Span, reason: str) -> None:
+    await logs.positions.keep_around(log, span)
+    # What the batch said, as a transaction's end, is known to a log that is open, and would be to no later opening.
+    await log.saved_behind(min(span[1], log.high_watermark))
+    await logs.skips.add(log.stream_id, span, reason)
+    await _opened(log)
+    if log.is_open:
+        log.skip(span)
+    _log.warning("offsets skipped", topic=log.topic, partition=log.partition, first=span[0], end=span[1], reason=reason)
+
+
+async def _opened(log: PartitionLog) -> None:
+    try:
+        await log.ready()
+    except LogUnavailable:
+        return
+
+
+class _Look:
+    """Looks at single batches of a stream."""
+
+    def __init__(self, client: Streams, stream_id: int) -> None:
+        self._client = client
+        self._stream_id = stream_id
+        self.reason = ""
+        """Why the first damaged batch met cannot be read."""
+
+    async def at(self, offset: int) -> StoredBatch | None:
+        """The batch that contains ``offset``; None if it is damaged. Raises OffsetOutOfRange, LogUnavailable."""
+        if offset < 0:
+            raise OffsetOutOfRange(f"there is no offset {offset}")
+        try:
+            entries = await self._client.fetch_entries(self._stream_id, offset, 1)
+        except SbpError as error:
+            told = read_error(error)
+            if not isinstance(told, DataCorrupt):
+                raise told from error
+            self.reason = self.reason or str(error)
+            return None
+        batches = stored_batches(entries, offset, 1)
+        if not batches:
+            raise OffsetOutOfRange(f"there is nothing at offset {offset}")
+        return batches[0]
+
+    async def good_from(self, offset: int) -> int | None:
+        """Where what can be read at ``offset`` begins, the end of the log included; None if it is damaged."""
+        try:
+            batch = await self.at(offset)
+        except OffsetOutOfRange:
+            return offset
+        return None if batch is None else batch.base_offset
+
+
+async def _why_unreadable(batch: StoredBatch) -> str | None:
+    """What keeps a reader from the records of a batch, if anything does."""
+    try:
+        if batch.flags & FORMAT_MASK == FormatId.KAFKA:
+            check_batch(memoryview(batch.payload))
+        for number, _ in enumerate(format_of(batch.flags).records(batch)):
+            if not number % SLICE_RECORDS:
+                await asyncio.sleep(0)
+    except BatchInvalid as error:
+        return str(error)
+    return None

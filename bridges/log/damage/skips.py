@@ -1,0 +1,104 @@
+"""Offsets that cannot be read and that an operator has declared lost: readers find a gap there, as after compaction.
+
+A batch may be damaged on disk, or may have been stored by a program that lied about its format. Readers are told so at
+its offset, again and again, until somebody decides that what comes behind it is worth more (skipping.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from bridges.catalog.sql import Connection, upsert
+from bridges.log.state.stream_rows import KnownRows
+
+Span = tuple[int, int]
+"""First offset, and the one after the last."""
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The spans in order, those that touch as one."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    return tuple(found)
+
+
+def past(spans: Sequence[Span], offset: int) -> int:
+    """The first offset from ``offset`` on that is not skipped."""
+    for first, end in spans:
+        if first <= offset < end:
+            return end
+    return offset
+
+
+def before(spans: Sequence[Span], end: int) -> int:
+    """Where what is skipped up to ``end`` begins: ``end`` itself if it is not."""
+    for first, behind in spans:
+        if first < end <= behind:
+            return first
+    return end
+
+
+def next_after(spans: Sequence[Span], offset: int, limit: int) -> int:
+    """Where the first span behind ``offset`` begins, at most ``limit``."""
+    for first, _ in spans:
+        if first > offset:
+            return min(first, limit)
+    return limit
+
+
+class Skips(KnownRows[tuple[Span, ...]]):
+    """What was skipped of every stream."""
+
+    __slots__ = ()
+
+    table = "skipped_offsets"
+    columns = ("first_offset", "end_offset")
+
+    def _with_row(self, stream_id: int, row: Sequence[int]) -> tuple[Span, ...]:
+        return merged([*self.of(stream_id), (row[0], row[1])])
+
+    def of(self, stream_id: int) -> tuple[Span, ...]:
+        """What was skipped of a stream: in order, without overlap."""
+        return self._known.get(stream_id, ())
+
+    async def add(self, stream_id: int, span: Span, reason: str) -> None:
+        """Skip ``span`` for good: it stays skipped whatever happens to the node, loss of power included.
+
+        Raises an error of the database.
+        """
+        now_ms = time.time_ns() // 1_000_000
+
+        def insert(connection: Connection) -> None:
+            connection.execute(
+                upsert("skipped_offsets", "stream_id first_offset", "end_offset reason skipped_ms"),
+                (stream_id, *span, reason, now_ms),
+            )
+
+        if self._db is not None:
+            await self._db.run(insert, flush=True)
+        self._known[stream_id] = merged([*self.of(stream_id), span])
+
+    async def within(self, stream_id: int, start: int, end: int) -> tuple[Span, ...]:
+        """What was skipped of a log that reaches from ``start`` to ``end``.
+
+        A span that ends behind that is of another history, which the log has lost: it is forgotten for good, so that
+        it hides nothing once the log has grown past it. So is what was trimmed. Raises an error of the database.
+        """
+        spans = self.of(stream_id)
+        kept = tuple(span for span in spans if start < span[1] <= end)
+        if kept != spans:
+            if self._db is not None:
+                await self._db.run(
+                    lambda connection: connection.execute(
+                        "DELETE FROM skipped_offsets WHERE stream_id = ? AND (end_offset <= ? OR end_offset > ?)",
+                        (stream_id, start, end),
+                    ),
+                    flush=True,
+                )
+            self._known[stream_id] = kept
+        return kept

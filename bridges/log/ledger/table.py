@@ -1,0 +1,168 @@
+"""The writers of one kind on one partition: a row of bytes for each, in the order of last use."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bridges.formats.producer import Stamp
+    from bridges.log.ledger.rules import Last, Repeated, Rule, Skip, Unproven
+
+SLICE = 1000
+"""Writers handled in one turn of the event loop by whatever looks at many: how many there are is for clients to
+choose."""
+
+ENTRY = struct.Struct(">HH")
+"""Bytes of a key and of its row, which follow."""
+LAST_MS = struct.Struct(">q")
+"""How every row begins."""
+
+
+class LedgerTable:
+    """What is known of the writers of one kind; at most ``limit`` of them, the longest idle make room."""
+
+    __slots__ = ("_check", "_frozen", "_record", "_rows", "_rule", "limit")
+
+    def __init__(self, rule: Rule, limit: int, rows: dict[bytes, bytes] | None = None) -> None:
+        self.limit = limit
+        self._rule = rule
+        self._check = rule.check
+        self._record = rule.record
+        # Insertion order is order of last use, so the longest idle writer is always the first. An empty row, which
+        # there is only while a snapshot is read out, stands for a writer of whom nothing is known any more.
+        self._rows: dict[bytes, bytes] = {} if rows is None else rows
+        # While a snapshot is read out: everything as it was, unchanged; what was written since is in the other one.
+        self._frozen: dict[bytes, bytes] | None = None
+        self.shrink(limit)
+
+    def __len__(self) -> int:
+        """Writers known; while a snapshot is read out, some may count twice."""
+        return len(self._rows) + (len(self._frozen) if self._frozen is not None else 0)
+
+    def row(self, key: bytes) -> bytes | None:
+        """What is known of a writer, in the form of its rule."""
+        row = self._rows.get(key)
+        if row is None and self._frozen is not None:
+            row = self._frozen.get(key)
+        return row or None
+
+    def last(self, key: bytes) -> Last | None:
+        """A writer's last number, also if its batch is still in flight; None if nothing is known of it."""
+        row = self.row(key)
+        return None if row is None else self._rule.last(row)
+
+    def last_of(self, row: bytes) -> Last | None:
+        """The last number that a row tells."""
+        return self._rule.last(row)
+
+    def writers(self) -> list[bytes]:
+        """Everybody known, the longest idle first."""
+        written = [key for key, row in self._rows.items() if row]
+        if self._frozen is None:
+            return written
+        return [*(one for one in self._frozen if one not in self._rows), *written]
+
+    def check(self, key: bytes, stamp: Stamp) -> Repeated | Skip | Unproven | None:
+        """May this batch be appended next? None if so; see :class:`bridges.log.ledger.rules.Rule`, also for errors."""
+        row = self._rows.get(key)
+        if row is None and self._frozen is not None:
+            row = self._frozen.get(key)
+        return self._check(row or None, stamp)
+
+    def record(self, key: bytes, stamp: Stamp, base_offset: int, now_ms: int) -> bytes | None:
+        """Remember a batch that was appended at ``base_offset``; gives the row that was replaced, to take it back."""
+        rows = self._rows
+        row = rows.pop(key, None)
+        if row is None and self._frozen is not None:
+            row = self._frozen.get(key)
+        row = row or None
+        rows[key] = self._record(row, stamp, base_offset, now_ms)
+        if len(rows) > self.limit:
+            self.shrink(self.limit)
+        return row
+
+    def take_back(self, key: bytes, replaced: bytes | None) -> None:
+        """Undo :meth:`record`, which gave ``replaced``, for a batch that could not be stored; the latest one first."""
+        if replaced is not None:
+            self._rows[key] = replaced
+        elif self._frozen is None:
+            self._rows.pop(key, None)
+        else:
+            self._rows[key] = b""
+
+    def shrink(self, writers: int) -> int:
+        """Forget the longest idle beyond ``writers``; returns how many. Nothing while a snapshot is read out: that ends
+        with it."""
+        if self._frozen is not None or len(self._rows) <= writers:
+            return 0
+        # Some more than need be: finding the first of a table costs the more the more were taken out in front.
+        surplus = len(self._rows) - writers + (writers >> 7)
+        for key in list(islice(self._rows, surplus)):
+            del self._rows[key]
+        return surplus
+
+    def expire(self, before_ms: int) -> int:
+        """Forget writers idle since ``before_ms``, at most :data:`SLICE` of them; returns how many.
+
+        Looks only at these and one more: the longest idle come first. Nothing expires while a snapshot is read out.
+        """
+        if self._frozen is not None:
+            return 0
+        idle: list[bytes] = []
+        for key, row in self._rows.items():
+            if len(idle) >= SLICE or LAST_MS.unpack_from(row)[0] >= before_ms:
+                break
+            idle.append(key)
+        for key in idle:
+            del self._rows[key]
+        return len(idle)
+
+    def capture(self, durable: Mapping[bytes, bytes | None]) -> TableCapture:
+        """All of it as of now, to be read out while writing goes on. Close it; one at a time.
+
+        ``durable``: of writers with batches in flight the rows without these, since a snapshot must not vouch for what
+        may not be durable yet.
+        """
+        if self._frozen is not None:
+            raise RuntimeError("another snapshot of this ledger is being read out")
+        return TableCapture(self, durable)
+
+    def _freeze(self) -> dict[bytes, bytes]:
+        self._frozen, self._rows = self._rows, {}
+        return self._frozen
+
+    def _thaw(self) -> None:
+        written, self._rows, self._frozen = self._rows, self._frozen or {}, None
+        for key, row in written.items():
+            self._rows.pop(key, None)  # to its place in the order
+            if row:
+                self._rows[key] = row
+        self.shrink(self.limit)
+
+
+class TableCapture:
+    """A table as it was at one instant."""
+
+    __slots__ = ("_durable", "_rows", "_table")
+
+    def __init__(self, table: LedgerTable, durable: Mapping[bytes, bytes | None]) -> None:
+        self._table: LedgerTable | None = table
+        self._durable = durable
+        self._rows = iter(table._freeze().items())
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it, :data:`SLICE` writers at a time: keys and rows, each behind an :data:`ENTRY`."""
+        durable = self._durable
+        pack = ENTRY.pack
+        while rows := list(islice(self._rows, SLICE)):
+            told = [(key, durable.get(key, row)) for key, row in rows] if durable else rows
+            yield b"".join([part for key, row in told if row for part in (pack(len(key), len(row)), key, row)])
+
+    def close(self) -> None:
+        """Let the table go on alone. Idempotent."""
+        table, self._table = self._table, None
+        if table is not None:
+            table._thaw()

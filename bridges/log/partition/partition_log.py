@@ -1,0 +1,716 @@
+"""One partition: append, read, wait, trim (docs/design.md, "Writing" and "Reading").
+
+This is its face and its life; the work is done by its append path, its reading, its waiters and its upkeep. A log is
+opened on its first use, and opened anew, in a newer epoch, after the backend failed it: what was in flight is answered
+with an error and the state is rebuilt from what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from anabranch_kit.run.awaited import awaited
+from bridges.errors import (
+    AbortedNotAtHand,
+    ImportFenced,
+    LogDeleted,
+    LogError,
+    LogUnavailable,
+    OffsetOutOfRange,
+    TopicImporting,
+    TopicInternal,
+    TransactionsOpen,
+)
+from bridges.formats import FormatId
+from bridges.formats.kafka import marker
+from bridges.formats.producer import InTransaction, fence
+from bridges.log.damage.skips import Span, merged
+from bridges.log.interfaces import (
+    NOT_APPENDED,
+    AppendDone,
+    Appended,
+    Batch,
+    Guard,
+    Owner,
+    Phase,
+    Place,
+    Promised,
+    ReadDone,
+    Rebuilt,
+    Replacing,
+    Waiter,
+)
+from bridges.log.partition.append_path import AppendPath, Hold
+from bridges.log.partition.reading import Reading, read_error
+from bridges.log.partition.upkeep import Upkeep, rebuild_cost
+from bridges.log.partition.waiters import Waiters, until
+from bridges.log.state.partition_state import PartitionState, StateCapture
+from bridges.log.transactions.partition_transactions import NEVER, Aborted, without_aborted
+from sbp_back.errors import SbpError
+
+if TYPE_CHECKING:
+    from bridges.formats.records import StoredBatch
+    from bridges.log.byte_positions.column import BytePlace
+    from bridges.log.ledger.ledger import Durable
+    from bridges.log.ledger.rules import Last
+    from bridges.log.partition.tail_cache import Tail
+    from bridges.log.streams import Writer
+    from sbp_back.wire.model import Entry
+
+__all__ = [
+    "NOT_APPENDED",
+    "AppendDone",
+    "Appended",
+    "Batch",
+    "Guard",
+    "Hold",
+    "Owner",
+    "PartitionLog",
+    "Phase",
+    "Place",
+    "ReadDone",
+    "Rebuilt",
+    "Waiter",
+    "read_error",
+    "rebuild_cost",
+]
+
+_SETTLED_AT_ONCE = 500
+"""Those who waited for an opening, answered in one turn of the event loop: how many wait is for clients to choose."""
+
+
+class PartitionLog:
+    """The single writer and the readers' view of one partition."""
+
+    __slots__ = (
+        "_appends",
+        "_barrier",
+        "_open_callbacks",
+        "_owner",
+        "_reading",
+        "_upkeep",
+        "_waiters",
+        "append",
+        "at_hand",
+        "available",
+        "epoch",
+        "final_offset",
+        "high_watermark",
+        "import_epoch",
+        "locate",
+        "log_start_offset",
+        "measure",
+        "partition",
+        "phase",
+        "promised",
+        "read",
+        "replacements",
+        "replacing",
+        "skipped",
+        "state",
+        "stream_id",
+        "successors",
+        "tail",
+        "topic",
+        "within",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, stream_id: int, owner: Owner, tail: Tail, snapshot_bytes: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.stream_id = stream_id
+        self.phase = Phase.CLOSED
+        self.epoch = -1
+        self.log_start_offset = 0
+        self.high_watermark = 0
+        self.state = PartitionState()
+        self.skipped: tuple[Span, ...] = ()
+        """What an operator declared lost: readers find a gap there."""
+        self.successors: tuple[int, ...] | None = None
+        """Of a sealed partition, those that take records in its place; None while it takes appends itself."""
+        self.final_offset: int | None = None
+        """Where a sealed partition ends for good; None until that is certain. Who has read up to it has read all."""
+        self.import_epoch = -1
+        """While a migration fills the partition from elsewhere, the number of the run that may; others are refused."""
+        self.replacing: Replacing | None = None
+        """What compaction is putting in the place of something."""
+        self.promised: WeakSet[Promised] = WeakSet()
+        """Answers that hold where batches lie, and how many bytes they have: these must stay until they are read."""
+        self.replacements = 0
+        """How often compaction has replaced something since the log was made."""
+        self.tail = tail
+        self._owner = owner
+        self._barrier = owner.barrier
+        self._open_callbacks: list[Callable[[LogError | None], None]] = []
+        self._waiters = Waiters(self, owner)
+        self._upkeep = Upkeep(self, owner, snapshot_bytes)
+        self._appends = AppendPath(self, owner, self._upkeep, self._waiters)
+        self._reading = Reading(self, owner)
+        # What is done with every batch goes to where it is done without a call in between.
+        self.append = self._appends.append
+        self.read = self._reading.read
+        self.at_hand = self._reading.at_hand
+        self.within = self._reading.within
+        self.locate = self._reading.locate
+        self.measure = self._reading.measure
+        self.available = self._reading.available
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic}-{self.partition}, {self.phase.value}, high_watermark={self.high_watermark})"
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next record gets."""
+        taken = self._appends.taken
+        return taken.next_offset if taken is not None else self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset a reader of committed data must not see yet: where the first open transaction begins."""
+        first = self.state.transactions.first_open
+        return self.high_watermark if first >= self.high_watermark else max(first, self.log_start_offset)
+
+    @property
+    def last_append_ms(self) -> int:
+        """When the last batch was appended, ms since the epoch; below 0: unknown."""
+        return self.state.last[2]
+
+    def bytes_since(self, since_ms: int) -> int:
+        """Bytes that were appended since then, in ms since the epoch."""
+        return self.state.index.bytes_since(since_ms)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of payload kept, to within one interval of the offset index."""
+        return self.state.index.size_bytes
+
+    @property
+    def locatable(self) -> bool:
+        """Whether batches are as long in the log as their readers get them: no longer once other formats were seen."""
+        return self._reading.locatable
+
+    @locatable.setter
+    def locatable(self, value: bool) -> None:
+        self._reading.locatable = value
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that clients are told: at least that of the log."""
+        return max(self.epoch, self._owner.leader_epoch(self.topic, self.partition))
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self.phase is Phase.OPEN
+
+    is_current = is_open
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its topic is gone."""
+        return self.phase is Phase.DELETED
+
+    def when_open(self, callback: Callable[[LogError | None], None]) -> None:
+        """Call back once the log can be used (at once if it can), or with the error that prevents it. What it says then
+        is not older than this call, even if this node was cut off and others may have gone on with it."""
+        if self.phase is Phase.OPEN:
+            if self._owner.is_sure:
+                callback(None)
+            else:
+                self._owner.when_sure(callback)
+        elif self.phase is Phase.DELETED:
+            callback(LogDeleted(f"{self.topic}-{self.partition} was deleted"))
+        else:
+            self._open_callbacks.append(callback)
+            self.ensure_opening()
+
+    def ensure_opening(self) -> None:
+        """Have the log opened, unless it is, or is deleted."""
+        if self.phase is Phase.CLOSED:
+            self.phase = Phase.OPENING
+            self._owner.opening(self)
+
+    def reopen_if_wanted(self) -> None:
+        """The log failed while it was opened: open it anew for those who came since."""
+        if self._appends.has_queued or self._open_callbacks:
+            self.ensure_opening()
+
+    def opened(self, writer: Writer, found: Rebuilt) -> None:
+        """The owner has taken the partition in ``writer.epoch`` and has ``found`` what is durable there."""
+        assert self.phase is Phase.OPENING, self
+        self.state = found.state
+        self.skipped = found.skipped
+        self.epoch = writer.epoch
+        self.log_start_offset = writer.start_offset
+        self.high_watermark = writer.confirm_offset
+        if self.final_offset is not None:
+            # Behind it may lie what somebody appended whom the backend does not keep out (docs/sbp.md).
+            self.high_watermark = min(self.high_watermark, self.final_offset)
+        self._upkeep.opened(found)
+        self.phase = Phase.OPEN
+        self._appends.take(writer)
+
+    def open_failed(self, error: LogError) -> None:
+        """The owner could not take the partition; the next use tries again."""
+        self.fail(error)
+        if self.phase is Phase.OPENING:
+            self.phase = Phase.CLOSED
+        self._appends.refuse_queued(error)
+        self.settle_open(error)
+
+    def settle_open(self, error: LogError | None) -> None:
+        """Answer those who wait for the log to be open."""
+        callbacks, self._open_callbacks = self._open_callbacks, []
+        self._settle_some(callbacks, error)
+
+    def _settle_some(self, callbacks: list[Callable[[LogError | None], None]], error: LogError | None) -> None:
+        for callback in callbacks[:_SETTLED_AT_ONCE]:
+            self._barrier.call("opening answer", callback, error)
+        if len(callbacks) > _SETTLED_AT_ONCE:
+            self._owner.schedule(partial(self._settle_some, callbacks[_SETTLED_AT_ONCE:], error))
+
+    def ready(self) -> Awaitable[None]:
+        """Awaitable form of :meth:`when_open`; raises its error."""
+        return awaited(lambda settle: self.when_open(lambda error: settle(None, error)))
+
+    def refresh(self) -> Awaitable[None]:
+        """As :meth:`ready`, after which everything is known as it is: of what lies elsewhere that is another matter
+        (:class:`bridges.log.remote.log_elsewhere.LogElsewhere`)."""
+        return self.ready()
+
+    def fail(self, error: LogError) -> None:
+        """The backend lost us: answer everything in flight with ``error``; the next use opens the log anew."""
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.CLOSED
+        self.tail.clear()
+        self._appends.fail(error)
+        self.moved()
+
+    async def close(self) -> None:
+        """Let go of the writer; nothing may be in flight any more."""
+        writer = self._appends.release()
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.CLOSED
+        self.tail.clear()
+        self._appends.refuse_queued(LogUnavailable(f"{self.topic}-{self.partition} is closed"))
+        if writer is not None:
+            await writer.close()
+
+    async def come_to_rest(self) -> None:
+        """Return when nothing is under way, a snapshot is saved, and the stream takes no more in this log's epoch: what
+        comes meanwhile is queued. Whoever calls this gives the log up next. Raises LogError."""
+        hold = await self.hold()
+        await self.until(lambda: not self._appends.in_flight or not self.is_open)
+        if self.is_open and self.has_moved:
+            error = await self._owner.snapshot(self)
+            if error is not None:
+                raise error
+        try:
+            await self._owner.client.seal(self.stream_id, self.epoch)
+        except SbpError as error:
+            raise LogUnavailable(f"{self.topic}-{self.partition} cannot be ended: {error}") from error
+        assert hold is not None
+
+    def give_up(self, error: LogError) -> None:
+        """Another node has the partition: everybody who waits is told so, and what was known of it is forgotten."""
+        writer = self._appends.release()
+        self.fail(error)
+        self._appends.refuse_queued(error)
+        if self.phase is not Phase.OPENING:
+            self.state = PartitionState()
+        if writer is not None:
+            self._owner.let_go(writer)
+
+    def delete(self) -> None:
+        """The topic is gone: everybody who waits is told so, nothing works any more."""
+        self.phase = Phase.DELETED
+        writer = self._appends.release()
+        if writer is not None:
+            self._owner.let_go(writer)
+        gone = LogDeleted(f"{self.topic}-{self.partition} was deleted")
+        self._appends.refuse_queued(gone)
+        self.settle_open(gone)
+        self.fail(gone)
+
+    # --- append -------------------------------------------------------------------------------------------------
+
+    def last(self, kind: int, key: bytes) -> Last | None:
+        """A writer's last number, also if its batch is not durable yet; None if the open log knows nothing of it."""
+        return self.state.ledger.last(kind, key)
+
+    async def hold(self) -> Hold:
+        """Append alone until it is released: other appends wait meanwhile, and come behind. For what must lie together
+        and does not fit into one batch. Raises LogError."""
+        while True:
+            await self.ready()
+            hold = self._appends.hold()
+            if hold is not None:
+                return hold
+            await self.until(lambda: self._appends.may_hold or not self.is_open)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        done: AppendDone,
+        *,
+        coordinator_epoch: int = 0,
+        hold: Hold | None = None,
+    ) -> None:
+        """Append the marker that ends a producer's open transaction: all of it is then committed, or aborted.
+
+        It takes an offset, also when nothing is open; ``hold``: by whoever appends alone. What its producer wrote in
+        earlier epochs is refused from then on (KIP-890; not for an epoch of -1). Who coordinates transactions repeats
+        it until it is durable; errors are those of :meth:`append`: PartitionSealed means that nothing of the producer
+        is open there, ProducerFenced that it has a later epoch.
+        """
+        part = InTransaction(producer_id, epoch, commit)
+        payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
+        append = self.append if hold is None else hold.append
+        append(Batch(payload, 1, int(FormatId.KAFKA), producer=fence(part), transaction=part, own=True), done)
+
+    def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
+        """Answer appends with ``error``, a bounded number in one turn."""
+        self._appends.refuse(waiting, error)
+
+    def durable_rows(self) -> Durable:
+        """What the ledger knew of writers with batches in flight before these."""
+        return self._appends.durable_rows()
+
+    def overtaken(self, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries`` behind the high watermark: everything in flight has moved up.
+
+        Only a backend without epochs lets that happen (docs/sbp.md).
+        """
+        self._appends.overtaken(entries)
+
+    def sealed(self, successors: tuple[int, ...], final_offset: int | None = None) -> None:
+        """The catalog has sealed the partition, durably: from now on appends are refused with PartitionSealed."""
+        self.successors = successors
+        self.final_offset = final_offset
+
+    def not_importing(self, import_epoch: int) -> LogError:
+        """Why somebody with this ``import_epoch`` (-1: no migration) may not change the partition."""
+        place = f"{self.topic}-{self.partition}"
+        if import_epoch < 0:
+            return TopicImporting(f"{place} is being imported: nobody else may change it before it is handed over")
+        if self.import_epoch < 0:
+            return ImportFenced(
+                f"{place} is not being imported, or was handed over: this migration may not write to it"
+            )
+        return ImportFenced(f"{place} is imported by run {self.import_epoch}: run {import_epoch} may not write to it")
+
+    def awaits(self, batch: Batch) -> bool:
+        """Whether a sealed partition takes ``batch`` nevertheless: the marker of a transaction that is open there."""
+        part = batch.transaction
+        return (
+            part is not None
+            and part.commit is not None
+            and self.final_offset is None
+            and part.producer_id in self.state.transactions.open
+        )
+
+    async def seal(self) -> int:
+        """Make the end of a partition final that the catalog has sealed; gives that end.
+
+        What is in flight is decided first, and answered. Then nobody can append any more, and those who wait are
+        called. Durable when this returns, and may be asked for again. Raises TransactionsOpen, another LogUnavailable,
+        LogDeleted, StorageFull.
+        """
+        assert self.successors is not None, self
+        if self.final_offset is not None:
+            return self.final_offset
+        await self.ready()
+        await self.until(lambda: not self._appends.in_flight)
+        opened = self.state.transactions.open
+        if opened:
+            raise TransactionsOpen(
+                f"{self.topic}-{self.partition} cannot be sealed yet: {len(opened)} transactions are open"
+            )
+        try:
+            end = await self._owner.client.seal(self.stream_id, self.epoch)
+        except SbpError as error:
+            raise LogUnavailable(f"{self.topic}-{self.partition} cannot be sealed: {error}") from error
+        if not self.is_open or end != self.high_watermark:
+            # A batch that was answered as failed may have got in after all: what is there has to be read first.
+            reason = LogUnavailable(f"{self.topic}-{self.partition} has to be opened anew before it can be sealed")
+            self.fail(reason)
+            raise reason
+        self.final_offset = end
+        self.moved()
+        return end
+
+    # --- read ---------------------------------------------------------------------------------------------------
+
+    def committed_limit(self, offset: int) -> int:
+        """How far a reader of committed data at ``offset`` may read in one go: at most to the last stable offset."""
+        transactions, limit = self.state.transactions, self.last_stable_offset
+        if offset >= limit or offset > transactions.persisted:
+            return transactions.reach(offset, limit)
+        window = self._owner.aborted.window(self.stream_id, offset)
+        if window is None:
+            self._owner.aborted.want_window(self, offset)  # the log moves then
+            return offset
+        return min(limit, window.end)
+
+    def aborted(self, start: int, end: int) -> list[Aborted]:
+        """The aborted transactions that have a part in ``[start, end)``, which lies below the last stable offset and
+        not below the log's start, and reaches no further than :meth:`committed_limit` of ``start``.
+
+        Raises AbortedNotAtHand where they have to be loaded first (:meth:`know_aborted`), and when the log is not open.
+        """
+        transactions = self.state.transactions
+        if self.phase is not Phase.OPEN:
+            raise AbortedNotAtHand(f"{self.topic}-{self.partition} is not open")
+        of_memory = transactions.aborted(start, end)
+        if start >= end or start > transactions.persisted:
+            return of_memory
+        window = self._owner.aborted.window(self.stream_id, start)
+        if window is None or window.end < min(end, transactions.persisted + 1):
+            raise AbortedNotAtHand(f"aborted transactions of {self.topic}-{self.partition} have to be loaded first")
+        return window.aborted(start, end) + of_memory
+
+    async def know_aborted(self, offset: int) -> None:
+        """Have at hand which transactions were aborted from ``offset`` on. Raises LogError."""
+        blocks = self._owner.aborted
+        while offset <= self.state.transactions.persisted and blocks.window(self.stream_id, offset) is None:
+            error = await blocks.load(self, offset)
+            if error is not None:
+                raise error
+
+    async def all_aborted(self, start: int, end: int) -> list[Aborted]:
+        """As :meth:`aborted`, of a range that may reach further; raises LogError."""
+        found: dict[int, Aborted] = {}
+        while start < end and start <= self.state.transactions.persisted:
+            await self.know_aborted(start)
+            window = self._owner.aborted.window(self.stream_id, start)
+            if window is not None:
+                found.update((one.last_offset, one) for one in window.aborted(start, min(end, window.end)))
+                start = window.end
+        if start < end:
+            found.update((one.last_offset, one) for one in self.state.transactions.aborted(start, end))
+        return [found[last] for last in sorted(found)]
+
+    async def find_aborted(self, start: int, end: int) -> tuple[int, list[Aborted]]:
+        """Return ``reached``, and the aborted transactions with a part in the offsets [start, reached). ``reached`` is
+        ``end``, or less where there are many, or where what lies behind is not decided yet. Raises LogError."""
+        await self.ready()
+        if start < self.log_start_offset:
+            place = f"{self.topic}-{self.partition}"
+            raise OffsetOutOfRange(f"{place} starts at offset {self.log_start_offset}, above {start}")
+        await self.know_aborted(start)
+        reached = max(start, min(end, self.committed_limit(start)))
+        return reached, self.aborted(start, reached) if reached > start else []
+
+    def distrust(self, offset: int) -> None:
+        """The batch at ``offset`` could not be read: it is not to be located any more."""
+        self._reading.distrust(offset)
+
+    def skip(self, span: Span) -> None:
+        """From now on readers pass over ``span``; somebody else has made that durable."""
+        self.skipped = merged([*self.skipped, span])
+        self.tail.clear()  # from now on it holds only what comes behind
+        self.moved()
+
+    def replaced(self, span: Replacing, taken: int | None = None) -> None:
+        """Compaction has replaced what lies in ``span``, if nothing went wrong: what memory has of it is of before.
+
+        ``taken``: by how many bytes its events became less, None if that is not known.
+        """
+        self.replacements += 1
+        if self.tail.reaches(span.start, span.end):
+            self.tail.clear()
+        if self.state.index.column is not None:
+            self.state.index.column.moved(span.start, span.end, taken)
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Have ``waiter`` called whenever the log moves, until it is removed."""
+        self._waiters.waiting[waiter] = None
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        """Call ``waiter`` no more; nothing happens if it did not wait."""
+        self._waiters.waiting.pop(waiter, None)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once ``condition`` holds, which is looked at now and whenever the log moves: the high watermark, the
+        last stable offset or the log start did, it was sealed, or became unusable.
+
+        Raises LogDeleted, and what ``condition`` raises. An open log need not be waited for: one that failed is opened
+        anew by who uses it.
+        """
+        await until(self, condition)
+
+    async def ended(self) -> int:
+        """Where a sealed partition ends, as soon as that is final. Raises LogDeleted."""
+        await self.until(lambda: self.final_offset is not None)
+        assert self.final_offset is not None
+        return self.final_offset
+
+    def moved(self) -> None:
+        """What readers see has changed: have those who wait called soon."""
+        self._waiters.moved()
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which the record at ``offset`` was, or the next one would be, written."""
+        if offset >= self.high_watermark:
+            return self.epoch
+        return max((epoch for epoch, start in self.state.epochs if start <= offset), default=self.epoch)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        """(largest epoch not above ``epoch``, offset after its last record); None when there is no such epoch."""
+        if epoch == self.epoch:
+            return epoch, self.high_watermark
+        return self.state.epoch_end(epoch, self.high_watermark) if epoch < self.epoch else None
+
+    async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record, in offset order, not older than ``timestamp``; None if none is.
+
+        Looks into batches (docs/protocols/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
+        """
+        await self.ready()
+        return await self._owner.search.first(self, timestamp)
+
+    async def find_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the earliest record with the highest timestamp kept; None if none carries one."""
+        await self.ready()
+        return await self._owner.search.highest(self)
+
+    # Positions as Pravega counts bytes (bridges/log/byte_positions/search.py, also for the errors).
+
+    @property
+    def byte_length(self) -> int | None:
+        """The position behind everything durable; None if that is not known without waiting (:meth:`byte_end`).
+
+        Once somebody has asked it is known all the time of a log whose batches tell what they take from their headers:
+        also to the callback of an append, for which it is the position behind what was appended.
+        """
+        return self._owner.positions.length(self)
+
+    async def byte_end(self) -> BytePlace:
+        """Where the next event will begin."""
+        return await self._owner.positions.end(self)
+
+    async def byte_start(self) -> int:
+        """The position of the first byte that readers get, which may lie inside a record."""
+        return await self._owner.positions.start(self)
+
+    async def byte_position(self, offset: int) -> int:
+        """Where the record at ``offset`` begins."""
+        return await self._owner.positions.position_of(self, offset)
+
+    async def find_byte(self, position: int) -> BytePlace:
+        """The record that has the byte at ``position``, and where it begins."""
+        return await self._owner.positions.find(self, position)
+
+    async def find_byte_batch(self, position: int) -> BytePlace:
+        """The base offset of the batch that has the byte at ``position``, and where that batch begins.
+
+        The byte is then the one at ``position`` minus that of the batch's events. Where records at its beginning are
+        trimmed, the batch begins before :meth:`byte_start`, maybe below 0.
+        """
+        return await self._owner.positions.find_batch(self, position)
+
+    def is_readable_byte(self, position: int) -> bool:
+        """Whether ``position``, known not to lie beyond the end, certainly lies above :meth:`byte_start`."""
+        return self._owner.positions.is_readable(self, position)
+
+    def is_same(self, replacements: int) -> bool:
+        """Whether compaction has certainly replaced nothing since there were so many :attr:`replacements`."""
+        return self.replacing is None and self.replacements == replacements
+
+    def keeps_bytes(self, offset: int) -> bool:
+        """Whether compaction does not move the positions from ``offset`` on."""
+        column = self.state.index.column
+        return column is None or offset >= column.firm
+
+    def reads_bytes(self, offset: int) -> None:
+        """Note that somebody reads the bytes from ``offset`` on: compaction waits for them a while."""
+        self._owner.positions.reads(self, offset)
+
+    async def trim_bytes(self, position: int) -> int:
+        """Make the bytes below ``position`` unreadable, durably; gives the position of the first byte kept."""
+        if self.import_epoch >= 0:
+            raise self.not_importing(-1)
+        return await self._owner.positions.trim(self, position)
+
+    async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """What :meth:`read_batches` gives below the last stable offset, with gaps in the place of aborted batches.
+
+        Raises the errors of :meth:`read`.
+        """
+        while True:
+            await self.ready()
+            await self.know_aborted(offset)
+            limit = self.committed_limit(offset)
+            batches = await self.read_batches(offset, max_bytes, limit)
+            if offset < self.log_start_offset:
+                # Meanwhile: what was aborted there is not known any more.
+                raise OffsetOutOfRange(f"{self.topic}-{self.partition} starts at {self.log_start_offset} now")
+            if not batches:
+                return batches
+            try:
+                return without_aborted(batches, self.aborted(offset, min(limit, batches[-1].end_offset)))
+            except AbortedNotAtHand:
+                await asyncio.sleep(0)  # it was let go of meanwhile
+
+    def read_batches(self, offset: int, max_bytes: int, limit: int = NEVER) -> Awaitable[list[StoredBatch]]:
+        """Awaitable form of :meth:`read`; raises its errors."""
+        return awaited(lambda settle: self.read(offset, max_bytes, settle, limit))
+
+    # --- upkeep -------------------------------------------------------------------------------------------------
+
+    async def trim(self, offset: int, import_epoch: int = -1, *, own: bool = False) -> int:
+        """Make everything below ``offset`` unreadable, durably, and give its space back; returns the log start.
+
+        ``own``: by retention, or by the protocol that a topic is internal to. Raises OffsetOutOfRange (above the high
+        watermark), LogUnavailable, LogDeleted, TopicImporting, ImportFenced, TopicInternal.
+        """
+        if not own and self._owner.admission.rules(self.topic).internal:
+            raise TopicInternal(f"{self.topic} is internal to a protocol, and only that takes away what is in it")
+        if import_epoch != self.import_epoch:
+            raise self.not_importing(import_epoch)
+        return await self._upkeep.trim(offset)
+
+    async def trimmed(self) -> None:
+        """Return when nothing is being taken away: no trim is under way, nor does compaction replace anything."""
+        await self._upkeep.trimmed()
+        while self.replacing is not None:
+            await asyncio.wait({self.replacing.ended})
+            await self._upkeep.trimmed()
+
+    async def keep_knowledge_below(self, offset: int) -> None:
+        """Have it saved what compaction is about to take from the log. Raises LogUnavailable."""
+        await self._upkeep.keep_knowledge_below(offset)
+
+    async def saved_behind(self, offset: int) -> None:
+        """Have a snapshot at ``offset`` or behind it, of an open log. Raises LogUnavailable."""
+        await self._upkeep.saved_behind(offset)
+
+    def start_raised(self, offset: int) -> None:
+        """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""
+        self._upkeep.start_raised(offset)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether anything was appended, or read when the log was opened, since the last snapshot."""
+        return self._upkeep.since_snapshot > 0
+
+    async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
+        """Have ``save`` read out and store the durable state, so that the next opening reads less.
+
+        Raises what ``save`` raises; then the next attempt is due when as much again was appended.
+        """
+        await self._upkeep.save_snapshot(save)
+
+    def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
+        """Offset below which nothing need be kept: older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no limit)."""
+        return self._upkeep.retention_offset(keep_ms, keep_bytes, now_ms)

@@ -1,0 +1,217 @@
+"""What is read of a partition, from memory or the backend, and what can be told of it without reading."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange
+from bridges.formats import FormatId
+from bridges.log.damage.skips import next_after, past
+from bridges.log.interfaces import Phase, Place
+from bridges.log.streams import stored_batches
+from bridges.log.transactions.partition_transactions import NEVER
+from sbp_back.errors import ErrorCode, Lost, Reclaimed, SbpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridges.formats.records import StoredBatch
+    from bridges.log.interfaces import Owner, ReadDone
+    from bridges.log.partition.partition_log import PartitionLog
+    from sbp_back.wire.model import Entry
+
+_MAX_DISTRUSTED = 100
+_AS_STORED = 1 << FormatId.KAFKA
+"""Formats whose readers get batches in the bytes that are stored: only of these the size of an answer is known before
+they are read."""
+
+
+class Reading:
+    """The readers' view of one partition's log."""
+
+    __slots__ = ("_barrier", "_distrusted", "_log", "_owner", "locatable")
+
+    def __init__(self, log: PartitionLog, owner: Owner) -> None:
+        self._log = log
+        self._owner = owner
+        self._barrier = owner.barrier
+        self._distrusted: set[int] = set()
+        #: Whether batches are as long in the log as their readers get them: no longer once other formats were seen.
+        self.locatable = True
+
+    def read(self, offset: int, max_bytes: int, done: ReadDone, limit: int = NEVER) -> None:
+        """Whole batches from the one that contains ``offset``, at least one unless only skipped ones remain, of those
+        that begin below ``limit``.
+
+        From a skipped offset on it gives what comes behind that. ``done`` may be called before this returns. Errors:
+        OffsetOutOfRange, DataCorrupt, LogUnavailable, LogDeleted.
+        """
+        log = self._log
+        if log.phase is not Phase.OPEN:
+            log.when_open(lambda error: self._read_when_open(offset, max_bytes, done, limit, error))
+            return
+        answer = self.at_hand(offset, max_bytes, limit)
+        if answer is not None:
+            done(*answer)
+            return
+        offset, limit = self.within(offset, limit)
+
+        def fetched(answer: list[Entry] | SbpError) -> None:
+            failure: LogError | None = None
+            batches: list[StoredBatch] = []
+            if isinstance(answer, Reclaimed) and offset >= log.log_start_offset:
+                self._read_reclaimed(offset, done)
+                return
+            if isinstance(answer, Lost):
+                self._read_lost(answer, lambda: self.read(answer.end, max_bytes, done, limit), done)
+                return
+            if isinstance(answer, SbpError):
+                failure = read_error(answer)
+            else:
+                try:
+                    batches = stored_batches(answer, offset, max_bytes)
+                    while batches and batches[-1].base_offset >= limit:
+                        batches.pop()  # a piece of what was stored as one, in the document's dialect
+                except Exception as error:  # noqa: BLE001 - logged, counted and answered
+                    failure = self._read_failed(error)
+            # Called by the backend, which has others to answer.
+            self._barrier.call("read answer", done, batches, failure, topic=log.topic, partition=log.partition)
+
+        self._owner.client.fetch(log.stream_id, offset, max_bytes, fetched, limit=limit)
+
+    def at_hand(self, offset: int, max_bytes: int, limit: int) -> tuple[list[StoredBatch], LogError | None] | None:
+        """The answer to such a read of an open log if that needs no backend."""
+        log = self._log
+        if offset < log.log_start_offset or offset > log.high_watermark:
+            span = f"[{log.log_start_offset}, {log.high_watermark}]"
+            return [], OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} is outside {span}")
+        offset, limit = self.within(offset, limit)
+        if offset >= limit:
+            return [], None
+        cached = log.tail.read(offset, max_bytes)
+        if cached is None:
+            return None
+        while cached[-1].base_offset >= limit:
+            cached.pop()
+        return cached, None
+
+    def _read_reclaimed(self, offset: int, done: ReadDone) -> None:
+        """Answers once the log starts where the backend's data does: whoever asks for its start then finds some."""
+        log = self._log
+
+        def settled(task: asyncio.Task[LogError | None]) -> None:
+            failure = None if task.cancelled() else task.result()
+            if failure is None:
+                failure = OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} is gone from the backend")
+            self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
+
+        self._owner.reclaimed(log, offset).add_done_callback(settled)
+
+    def _read_lost(self, lost: Lost, read_on: Callable[[], None], done: ReadDone) -> None:
+        """Answers with what comes behind what is lost, once that is declared so."""
+        log = self._log
+
+        def settled(task: asyncio.Task[LogError | None]) -> None:
+            failure = LogUnavailable("the node is stopping") if task.cancelled() else task.result()
+            if failure is None:
+                self._barrier.call("read", read_on, topic=log.topic, partition=log.partition)
+            else:
+                self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
+
+        self._owner.lost(log, (lost.offset, lost.end)).add_done_callback(settled)
+
+    def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, limit: int, error: LogError | None) -> None:
+        if error is None:
+            answered = False
+
+            def answer(batches: list[StoredBatch], error: LogError | None) -> None:
+                nonlocal answered
+                answered = True
+                done(batches, error)
+
+            try:
+                self.read(offset, max_bytes, answer, limit)
+                return
+            except Exception as failure:
+                if answered:
+                    raise  # by the reader itself
+                error = self._read_failed(failure)
+        done([], error)
+
+    def _read_failed(self, error: Exception) -> LogError:
+        log = self._log
+        self._barrier.caught("read", error, topic=log.topic, partition=log.partition)
+        return LogError(f"reading {log.topic}-{log.partition} failed unexpectedly")
+
+    def locate(self, offset: int, max_bytes: int, limit: int = NEVER) -> Place | None:
+        """Where the batches lie that such a read would find, and their size, without reading them; at least one.
+
+        None when that is not known without reading: what lies there may still be readable.
+        """
+        log = self._log
+        if not self.locatable or log.state.formats & ~_AS_STORED:
+            return None
+        offset, limit = self.within(offset, limit)
+        if offset >= limit:
+            return None
+        for distrusted in self._distrusted:
+            if offset < distrusted < limit:
+                limit = distrusted
+        changing = log.replacing
+        if changing is not None and offset < changing.end:
+            if offset >= changing.start:
+                return None  # what lies there is about to have another size
+            limit = min(limit, changing.start)
+        place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
+            log.stream_id, offset, max_bytes, limit
+        )
+        return None if place is None or place[0] in self._distrusted else Place(*place)
+
+    def measure(self, offset: int, max_bytes: int, limit: int = NEVER) -> int:
+        """Bytes that a read of so much would hold, as they are stored: of one batch at least, 0 when that is not known
+        without reading."""
+        log = self._log
+        offset, limit = self.within(offset, limit)
+        if offset >= limit:
+            return 0
+        place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
+            log.stream_id, offset, max_bytes, limit
+        )
+        return 0 if place is None else place[2]
+
+    def within(self, offset: int, limit: int) -> tuple[int, int]:
+        """Where a read from ``offset`` begins and must end; nowhere when the log is not open, or begins above."""
+        log = self._log
+        if log.phase is not Phase.OPEN or offset < log.log_start_offset:
+            return offset, offset
+        limit = min(limit, log.high_watermark)
+        if log.skipped:
+            offset = past(log.skipped, offset)
+            limit = next_after(log.skipped, offset, limit)
+        return offset, limit
+
+    def distrust(self, offset: int) -> None:
+        """The batch at ``offset`` could not be read: it is not to be located any more."""
+        self._distrusted.add(offset)
+        if len(self._distrusted) > _MAX_DISTRUSTED:
+            self.locatable = False
+
+    def available(self, offset: int, enough: int, limit: int = NEVER) -> int:
+        """Bytes a read from ``offset`` up to ``limit`` would find, counted only as far as ``enough``."""
+        log = self._log
+        if log.skipped:
+            offset = past(log.skipped, offset)
+        if offset >= min(limit, log.high_watermark):
+            return 0
+        cached = log.tail.bytes_from(offset, enough, limit)
+        return enough if cached is None else cached
+
+
+def read_error(error: SbpError) -> LogError:
+    """A reader's word for what the backend says."""
+    if error.code == ErrorCode.RS_DATA_CORRUPTED:
+        return DataCorrupt(str(error))
+    if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, ErrorCode.OFFSET_OVERFLOW):
+        return OffsetOutOfRange(str(error))
+    return LogUnavailable(str(error))

@@ -1,0 +1,223 @@
+"""Records by their timestamps: lookups, and the truth about what headers claim.
+
+The index of a partition knows what batch headers claim (state/offset_index.py). A lookup takes the first row that
+claims enough and looks at the records of its batches. Where it finds none, the claim is not true, and the row is
+corrected: so a claim misleads once. Retention goes by the time of the append, of Kafka's batches by what they claim. It
+believes times up to ``CLOCK_SKEW_MS`` ahead of the clock; a claim beyond them that keeps a partition from being trimmed
+is looked into.
+
+Work goes slice by slice (anabranch_kit/run/sliced.py), and the searches of all clients take turns, read by read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks
+from anabranch_kit.run.turns import Turns
+from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
+from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of, times_of
+from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.records import StoredBatch
+from bridges.log.state.offset_index import Row
+
+if TYPE_CHECKING:
+    from anabranch_kit.run.barrier import Barrier
+    from bridges.log.partition.partition_log import PartitionLog
+
+_log = structlog.get_logger("anabranch.time_search")
+
+CLOCK_SKEW_MS = 3_600_000
+"""How far ahead of the node's clock a timestamp may lie without being looked into; Kafka's default for records."""
+
+Found = tuple[int, int]
+"""(offset, timestamp in ms) of a record."""
+
+_READ_BYTES = 256 * 1024
+_AT_ONCE = 8
+_ROWS_PER_CHECK = 64
+_PATIENCE_S = 5.0
+"""How long one partition's doubtful claims may keep retention from the other partitions."""
+
+
+class TimeSearch:
+    """The searches of one node's partitions."""
+
+    __slots__ = ("_barrier", "_gate", "_settling", "inflated_bytes", "works")
+
+    def __init__(self, works: SlicedWorks, barrier: Barrier, inflated_bytes: int = DEFAULT_LIMIT) -> None:
+        self._barrier = barrier
+        self._settling: dict[PartitionLog, asyncio.Task[None]] = {}
+        self.works = works
+        self.inflated_bytes = inflated_bytes
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def first(self, log: PartitionLog, timestamp: int) -> Found | None:
+        """The first record, in offset order, not older than ``timestamp``; None if none is.
+
+        Raises DataCorrupt, LogUnavailable, LogDeleted.
+        """
+        while (row := log.state.index.seek(timestamp)) is not None:
+            found = await self._look(log, row, timestamp)
+            if found is not None:
+                return found
+        return None
+
+    async def highest(self, log: PartitionLog) -> Found | None:
+        """The earliest record with the highest timestamp kept; None if none carries one. Raises like :meth:`first`."""
+        while (row := log.state.index.highest()) is not None:
+            found = await self._look(log, row, row.highest)
+            if found is not None:
+                return found
+        return None
+
+    async def settle_ages(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
+        """Look into claims that keep records older than ``oldest`` from being trimmed, a bounded number at a time.
+
+        Returns when that is done or takes long: it then goes on by itself, and the next call waits for it.
+        """
+        task = self._settling.get(log)
+        if task is None:
+            if self._doubtful(log, oldest, now_ms) is None:
+                return
+            task = self._settling[log] = asyncio.create_task(self._settle(log, oldest, now_ms))
+            task.add_done_callback(partial(self._settled, log))
+        await asyncio.wait({task}, timeout=_PATIENCE_S)
+
+    def _doubtful(self, log: PartitionLog, oldest: int, now_ms: int) -> Row | None:
+        index = log.state.index
+        row = index.blocking(oldest)
+        return None if row is None or row.highest <= now_ms + CLOCK_SKEW_MS or index.is_confirmed(row) else row
+
+    async def _settle(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
+        for _ in range(_ROWS_PER_CHECK):
+            row = self._doubtful(log, oldest, now_ms)
+            if row is None:
+                return
+            if await self._look(log, row, row.highest, _age) is not None:
+                log.state.index.confirm(row)
+
+    def _settled(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
+        del self._settling[log]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, LogError):
+            # The next check tries again.
+            _log.warning("timestamps not looked into", topic=log.topic, partition=log.partition, error=str(error))
+        elif error is not None:
+            self._barrier.caught("looking into timestamps", error, topic=log.topic, partition=log.partition)
+
+    async def close(self) -> None:
+        """Give up what retention has looked into."""
+        tasks = list(self._settling.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- one row ------------------------------------------------------------------------------------------------
+
+    async def _look(
+        self, log: PartitionLog, row: Row, timestamp: int, told: Callable[[StoredBatch], int] | None = None
+    ) -> Found | None:
+        """The first record of ``row`` not older than ``timestamp``, of batches of which ``told`` (what they claim)
+        tells as much; without one the row is corrected to say so."""
+        index = log.state.index
+        tells = told or _claim
+        async with aclosing(self._batches(log, row)) as batches:
+            async for batch in batches:
+                if tells(batch) >= timestamp:
+                    found, _ = await self._walk(log, batch, timestamp)
+                    if found is not None:
+                        return found
+        # Nobody need look at this row again because of an untrue claim: find out what is true of all its batches.
+        highest = counted = unreadable = -1
+        async with aclosing(self._batches(log, row)) as batches:
+            async for batch in batches:
+                claim, age = _claim(batch), _age(batch)
+                if claim > highest or age > counted:
+                    _, of_records = await self._walk(log, batch, None)
+                    if of_records is None:
+                        unreadable = time.time_ns() // 1_000_000
+                    else:
+                        highest = max(highest, min(claim, of_records))
+                        counted = max(counted, min(age, of_records))
+        index.correct(row.start, highest, counted, unreadable)
+        return None
+
+    async def _batches(self, log: PartitionLog, row: Row) -> AsyncGenerator[StoredBatch, None]:
+        """The batches of a row, also those that are appended to it meanwhile."""
+        index = log.state.index
+        position, turns = row.start, Turns()
+        while True:
+            position = max(position, log.log_start_offset)
+            end = index.end_of(row.start)
+            if position >= (log.high_watermark if end is None else end) or log.state.index is not index:
+                return
+            try:
+                async with self._gate:
+                    batches = await log.read_batches(position, _READ_BYTES)
+            except OffsetOutOfRange:
+                if position >= log.log_start_offset:
+                    raise
+                continue  # the log starts later now
+            if not batches:
+                return
+            for batch in batches:
+                if end is not None and batch.base_offset >= end:
+                    return
+                yield batch
+                position = batch.end_offset
+                await turns.rest()
+
+    async def _walk(
+        self, log: PartitionLog, batch: StoredBatch, timestamp: int | None
+    ) -> tuple[Found | None, int | None]:
+        """(the first record not older than ``timestamp``, None) or (None, the highest timestamp of all records), which
+        is None of a batch whose records cannot be read."""
+        work = partial(_walking, batch, log.log_start_offset, timestamp, self.inflated_bytes)
+        await asyncio.sleep(0)  # its first slice is a turn's share
+        try:
+            return await self.works.run(work, batch.end_offset - batch.base_offset)
+        except BatchInvalid:
+            # No reader gets a record of it; whether it is damaged or too large is told when it is read.
+            return None, None
+
+
+def _claim(batch: StoredBatch) -> int:
+    if batch.flags & APPEND_TIME:
+        return batch.written_ms
+    try:
+        return format_of(batch.flags).describe(batch.payload).max_timestamp
+    except BatchInvalid:
+        return -1
+
+
+def _age(batch: StoredBatch) -> int:
+    """What a batch claims where that is its age, as in Kafka (see :class:`.OffsetIndex`)."""
+    return _claim(batch) if batch.flags & FORMAT_MASK == FormatId.KAFKA else -1
+
+
+def _walking(
+    batch: StoredBatch, start: int, timestamp: int | None, limit: int
+) -> Sliced[tuple[Found | None, int | None]]:
+    highest = -1
+    count = 0
+    for item in times_of(format_of(batch.flags), batch, limit):
+        if item is None:
+            yield None
+            continue
+        offset, of_record = item
+        if offset >= start and of_record > highest:
+            highest = of_record
+            if timestamp is not None and of_record >= timestamp:
+                return (offset, of_record), None
+        count += 1
+        if not count % SLICE_RECORDS:
+            yield None
+    return None, highest

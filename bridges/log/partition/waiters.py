@@ -1,0 +1,114 @@
+"""Those who wait for a partition to move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogDeleted
+from bridges.log.interfaces import Phase
+
+if TYPE_CHECKING:
+    from bridges.log.interfaces import Owner, Waiter
+    from bridges.log.partition.partition_log import PartitionLog
+
+_WOKEN_AT_ONCE = 256
+"""Waiters called in one turn of the event loop: how many wait is for clients to choose."""
+
+
+class Waiters:
+    """Who is called when a log's high watermark or start moves, or the log became unusable."""
+
+    __slots__ = ("_log", "_moved_again", "_notify_scheduled", "_owner", "waiting")
+
+    def __init__(self, log: PartitionLog, owner: Owner) -> None:
+        self._log = log
+        self._owner = owner
+        self.waiting: dict[Waiter, None] = {}
+        self._notify_scheduled = False
+        self._moved_again = False
+
+    def moved(self) -> None:
+        """Have everybody called soon."""
+        # Once per loop tick: a group commit acknowledges many batches of a partition at once.
+        if self._notify_scheduled:
+            self._moved_again = True
+        elif self.waiting:
+            self._notify_scheduled = True
+            self._owner.schedule_answer(self._notify)
+
+    def _notify(self) -> None:
+        self._moved_again = False
+        self._wake(list(self.waiting))
+
+    def _wake(self, waiters: list[Waiter]) -> None:
+        for waiter in waiters[:_WOKEN_AT_ONCE]:
+            if waiter not in self.waiting:
+                continue  # it has its answer
+            try:
+                waiter.log_moved(self._log)
+            except Exception as error:  # noqa: BLE001 - logged and counted
+                log = self._log
+                self._owner.barrier.caught("waiter", error, topic=log.topic, partition=log.partition)
+        if len(waiters) > _WOKEN_AT_ONCE:
+            self._owner.schedule(partial(self._wake, waiters[_WOKEN_AT_ONCE:]))
+            return
+        self._notify_scheduled = False
+        if self._moved_again:
+            self.moved()
+
+
+class _Until:
+    """Waits until something is true of a log."""
+
+    __slots__ = ("_condition", "done")
+
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition = condition
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def log_moved(self, log: PartitionLog) -> None:
+        if self.done.done():
+            return
+        try:
+            if log.phase is Phase.DELETED:
+                self.done.set_exception(LogDeleted(f"{log.topic}-{log.partition} was deleted"))
+            elif self._condition():
+                self.done.set_result(None)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for it
+            self.done.set_exception(error.with_traceback(None))  # in which this one is, which keeps it
+
+
+class _Once:
+    """Calls somebody once something is true of a log."""
+
+    __slots__ = ("_condition", "_then")
+
+    def __init__(self, condition: Callable[[], bool], then: Callable[[], None]) -> None:
+        self._condition = condition
+        self._then = then
+
+    def log_moved(self, log: PartitionLog) -> None:
+        if self._condition():
+            log.remove_waiter(self)
+            self._then()
+
+
+def once(log: PartitionLog, condition: Callable[[], bool], then: Callable[[], None]) -> None:
+    """Call ``then`` when the log has moved and ``condition`` holds. Nothing waits for that but the log itself."""
+    log.add_waiter(_Once(condition, then))
+
+
+async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
+    """Return once ``condition`` holds, which is looked at now and whenever the log moves. Raises LogDeleted, and what
+    ``condition`` raises."""
+    waiter = _Until(condition)
+    waiter.log_moved(log)
+    log.add_waiter(waiter)
+    try:
+        await waiter.done
+    finally:
+        log.remove_waiter(waiter)
+        del waiter  # which keeps what is raised here

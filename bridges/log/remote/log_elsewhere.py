@@ -1,0 +1,562 @@
+"""Logs of partitions that other nodes own, as readers here see them, and what this node tells others of its own.
+
+What is asked goes by one stream from each node to each, many questions at a time: what there is of a log, batches of
+it, and when it has moved beyond what the asker knows. The owner answers from its memory where it can. Nothing is kept
+here but what was told last; when the partition moves, the next question goes to its next owner, or to this node itself.
+
+    u32 bytes of the head (big endian) | head in MessagePack | payloads of the batches
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from anabranch_kit.memory.budget import Kind
+from bridges.cluster.ownership import PATIENCE_S, owner_of
+from bridges.cluster.told_errors import Told, heard, tell
+from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
+from bridges.formats.records import StoredBatch
+from bridges.log.interfaces import Phase
+from bridges.log.transactions.partition_transactions import Aborted
+
+if TYPE_CHECKING:
+    from anabranch_kit.run.barrier import Barrier
+    from bridges.cluster.members import Member
+    from bridges.cluster.ownership import Ownership
+    from bridges.cluster.peer_stream import PeerStream
+    from bridges.cluster.peers import Peers
+    from bridges.log.damage.skips import Span
+    from bridges.log.logs import Logs
+    from bridges.log.partition.partition_log import PartitionLog
+
+KIND = "read"
+"""The kind of stream."""
+_HEAD = struct.Struct(">I")
+_WATCHED_S = 20.0
+"""After so long a watch is answered although nothing has moved."""
+_ASKED_S = 30.0
+_SHORT_S = 0.1
+"""So long a read waits for an owner: other partitions are read meanwhile."""
+_AGAIN_S = 0.1
+_READS_AT_ONCE = 16
+"""For each other node."""
+_LARGEST_READ = 8 * 1024 * 1024
+_UNKNOWN_BATCH = 64 * 1024
+
+
+_WINDOWS_MS = (60_000, 3_600_000, 86_400_000)
+
+
+class State(NamedTuple):
+    """What there is of a log: offsets (``final`` -1 while it is not sealed), when it was appended to last, how large it
+    is, and how much of that was appended within each of :data:`_WINDOWS_MS`."""
+
+    start: int = 0
+    high: int = 0
+    stable: int = 0
+    final: int = -1
+    last_append_ms: int = -1
+    size_bytes: int = 0
+    recent: tuple[int, ...] = ()
+
+
+class Op(IntEnum):
+    STATE = 0
+    COMMITTED = 1
+    BATCHES = 2
+    WATCH = 3
+    TIME = 4
+    ABORTED = 5
+
+
+class Question(msgspec.Struct, array_like=True, frozen=True):
+    """``offset`` is a time, in ms since 1970, for ``Op.TIME``; ``limit`` is the end of the range for ``Op.ABORTED``."""
+
+    number: int
+    op: int
+    topic: str
+    topic_id: bytes
+    partition: int
+    offset: int = 0
+    max_bytes: int = 0
+    limit: int = 0
+    known: State = State()
+
+
+class Found(msgspec.Struct, array_like=True):
+    """Further facts, by what is asked: ``epoch`` and ``skipped`` with the state, the first record that is not older
+    than a time, how far aborted transactions are told, and these. Nodes of earlier releases tell none."""
+
+    epoch: int = -1
+    skipped: tuple[tuple[int, int], ...] = ()
+    record: tuple[int, int] | None = None
+    reached: int = 0
+    aborted: Sequence[Aborted] = ()
+
+
+class _AnswerHead(msgspec.Struct, array_like=True):
+    """``batches``: base, end, flags, bytes, written; ``next_bytes``: about what a read behind them would give."""
+
+    number: int
+    state: State = State()
+    batches: list[tuple[int, int, int, int, int]] = []
+    next_bytes: int = 0
+    error: Told | None = None
+    found: Found | None = None
+
+
+class Answer(NamedTuple):
+    state: State
+    batches: list[StoredBatch]
+    next_bytes: int
+    found: Found | None
+
+
+class _Opening(msgspec.Struct, array_like=True):
+    """There is nothing to say about a stream of questions."""
+
+
+_question = msgspec.msgpack.Decoder(Question).decode
+_head = msgspec.msgpack.Decoder(_AnswerHead).decode
+
+
+class LogsElsewhere:
+    """Of one node: the logs of other nodes that are read here, and its own that are read by others."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        owners: Ownership,
+        node_id: int,
+        logs: Logs,
+        identify: Callable[[str], bytes | None],
+        barrier: Barrier,
+    ) -> None:
+        self.owners = owners
+        self.barrier = barrier
+        self._peers = peers
+        self._node_id = node_id
+        self._logs = logs
+        self._identify = identify
+        self._known: dict[tuple[str, int, bytes], LogElsewhere] = {}
+        self._lanes: dict[int, _Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        peers.serve_stream(KIND, _Opening, self._serve)
+
+    def get(self, topic: str, partition: int, stream_id: int) -> LogElsewhere:
+        """The log of a partition, whoever owns it."""
+        topic_id = self._identify(topic) or b""
+        key = (topic, partition, topic_id)
+        found = self._known.get(key)
+        if found is None:
+            for gone in [one for one in self._known if one[:2] == key[:2]]:
+                del self._known[gone]
+            found = self._known[key] = LogElsewhere(self, topic, partition, stream_id, topic_id)
+        return found
+
+    def is_mine(self, topic: str, partition: int) -> bool:
+        """Whether this node owns a partition."""
+        return self.owners.is_mine(self.owners.slot_of(topic, partition))
+
+    async def close(self) -> None:
+        """Ask nothing more."""
+        for lane in list(self._lanes.values()):
+            lane.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def ask(self, question: Question, patience_s: float) -> Answer:
+        """The owner's answer. Raises its LogError; NotOwner where there is none for so long, PeerUnreachable."""
+        if self._identify(question.topic) != question.topic_id:
+            raise LogDeleted(f"{question.topic}-{question.partition} was deleted")
+        slot = partial(self.owners.slot_of, question.topic, question.partition)
+        owner = await owner_of(self.owners, self._node_id, slot, patience_s)
+        if owner is None:
+            return await self._answer(question)
+        lane = self._lanes.get(owner.start)
+        if lane is None or lane.is_over:
+            lane = self._lanes[owner.start] = _Lane(self._peers, owner)
+            self.spawn(lane.run())
+        return await lane.ask(question)
+
+    # --- for others -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, opening: _Opening, stream: PeerStream) -> None:
+        reads = asyncio.Semaphore(_READS_AT_ONCE)
+        tasks: set[asyncio.Task[None]] = set()
+        over = asyncio.get_running_loop().create_future()
+        stream.when_draining(lambda: None if over.done() else over.set_result(None))
+
+        async def listen() -> None:
+            while (raw := await stream.read()) is not None:
+                stream.account.give(Kind.REQUESTS, len(raw))
+                task = asyncio.create_task(self._told(_question(raw), stream, reads))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+        listening = asyncio.create_task(listen())
+        try:
+            await asyncio.wait({listening, over}, return_when=asyncio.FIRST_COMPLETED)
+            if listening.done():
+                listening.result()
+        finally:
+            over.cancel()
+            listening.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(listening, *tasks, return_exceptions=True)
+
+    async def _told(self, question: Question, stream: PeerStream, reads: asyncio.Semaphore) -> None:
+        try:
+            try:
+                if not self.is_mine(question.topic, question.partition):
+                    raise NotOwner(f"{question.topic}-{question.partition}", -1)
+                if question.op in (Op.STATE, Op.WATCH):
+                    await stream.write(_encoded(question.number, await self._answer(question)))
+                    return
+                async with reads:
+                    if question.op in (Op.TIME, Op.ABORTED):
+                        await stream.write(_encoded(question.number, await self._answer(question)))
+                        return
+                    held = await self._room(stream, question)
+                    try:
+                        await stream.write(_encoded(question.number, await self._answer(question)))
+                    finally:
+                        stream.account.give(Kind.READS, held)
+            except PeerUnreachable:
+                raise
+            except LogError as error:
+                await stream.write(_encoded_error(question.number, error))
+        except PeerUnreachable:
+            pass  # nobody waits for it any more
+        except Exception as error:  # noqa: BLE001 - logged and counted; the asker waits for so long at most
+            self.barrier.caught("question of another node", error)
+
+    async def _room(self, stream: PeerStream, question: Question) -> int:
+        log = self._log(question)
+        await log.ready()
+        least = log.measure(question.offset, 1) or _UNKNOWN_BATCH
+        most = max(least, min(question.max_bytes, _LARGEST_READ))
+        while not (held := stream.account.grant(Kind.READS, most, least)):  # noqa: ASYNC110
+            await asyncio.sleep(_AGAIN_S)  # others give theirs back; the asker waits for so long at most
+        return held
+
+    def _log(self, question: Question) -> PartitionLog:
+        log = self._logs.get(question.topic, question.partition)
+        if log is None:
+            raise LogDeleted(f"{question.topic}-{question.partition} is not served any more")
+        if self._identify(question.topic) != question.topic_id:
+            raise LogUnavailable(f"{question.topic}-{question.partition} is another topic's here")
+        return log
+
+    async def _answer(self, question: Question) -> Answer:
+        """What this node, which owns the partition, has to say. Raises LogError."""
+        log = self._log(question)
+        await log.ready()
+        batches: list[StoredBatch] = []
+        found = None
+        if question.op == Op.WATCH:
+            try:
+                async with asyncio.timeout(_WATCHED_S):
+                    await log.until(lambda: not log.is_open or _moved(_state(log), question.known))
+            except TimeoutError:
+                pass
+            if not log.is_open:
+                raise NotOwner(f"{question.topic}-{question.partition}", -1)
+        elif question.op == Op.COMMITTED:
+            batches = await log.read_committed(question.offset, min(question.max_bytes, _LARGEST_READ))
+        elif question.op == Op.BATCHES:
+            size = min(question.max_bytes, _LARGEST_READ)
+            batches = await log.read_batches(question.offset, size, question.limit)
+        elif question.op == Op.TIME:
+            found = Found(record=await log.find_timestamp(question.offset))
+        elif question.op == Op.ABORTED:
+            reached, aborted = await log.find_aborted(question.offset, question.limit)
+            found = Found(reached=reached, aborted=aborted)
+        state = _state(log)
+        if question.op == Op.STATE:
+            now = time.time_ns() // 1_000_000
+            recent = tuple(log.bytes_since(now - window) for window in _WINDOWS_MS)
+            state = state._replace(size_bytes=log.size_bytes, recent=recent)
+            found = Found(log.epoch, log.skipped)
+        behind = batches[-1].end_offset if batches else question.offset
+        return Answer(state, batches, log.measure(behind, 1, state.stable), found)
+
+
+class LogElsewhere:
+    """One partition's log (:class:`bridges.log.remote.readable.ReadableLog`). Reads raise what a log does, NotOwner and
+    PeerUnreachable where it is to be tried again."""
+
+    def __init__(self, all_of: LogsElsewhere, topic: str, partition: int, stream_id: int, topic_id: bytes) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.stream_id = stream_id
+        self.phase = Phase.CLOSED
+        self.epoch = -1
+        """The owner's, as ``skipped``: as they were at the last :meth:`refresh`."""
+        self.skipped: tuple[Span, ...] = ()
+        self._all = all_of
+        self._topic_id = topic_id
+        self._state = State()
+        self._next = (-1, 0)  # an offset, and about how much a read there would give
+        self._waiters: dict[Any, None] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is known of it."""
+        return self.phase is Phase.OPEN
+
+    @property
+    def is_current(self) -> bool:
+        return False
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._state.start
+
+    @property
+    def high_watermark(self) -> int:
+        return self._state.high
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._state.stable
+
+    @property
+    def final_offset(self) -> int | None:
+        return None if self._state.final < 0 else self._state.final
+
+    @property
+    def last_append_ms(self) -> int:
+        return self._state.last_append_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """As it was at the last :meth:`refresh`."""
+        return self._state.size_bytes
+
+    def bytes_since(self, since_ms: int) -> int:
+        """Bytes appended since then, at the last :meth:`refresh`: within the nearest of some spans of time."""
+        if not self._state.recent:
+            return 0
+        ago = time.time_ns() // 1_000_000 - since_ms
+        return min(zip(_WINDOWS_MS, self._state.recent, strict=True), key=lambda one: abs(one[0] - ago))[1]
+
+    def measure(self, offset: int, max_bytes: int, limit: int = 0) -> int:
+        """About how much a read would hold; 0: unknown."""
+        return self._next[1] if self._next[0] == offset else 0
+
+    def committed_limit(self, offset: int) -> int:
+        """How far committed data is known to reach."""
+        return self._state.stable
+
+    async def ready(self) -> None:
+        """Return when something is known of it."""
+        if self.phase is Phase.DELETED:
+            raise LogDeleted(f"{self.topic}-{self.partition} was deleted")
+        if self.phase is not Phase.OPEN:
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Return when it is known as it is now. Nothing is known of it any more where that fails, or is given up."""
+        try:
+            found = (await self._ask_patiently(Op.STATE)).found
+        except (LogError, asyncio.CancelledError):
+            if self.phase is Phase.OPEN:
+                self.phase = Phase.CLOSED
+            raise
+        if found is not None:
+            self.epoch, self.skipped = found.epoch, found.skipped
+
+    async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """See :meth:`bridges.log.partition.partition_log.PartitionLog.find_timestamp`."""
+        return self._told((await self._ask_patiently(Op.TIME, timestamp)).found).record
+
+    async def find_aborted(self, start: int, end: int) -> tuple[int, Sequence[Aborted]]:
+        """See :meth:`bridges.log.partition.partition_log.PartitionLog.find_aborted`."""
+        found = self._told((await self._ask_patiently(Op.ABORTED, start, end)).found)
+        return found.reached, found.aborted
+
+    def _told(self, found: Found | None) -> Found:
+        if found is None:
+            place = f"{self.topic}-{self.partition}"
+            raise LogUnavailable(f"the owner of {place} has an earlier release, which other nodes cannot ask for this")
+        return found
+
+    async def _ask_patiently(self, op: Op, offset: int = 0, limit: int = 0) -> Answer:
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                return await self._ask(op, offset, limit=limit, patience_s=PATIENCE_S)
+            except (NotOwner, PeerUnreachable):
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+
+    async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        return (await self._ask(Op.COMMITTED, offset, max_bytes)).batches
+
+    async def read_batches(self, offset: int, max_bytes: int, limit: int = 1 << 62) -> list[StoredBatch]:
+        return (await self._ask(Op.BATCHES, offset, max_bytes, limit)).batches
+
+    def add_waiter(self, waiter: Any) -> None:
+        """Have ``waiter`` called when the log has moved beyond what is known of it here."""
+        self._waiters[waiter] = None
+        if self._watching is None:
+            self._watching = self._all.spawn(self._watch())
+
+    def remove_waiter(self, waiter: Any) -> None:
+        """Call ``waiter`` no more."""
+        self._waiters.pop(waiter, None)
+        if not self._waiters and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    async def _watch(self) -> None:
+        while self._waiters:
+            before = self._state
+            try:
+                await self._ask(Op.WATCH, patience_s=PATIENCE_S)
+            except LogDeleted:
+                self.phase = Phase.DELETED
+            except LogError:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if self.phase is Phase.DELETED or _moved(self._state, before):
+                for waiter in list(self._waiters):
+                    self._all.barrier.call("waiter", waiter.log_moved, self)
+            if self.phase is Phase.DELETED:
+                return
+
+    async def _ask(
+        self, op: Op, offset: int = 0, max_bytes: int = 0, limit: int = 0, patience_s: float = _SHORT_S
+    ) -> Answer:
+        asked = Question(0, op, self.topic, self._topic_id, self.partition, offset, max_bytes, limit, self._state)
+        answer = await self._all.ask(asked, patience_s)
+        behind = answer.batches[-1].end_offset if answer.batches else offset
+        self._next = (behind, answer.next_bytes)
+        # Answers may overtake each other; offsets only rise.
+        told, known = answer.state, self._state
+        self._state = State(
+            max(told.start, known.start),
+            max(told.high, known.high),
+            max(told.stable, known.stable),
+            max(told.final, known.final),
+            max(told.last_append_ms, known.last_append_ms),
+            *(told[5:] if op is Op.STATE else known[5:]),
+        )
+        if self.phase is Phase.CLOSED:
+            self.phase = Phase.OPEN
+        return answer
+
+
+class _Lane:
+    """The stream of questions to one node."""
+
+    def __init__(self, peers: Peers, member: Member) -> None:
+        self._peers = peers
+        self._member = member
+        self._number = 0
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._stream: PeerStream | None = None
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_over = False
+
+    async def ask(self, question: Question) -> Answer:
+        await asyncio.shield(self._opened)
+        if self.is_over or self._stream is None:
+            raise PeerUnreachable(f"node {self._member.node_id} is not asked any more")
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        try:
+            async with asyncio.timeout(_ASKED_S):
+                await self._stream.write(msgspec.msgpack.encode(msgspec.structs.replace(question, number=number)))
+                return await future
+        except TimeoutError:
+            raise PeerUnreachable(f"node {self._member.node_id} has not answered") from None
+        finally:
+            self._asked.pop(number, None)
+
+    async def run(self) -> None:
+        """Take answers until there are none any more."""
+        reason = "has ended"
+        try:
+            stream = self._stream = await self._peers.stream(self._member, KIND, _Opening())
+            self._opened.set_result(None)
+            while (raw := await stream.read()) is not None:
+                stream.account.give(Kind.REQUESTS, len(raw))
+                self._take(raw)
+        except (PeerUnreachable, msgspec.DecodeError, struct.error) as error:
+            reason = str(error)
+        finally:
+            self.is_over = True
+            if not self._opened.done():
+                self._opened.set_result(None)
+            if self._stream is not None:
+                self._peers.left_stream(self._member, self._stream)
+            for future in self._asked.values():
+                if not future.done():
+                    future.set_exception(PeerUnreachable(f"node {self._member.node_id}: {reason}"))
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.lose("is not asked any more")
+
+    def _take(self, raw: bytes) -> None:
+        (length,) = _HEAD.unpack_from(raw)
+        view = memoryview(raw)
+        at = _HEAD.size + length
+        head = _head(view[_HEAD.size : at])
+        future = self._asked.get(head.number)
+        if future is None or future.done():
+            return
+        if head.error is not None:
+            future.set_exception(heard(head.error))
+            return
+        batches = []
+        for base, end, flags, size, written in head.batches:
+            batches.append(StoredBatch(base, end, flags, view[at : at + size], written))
+            at += size
+        future.set_result(Answer(head.state, batches, head.next_bytes, head.found))
+
+
+def _state(log: PartitionLog) -> State:
+    final = -1 if log.final_offset is None else log.final_offset
+    return State(log.log_start_offset, log.high_watermark, log.last_stable_offset, final, log.last_append_ms)
+
+
+def _moved(state: State, known: State) -> bool:
+    return state[:4] != known[:4]
+
+
+def _encoded(number: int, answer: Answer) -> bytes:
+    described = [
+        (one.base_offset, one.end_offset, one.flags, len(one.payload), one.written_ms) for one in answer.batches
+    ]
+    head = msgspec.msgpack.encode(_AnswerHead(number, answer.state, described, answer.next_bytes, None, answer.found))
+    payloads: Sequence[Any] = [one.payload for one in answer.batches]
+    return b"".join((_HEAD.pack(len(head)), head, *payloads))
+
+
+def _encoded_error(number: int, error: LogError) -> bytes:
+    head = msgspec.msgpack.encode(_AnswerHead(number, error=tell(error)))
+    return _HEAD.pack(len(head)) + head

@@ -1,0 +1,316 @@
+"""A sparse index of one partition: where its bytes and its timestamps lie.
+
+One row for every ``interval`` bytes of log, or for ``row_ms`` of appends where they are fewer: a row that stayed open
+would keep what is old for as long as anybody writes. It answers lookups by time (docs/protocols/kafka.md, rule 48),
+retention by size and by age, and the size of the partition, and it stays small: past ``max_rows`` every second row is
+dropped.
+
+The timestamps of records are what batch headers claim, and serve lookups by time. How old a batch is decides about its
+deletion, and is the time of its append by the node's clock; only Kafka's batches are as old as they claim, as Kafka
+itself deletes by the largest timestamp of a segment (a claim that is an age is called ``counted`` here). Whoever looks
+at the records and finds that a claim is not true corrects the row.
+
+Where somebody asks for positions in bytes, the index has a further column (bridges/log/byte_positions/column.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from bridges.log.byte_positions.column import ByteColumn
+from sbp_back.errors import DecodeError
+
+_HEAD = struct.Struct(">BIQQ")
+_VERSION = 4
+_VERSION_WITH_COLUMN = 5
+"""Behind the rows lies what :meth:`ByteColumn.snapshot` gave."""
+_DAY_MS = 86_400_000
+_LEAST_ROW_MS = 1000
+_ROWS_KEPT = 8
+"""Rows in the time for which a partition is kept, at least: retention by age is so exact."""
+_BEFORE_COUNTED = 2
+"""Up to one above it, every claim was an age."""
+
+
+class Row(NamedTuple):
+    """The rows' unit of search: batches from ``start`` on; ``highest`` is the highest timestamp they claim, in a search
+    by age the highest claim that is one."""
+
+    start: int
+    highest: int
+
+
+class OffsetIndex:
+    """Rows of (offset, bytes before it, highest timestamp claimed in the row's interval, highest one of these that is
+    an age, latest append in the interval of a batch that is as old as that)."""
+
+    __slots__ = (
+        "_aged_before",
+        "_appended",
+        "_began_ms",
+        "_bytes",
+        "_claimed",
+        "_claimed_before",
+        "_confirmed",
+        "_counted",
+        "_gone",
+        "_offsets",
+        "_total",
+        "column",
+        "interval",
+        "max_rows",
+        "row_ms",
+    )
+
+    def __init__(self, interval: int = 64 * 1024, max_rows: int = 8192) -> None:
+        self.interval = interval
+        self.max_rows = max_rows
+        self.row_ms = _DAY_MS
+        # When the last row's first batch was appended; -1: not known.
+        self._began_ms = -1
+        self._offsets = array("q")
+        self._bytes = array("Q")
+        self._claimed = array("q")
+        self._counted = array("q")
+        self._appended = array("q")
+        # Derived: of each row, the highest of all rows before it. By claims, and by ages.
+        self._claimed_before = array("q")
+        self._aged_before = array("q")
+        self._total = 0
+        # Bytes that were taken in and do not count any more.
+        self._gone = 0
+        #: Positions in bytes, of a partition for which they were asked.
+        self.column: ByteColumn | None = None
+        # Rows by offset, and the claim of theirs that somebody has seen in a record.
+        self._confirmed: dict[int, int] = {}
+
+    def add(self, base_offset: int, size: int, max_timestamp: int, counted: int, append_ms: int) -> None:
+        """Take in the next batch; ``max_timestamp`` -1 when it has none, ``append_ms`` the wall clock of its append,
+        which is its age where ``counted`` is -1."""
+        if self._began_ms < 0:
+            self._began_ms = append_ms
+        old = append_ms - self._began_ms >= self.row_ms
+        if not self._offsets or old or self._total - self._bytes[-1] >= self.interval:
+            self._began_ms = append_ms
+            if len(self._offsets) >= self.max_rows:
+                self._thin()
+            claimed = aged = -1
+            if self._offsets:
+                claimed = max(self._claimed_before[-1], self._claimed[-1])
+                aged = max(self._aged_before[-1], self._counted[-1], self._appended[-1])
+            self._claimed_before.append(claimed)
+            self._aged_before.append(aged)
+            self._offsets.append(base_offset)
+            self._bytes.append(self._total)
+            self._claimed.append(-1)
+            self._counted.append(-1)
+            self._appended.append(-1)
+        self._total += size
+        if max_timestamp > self._claimed[-1]:
+            self._claimed[-1] = max_timestamp
+        if counted < 0:
+            if append_ms > self._appended[-1]:
+                self._appended[-1] = append_ms
+        elif counted > self._counted[-1]:
+            self._counted[-1] = counted
+
+    def keep_for(self, keep_ms: int) -> None:
+        """Have rows that retention by this age, in ms, can go by."""
+        self.row_ms = max(_LEAST_ROW_MS, keep_ms // _ROWS_KEPT)
+
+    def _thin(self) -> None:
+        for name in ("_claimed", "_counted", "_appended"):
+            column = getattr(self, name)
+            merged = array("q", map(max, column[0::2], column[1::2]))
+            if len(column) % 2:
+                merged.append(column[-1])
+            setattr(self, name, merged)
+        self._offsets = self._offsets[0::2]
+        self._bytes = self._bytes[0::2]
+        self.interval *= 2
+        self._derive()
+
+    def _derive(self) -> None:
+        self._claimed_before = array("q", accumulate(self._claimed, max, initial=-1))
+        self._aged_before = array("q", accumulate(map(max, self._counted, self._appended), max, initial=-1))
+        del self._claimed_before[-1:], self._aged_before[-1:]
+        if self._confirmed:
+            kept = set(self._offsets)
+            self._confirmed = {start: seen for start, seen in self._confirmed.items() if start in kept}
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from the first row on: the size of what is kept, to within one interval."""
+        return self._total - self._bytes[0] if self._bytes else 0
+
+    @property
+    def taken_in(self) -> int:
+        """Bytes of all batches that were taken in, also of those that are gone: it only grows while a log is open."""
+        return self._total + self._gone
+
+    @property
+    def rows(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def starts(self) -> list[int]:
+        """Where its rows begin."""
+        return list(self._offsets)
+
+    def resize(self, sizes: Sequence[int]) -> None:
+        """Its first rows are of so many bytes: compaction has taken some."""
+        rows = len(sizes)
+        if not rows:
+            return
+        starts = list(accumulate(sizes, initial=self._bytes[0]))
+        gone = (self._bytes[rows] if rows < len(self._bytes) else self._total) - starts.pop()
+        self._bytes = array("Q", [*starts, *(start - gone for start in self._bytes[rows:])])
+        self._gone += gone
+        self._total -= gone
+
+    # --- by time ------------------------------------------------------------------------------------------------
+
+    def seek(self, timestamp: int) -> Row | None:
+        """The first row that claims a timestamp of at least ``timestamp``; None if none does."""
+        return self._first(self._claimed_before, self._claimed, self._claimed, timestamp)
+
+    def highest(self) -> Row | None:
+        """The first row that claims the highest timestamp of all; None when no batch carries one."""
+        if not self._claimed:
+            return None
+        return self.seek(max(0, self._claimed_before[-1], self._claimed[-1]))
+
+    def blocking(self, timestamp: int) -> Row | None:
+        """The first row that is not older than ``timestamp``; None if all are."""
+        own = list(map(max, self._counted[-1:], self._appended[-1:]))
+        return self._first(self._aged_before, own, self._counted, timestamp)
+
+    def _first(self, before: array[int], own: array[int] | list[int], claims: array[int], timestamp: int) -> Row | None:
+        if not before or timestamp > max(before[-1], own[-1]):
+            return None
+        row = max(bisect_left(before, timestamp) - 1, 0)
+        return Row(self._offsets[row], claims[row])
+
+    def older_than(self, timestamp: int) -> int | None:
+        """The highest indexed offset before which every batch is older than ``timestamp``; None if there is none."""
+        row = self.blocking(timestamp)
+        start = self._offsets[-1] if row is None and self._offsets else -1 if row is None else row.start
+        return start if self._offsets and start > self._offsets[0] else None
+
+    def end_of(self, start: int) -> int | None:
+        """Where the interval of the row that begins at ``start`` ends; None for the last row, or if there is none."""
+        row = bisect_right(self._offsets, start)
+        return self._offsets[row] if row < len(self._offsets) else None
+
+    def time_at(self, offset: int) -> int | None:
+        """The latest age (ms since 1970) of the batches in the row that has ``offset``, which is none of an earlier
+        row; None where nothing is known of it."""
+        row = bisect_right(self._offsets, offset) - 1
+        known = max(self._appended[row], self._counted[row]) if row >= 0 else -1
+        return known if known >= 0 else None
+
+    def correct(self, start: int, highest: int, counted: int, unreadable_ms: int = -1) -> None:
+        """The records of the row that begins at ``start`` have timestamps up to ``highest``, whatever headers claim,
+        and of these up to ``counted`` are ages.
+
+        ``unreadable_ms``: a time at which there were records that could not be looked at.
+        """
+        row = bisect_left(self._offsets, start)
+        if row == len(self._offsets) or self._offsets[row] != start:
+            return
+        self._claimed[row], self._counted[row] = highest, counted
+        self._appended[row] = max(self._appended[row], unreadable_ms)
+        self._derive()
+
+    def not_after(self, now_ms: int) -> None:
+        """Take no append to be later than ``now_ms``: a clock may have been ahead, and what was written then must not
+        stay until it is right."""
+        if max(self._appended, default=-1) > now_ms:
+            self._appended = array("q", [min(one, now_ms) for one in self._appended])
+            self._derive()
+
+    def confirm(self, row: Row) -> None:
+        """A record with the highest timestamp that ``row`` claims has been seen."""
+        self._confirmed[row.start] = row.highest
+
+    def is_confirmed(self, row: Row) -> bool:
+        """Whether what ``row`` claims has been seen in a record since the index was made."""
+        return self._confirmed.get(row.start) == row.highest
+
+    # --- by size ------------------------------------------------------------------------------------------------
+
+    def beyond(self, keep_bytes: int) -> int | None:
+        """The highest indexed offset from which on at least ``keep_bytes`` remain; None if nothing can go."""
+        surplus = self._total - keep_bytes
+        row = bisect_right(self._bytes, surplus) - 1 if surplus >= 0 else -1
+        return self._offsets[row] if row > 0 else None
+
+    def bytes_since(self, timestamp: int) -> int:
+        """Bytes of what is not older than ``timestamp`` (ms), to within one interval."""
+        row = self.blocking(timestamp)
+        return 0 if row is None else self._total - self._bytes[bisect_left(self._offsets, row.start)]
+
+    # --- upkeep -------------------------------------------------------------------------------------------------
+
+    def drop_before(self, offset: int) -> None:
+        """Forget rows that describe only offsets below ``offset``, their timestamps included."""
+        if self.column is not None:
+            self.column.drop_before(offset)
+        row = bisect_right(self._offsets, offset) - 1
+        if row > 0:
+            for column in self._columns:
+                del column[:row]
+            self._derive()
+
+    def clear(self) -> None:
+        """Forget every row: nothing is kept in the log."""
+        for column in self._columns:
+            del column[:]
+        self._derive()
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._offsets, self._bytes, self._claimed, self._counted, self._appended
+
+    def snapshot(self) -> bytes:
+        """All rows as bytes, for :meth:`restore`."""
+        version = _VERSION if self.column is None else _VERSION_WITH_COLUMN
+        head = _HEAD.pack(version, len(self._offsets), self.interval, self._total)
+        rows = b"".join(column.tobytes() for column in self._columns)
+        return head + rows + (b"" if self.column is None else self.column.snapshot())
+
+    def restore(self, data: bytes, former_ms: int = -1) -> None:
+        """Replace all rows by a snapshot's. Raises DecodeError.
+
+        Where an earlier version wrote it, every claim was taken for an age. ``former_ms``: the claims of that snapshot
+        are not to be believed so; what they describe is taken to be as old as this, which must not be before the
+        append of any of it. -1: they are all of formats whose claims are ages, or that claim the node's own clock.
+        """
+        if len(data) < _HEAD.size:
+            raise DecodeError("offset index snapshot is cut short")
+        version, rows, interval, total = _HEAD.unpack_from(data)
+        former = version < _VERSION
+        columns = 4 if former else 5
+        end = _HEAD.size + 8 * columns * rows
+        if not _BEFORE_COUNTED <= version <= _VERSION_WITH_COLUMN or len(data) < end:
+            raise DecodeError("offset index snapshot has another shape")
+        with_column = version in (_VERSION_WITH_COLUMN, _BEFORE_COUNTED + 1)
+        if not with_column and len(data) != end:
+            raise DecodeError("offset index snapshot is too long")
+        self.column = ByteColumn.restored(data[end:]) if with_column else None
+        parts = [data[_HEAD.size + 8 * rows * column :][: 8 * rows] for column in range(columns)]
+        self._offsets, self._bytes = array("q", parts[0]), array("Q", parts[1])
+        self._claimed, self._appended = array("q", parts[2]), array("q", parts[-1])
+        self._counted = array("q", parts[2] if former else parts[3])
+        if former and former_ms >= 0 and rows:
+            former_ms = max(former_ms, *self._appended)
+            self._counted = array("q", [-1]) * rows
+            self._appended = array("q", [former_ms]) * rows
+        self.interval, self._total = interval, total
+        self._began_ms = -1
+        self._derive()

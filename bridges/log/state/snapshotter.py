@@ -1,0 +1,92 @@
+"""Takes snapshots of partition logs' state: in slices on the event loop, few at a time, one of a log after the other.
+
+A snapshot describes the state at one offset exactly, though the log goes on while it is read out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from anabranch_kit.run.shared import SharedWorks
+from bridges.errors import LogError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anabranch_kit.run.barrier import Barrier
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.log.state.partition_state import StateCapture
+
+_log = structlog.get_logger("anabranch.snapshots")
+
+_PARALLEL = 64
+"""Snapshots under way at the same time, so that they share commits of the database."""
+_LARGE_PRODUCERS = 4_000
+"""From here on a snapshot is large, and only few are under way: they are in memory meanwhile."""
+_LARGE_PARALLEL = 4
+
+
+class SnapshotStore(Protocol):
+    """Where snapshots are kept (:class:`bridges.log.state.snapshots.Snapshots`)."""
+
+    async def load(self, stream_id: int) -> tuple[int, bytes] | None: ...
+    async def save(self, stream_id: int, offset: int, pieces: Sequence[bytes]) -> None: ...
+    async def forget(self, stream_id: int) -> None: ...
+
+
+class Snapshotter:
+    """The snapshots of one node's logs."""
+
+    def __init__(self, store: SnapshotStore, barrier: Barrier) -> None:
+        self._store = store
+        self._barrier = barrier
+        self._gate = asyncio.Semaphore(_PARALLEL)
+        self._large = asyncio.Semaphore(_LARGE_PARALLEL)
+        self._taking: SharedWorks[PartitionLog, LogError | None] = SharedWorks()
+
+    def want(self, log: PartitionLog) -> None:
+        """Have a snapshot of ``log`` taken and saved soon, unless one is under way."""
+        self._taking.start(log, partial(self._take, log))
+
+    async def take(self, log: PartitionLog) -> LogError | None:
+        """Take and save a snapshot of ``log``, or wait for the one under way; return what went wrong."""
+        return await self._taking.wait(log, partial(self._take, log))
+
+    async def settled(self, log: PartitionLog) -> None:
+        """Return once no snapshot of ``log`` is under way: what comes of it is in the store, or never will be."""
+        await self._taking.settled(log)
+
+    async def drain(self) -> None:
+        """Return once nothing is under way any more."""
+        await self._taking.drain()
+
+    async def _take(self, log: PartitionLog) -> LogError | None:
+        try:
+            async with self._gate:
+                if len(log.state.ledger) < _LARGE_PRODUCERS:
+                    await log.save_snapshot(self.save)
+                else:
+                    async with self._large:
+                        await log.save_snapshot(self.save)
+        except LogError as error:
+            _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
+            return error
+        except Exception as error:  # noqa: BLE001 - logged and counted; the next opening is slower for it
+            self._barrier.caught("snapshot", error, topic=log.topic, partition=log.partition)
+            return LogError("a snapshot failed unexpectedly")
+        return None
+
+    async def save(self, stream_id: int, capture: StateCapture) -> None:
+        """Read out ``capture``, close it, and save what it says. Raises an error of the store."""
+        try:
+            pieces: list[bytes] = []
+            for piece in capture.pieces():
+                pieces.append(piece)
+                await asyncio.sleep(0)
+        finally:
+            capture.close()
+        await self._store.save(stream_id, capture.offset, pieces)

@@ -1,0 +1,1 @@
+"""Transactions of partitions: open ones, aborted ranges, and the markers that end them."""

@@ -1,0 +1,155 @@
+"""Ends transactions of the log as it was decided: a marker in every partition, again until it is there.
+
+What is to be ended stands in the database; this only carries it out, a bounded number at the same time, and the next
+start goes on where this one ended. A partition where nothing of the transaction is open needs no marker, or has it: so
+repeating an end makes no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import structlog
+
+from anabranch_kit.run.awaited import awaited
+from bridges.errors import LogDeleted, LogError, PartitionSealed
+from bridges.log.transactions.open_transaction import OpenTransaction, Place
+
+if TYPE_CHECKING:
+    from anabranch_kit.run.barrier import Barrier
+    from bridges.log.interfaces import Appended
+    from bridges.log.logs import Logs
+    from bridges.log.partition.partition_log import PartitionLog
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 64
+"""Transactions whose ends are carried out at the same time."""
+TOGETHER = 64
+"""Markers of one transaction that are under way at the same time."""
+_AGAIN_S, _AGAIN_MOST_S = 0.1, 10.0
+
+T = TypeVar("T", bound=OpenTransaction)
+
+
+class TransactionEnds(Generic[T]):
+    """Carries out ends. ``finish`` does what belongs to an end beside its markers, once these are everywhere, and is
+    repeated with them if it raises; ``ended`` is called for each that is done. ``what`` is for the node's log. Where
+    partitions are other nodes', ``mark`` sees that some of them have the marker; it raises if they have not. Belongs to
+    the event loop."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        barrier: Barrier,
+        what: str,
+        finish: Callable[[T], Awaitable[object]],
+        ended: Callable[[T], None],
+        mark: Callable[[T, Sequence[Place]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._logs = logs
+        self._barrier = barrier
+        self._what = what
+        self._finish = finish
+        self._ended = ended
+        self._mark = mark or self._mark_here
+        self._due: deque[tuple[T, float]] = deque()
+        self._working = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, transactions: Iterable[T]) -> None:
+        """What becomes of them was decided, durably: see that it happens."""
+        for transaction in transactions:
+            if transaction.is_busy:
+                # What is still on its way comes first: a batch, or a row, must not come behind the end.
+                self._spawn(self._when_quiet(transaction))
+            else:
+                self._enqueue(transaction, _AGAIN_S)
+
+    async def close(self) -> None:
+        """Carry on with nothing; the next start does."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _enqueue(self, transaction: T, delay: float) -> None:
+        self._due.append((transaction, delay))
+        if self._working < _AT_ONCE:
+            self._working += 1
+            self._spawn(self._work())
+
+    async def _when_quiet(self, transaction: T) -> None:
+        await transaction.settled()
+        self._enqueue(transaction, _AGAIN_S)
+
+    async def _later(self, transaction: T, delay: float) -> None:
+        await asyncio.sleep(delay)
+        self._enqueue(transaction, min(2 * delay, _AGAIN_MOST_S))
+
+    async def _work(self) -> None:
+        try:
+            while self._due:
+                transaction, delay = self._due.popleft()
+                if transaction.given_up:
+                    continue
+                done = await self._carried_out(transaction)
+                if transaction.given_up:
+                    continue
+                if done:
+                    self._ended(transaction)
+                else:
+                    self._spawn(self._later(transaction, delay))
+        finally:
+            self._working -= 1
+
+    async def _carried_out(self, transaction: T) -> bool:
+        try:
+            await self._end_everywhere(transaction)
+            await self._finish(transaction)
+        except LogError as error:
+            log.warning(f"{self._what} is ended later", reason=str(error), **transaction.about)
+            return False
+        except Exception as error:  # noqa: BLE001 - logged, counted and tried again
+            self._barrier.caught(f"end of {self._what}", error, **transaction.about)
+            return False
+        return True
+
+    async def _end_everywhere(self, transaction: T) -> None:
+        places = transaction.places_in_order()
+        for start in range(0, len(places), TOGETHER):
+            await self._mark(transaction, places[start : start + TOGETHER])
+
+    async def _mark_here(self, transaction: T, places: Sequence[Place]) -> None:
+        await all_of(self._end(transaction, place) for place in places)
+
+    async def _end(self, transaction: T, place: Place) -> None:
+        to = self._logs.get(*place)
+        if to is None:
+            return  # deleted meanwhile
+        try:
+            await to.ready()
+            if transaction.producer_id in to.state.transactions.open:
+                await self._marked(to, transaction)
+        except (LogDeleted, PartitionSealed):
+            return  # deleted, or sealed with nothing of it open
+
+    async def _marked(self, to: PartitionLog, transaction: T) -> None:
+        producer_id, epoch, commit = transaction.producer_id, transaction.marker_epoch, transaction.commits
+        marked: asyncio.Future[Appended] = awaited(lambda done: to.append_marker(producer_id, epoch, commit, done))
+        await marked
+
+
+async def all_of(works: Iterable[Awaitable[object]]) -> None:
+    """Return when all have ended. Raises what the first of them has raised."""
+    for result in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

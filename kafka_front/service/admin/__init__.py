@@ -1,0 +1,1 @@
+"""Requests of admin tools: topics, configuration, ACLs, users, quotas, the cluster."""

@@ -1,0 +1,363 @@
+"""What admin tools ask about the cluster: nodes, disk use, leaders, reassignments, partitions, producers, quorum.
+
+The cluster these answers describe is the node itself: it leads every partition and holds its only visible replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from anabranch_kit.run.turns import Turns, by_name, gathered, in_order, in_turns
+from bridges.auth import Operation
+from bridges.catalog.topic import TopicKind
+from bridges.errors import LogError
+from bridges.formats.producer import LedgerKind
+from bridges.log.ledger.rules import kafka_producer
+from bridges.log.partition.partition_log import PartitionLog
+from kafka_front.dispatch import Registry
+from kafka_front.service.access import NO_OPERATIONS
+from kafka_front.service.api_versions import finalized_features
+from kafka_front.service.log_errors import code_of
+from kafka_front.service.once import Once
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+    from kafka_front.service.core import KafkaService
+
+_BROKERS = 1
+_CONTROLLERS = 2
+_METADATA_TOPIC = "__cluster_metadata"
+_MAX_PAGE = 2000
+"""Partitions in one page of DescribeTopicPartitions, whatever the client allows (KIP-966)."""
+
+_PageTopic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+_PagePartition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+
+
+class Cluster:
+    """Handlers of questions about the cluster."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._catalog = service.catalog
+        self._logs = service.logs
+        self._access = service.access
+
+    async def describe(self, ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        if request.endpoint_type == _CONTROLLERS:
+            return DescribeClusterResponse(
+                error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+                error_message="this listener is for clients of brokers, not of controllers",
+                endpoint_type=request.endpoint_type,
+            )
+        if request.endpoint_type != _BROKERS:
+            return DescribeClusterResponse(
+                error_code=int(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+                error_message=f"endpoint type {request.endpoint_type} is unknown",
+                endpoint_type=request.endpoint_type,
+            )
+        await self._service.brokers.known()
+        brokers = self._service.brokers.all(ctx.connection)
+        return DescribeClusterResponse(
+            cluster_id=self._service.cluster_id,
+            controller_id=brokers[0].node_id,
+            brokers=[
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+                )
+                for broker in brokers
+            ],
+            cluster_authorized_operations=(
+                self._access.node_operations(ctx) if request.include_cluster_authorized_operations else NO_OPERATIONS
+            ),
+        )
+
+    async def update_features(self, ctx: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+        """UpdateFeatures (KIP-584): a level that a feature has already is taken, as by a broker; no other can be."""
+        levels = finalized_features(self._service.settings.transaction_version)
+        async for wanted in in_turns(request.feature_updates):
+            name, level = wanted.feature, levels.get(wanted.feature)
+            if wanted.max_version_level != level:
+                has = "there is no such feature here" if level is None else f"it has level {level}"
+                setting = " (kafka.transaction_version)" if name == "transaction.version" else ""
+                raise KafkaError(
+                    ErrorCode.INVALID_UPDATE_VERSION,
+                    f"feature {name[:100]!r} cannot have level {wanted.max_version_level}: {has}{setting}",
+                )
+        row = UpdateFeaturesResponse.UpdatableFeatureResult
+        return UpdateFeaturesResponse(results=[row(wanted.feature) for wanted in request.feature_updates])
+
+    # --- disk -------------------------------------------------------------------------------------------------------
+
+    async def log_dirs(self, ctx: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        wanted: Iterable[tuple[str, Iterable[int]]]
+        if request.topics is None:
+            wanted = ((topic.name, range(len(topic.partitions))) for topic in list(self._catalog.topics.values()))
+        else:
+            named, _ = await by_name(request.topics, lambda one: one.topic)
+            wanted = ((one.topic, one.partitions) for one in named.values())
+        path = self._service.node.data_dir.resolve()
+        disk = await asyncio.to_thread(os.statvfs, path)
+        result = DescribeLogDirsResponse.DescribeLogDirsResult(
+            log_dir=str(path),
+            total_bytes=disk.f_blocks * disk.f_frsize,
+            usable_bytes=disk.f_bavail * disk.f_frsize,
+        )
+        async for name, partitions in in_turns(wanted):
+            logs = await self._opened(self._logs.get(name, index) for index in dict.fromkeys(partitions))
+            rows = [
+                DescribeLogDirsResponse.DescribeLogDirsPartition(
+                    partition_index=log.partition, partition_size=log.size_bytes
+                )
+                for log in logs
+            ]
+            if rows:
+                result.topics.append(DescribeLogDirsResponse.DescribeLogDirsTopic(name, rows))
+        return DescribeLogDirsResponse(results=[result])
+
+    async def _opened(self, logs: Iterable[PartitionLog | None]) -> list[PartitionLog]:
+        """Those of ``logs`` that exist and can be opened."""
+
+        async def opened(log: PartitionLog) -> bool:
+            try:
+                await log.ready()
+            except LogError:
+                return False
+            return True
+
+        found = [log async for log in in_turns(logs) if log is not None]
+        return [log for log, is_open in zip(found, await gathered(map(opened, found)), strict=True) if is_open]
+
+    # --- leaders and replicas -----------------------------------------------------------------------------------------
+
+    async def elect_leaders(self, ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        response = ElectLeadersResponse()
+        # Asked about everything, a broker tells only of partitions whose leader changed: here none ever does.
+        async for one in in_turns(request.topic_partitions or []):
+            result = ElectLeadersResponse.ReplicaElectionResult(one.topic)
+            response.replica_election_results.append(result)
+            async for index in in_turns(one.partitions):
+                if self._catalog.stream_of(one.topic, index) is None:
+                    code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+                else:
+                    code, text = ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
+                result.partition_result.append(ElectLeadersResponse.PartitionResult(index, int(code), text))
+        return response
+
+    def reassignments(
+        self, ctx: Context, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        return ListPartitionReassignmentsResponse()
+
+    async def reassign(
+        self, ctx: Context, request: AlterPartitionReassignmentsRequest
+    ) -> AlterPartitionReassignmentsResponse:
+        # Whether a change of the factor is allowed makes no difference where there is one replica.
+        response = AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change
+        )
+        async for topic in in_turns(request.topics):
+            answer = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(topic.name)
+            response.responses.append(answer)
+            async for partition in in_turns(topic.partitions):
+                code, text = self._reassigned(topic.name, partition.partition_index, partition.replicas)
+                answer.partitions.append(
+                    AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                        partition.partition_index, int(code), text
+                    )
+                )
+        return response
+
+    def _reassigned(self, topic: str, index: int, replicas: list[int] | None) -> tuple[ErrorCode, str | None]:
+        if self._catalog.stream_of(topic, index) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        if replicas is None:
+            return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being reassigned"
+        leader = self._service.brokers.leader(topic, index)
+        if replicas == [leader]:
+            return ErrorCode.NONE, None
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {leader} has it, and is the only replica"
+
+    # --- partitions and producers ------------------------------------------------------------------------------------
+
+    async def topic_partitions(
+        self, ctx: Context, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        """Partitions in the order of topic names, from the cursor on, as many as fit a page."""
+        response = DescribeTopicPartitionsResponse()
+        named, _ = await by_name(request.topics, lambda topic: topic.name)
+        cursor = request.cursor
+        room = min(max(request.response_partition_limit, 1), _MAX_PAGE)
+        async for name in in_order([*(named or self._catalog.topics)]):
+            if cursor is not None and name < cursor.topic_name:
+                continue
+            topic = self._catalog.topics.get(name)
+            if not self._access.topic(ctx, Operation.DESCRIBE, name):
+                if request.topics:
+                    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    response.topics.append(_PageTopic(int(code), name, topic_authorized_operations=NO_OPERATIONS))
+                continue
+            if topic is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                response.topics.append(_PageTopic(int(code), name, topic_authorized_operations=NO_OPERATIONS))
+                continue
+            start = max(cursor.partition_index, 0) if cursor is not None and name == cursor.topic_name else 0
+            if not room:
+                response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, start)
+                break
+            end = min(start + room, len(topic.partitions))
+            response.topics.append(
+                _PageTopic(
+                    name=name,
+                    topic_id=topic.topic_id.bytes,
+                    is_internal=topic.kind is TopicKind.INTERNAL,
+                    partitions=[self._page_partition(name, index) for index in range(start, end)],
+                    topic_authorized_operations=self._access.topic_operations(ctx, name),
+                )
+            )
+            room -= max(end - start, 0)
+            if end < len(topic.partitions):
+                response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, end)
+                break
+        return response
+
+    def _page_partition(self, topic: str, index: int) -> _PagePartition:
+        node_id = self._service.brokers.leader(topic, index)
+        replicas = [node_id] if node_id >= 0 else []
+        return _PagePartition(
+            error_code=int(ErrorCode.NONE if replicas else ErrorCode.LEADER_NOT_AVAILABLE),
+            partition_index=index,
+            leader_id=node_id,
+            leader_epoch=self._logs.leader_epoch(topic, index),
+            replica_nodes=replicas,
+            isr_nodes=replicas,
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+        )
+
+    async def producers(self, ctx: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        response = DescribeProducersResponse()
+        once = Once()
+        async for topic in in_turns(request.topics):
+            answer = DescribeProducersResponse.TopicResponse(topic.name)
+            response.topics.append(answer)
+            async for index in in_turns(topic.partition_indexes):
+                try:
+                    once.name((topic.name, index))
+                    self._access.require_topic(ctx, Operation.READ, topic.name)
+                except KafkaError as error:
+                    answer.partitions.append(
+                        DescribeProducersResponse.PartitionResponse(index, error.code, error.message)
+                    )
+                    continue
+                found = await self._producers_of(topic.name, index)
+                once.rows(len(found.active_producers))
+                answer.partitions.append(found)
+        return response
+
+    async def _producers_of(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+        result = DescribeProducersResponse.PartitionResponse(index)
+        log = self._logs.get(topic, index)
+        if log is None:
+            result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return result
+        try:
+            await log.ready()
+        except LogError as error:
+            result.error_code, result.error_message = int(code_of(error)), str(error)
+            return result
+        producers = log.state.ledger.table(LedgerKind.KAFKA)
+        async for key in in_turns(producers.writers()):
+            row = producers.row(key)
+            if row is not None:
+                state = kafka_producer(key, row)
+                result.active_producers.append(
+                    DescribeProducersResponse.ProducerState(
+                        producer_id=state.producer_id,
+                        producer_epoch=state.epoch,
+                        last_sequence=state.batches[-1].last_sequence,
+                        last_timestamp=state.last_ms,
+                        coordinator_epoch=0,
+                        current_txn_start_offset=log.state.transactions.open.get(state.producer_id, -1),
+                    )
+                )
+        return result
+
+    # --- quorum -----------------------------------------------------------------------------------------------------
+
+    async def quorum(self, ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        """DescribeQuorum: this node decides alone (KIP-595). Its log of metadata is the node's database."""
+        first = request.topics[:2]
+        asked = [(topic.topic_name, [p.partition_index for p in topic.partitions[:2]]) for topic in first]
+        known = asked == [(_METADATA_TOPIC, [0])]
+        response = DescribeQuorumResponse(error_message="")
+        turns = Turns()
+        for topic in request.topics:
+            rows: list[DescribeQuorumResponse.PartitionData] = []
+            for partition in topic.partitions:
+                await turns.rest()
+                rows.append(self._quorum_of(partition.partition_index, known))
+            response.topics.append(DescribeQuorumResponse.TopicData(topic.topic_name, rows))
+        if known:
+            host, port = ctx.connection.advertised
+            listener = DescribeQuorumResponse.Listener("PLAINTEXT", host, port)
+            response.nodes.append(DescribeQuorumResponse.Node(self._service.node_id, [listener]))
+        return response
+
+    def _quorum_of(self, partition: int, known: bool) -> DescribeQuorumResponse.PartitionData:
+        row = DescribeQuorumResponse.PartitionData(partition_index=partition, error_message="")
+        if not known:
+            row.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            row.error_message = f"the quorum is that of partition 0 of {_METADATA_TOPIC}"
+            return row
+        end, now_ms = self._service.node.db.commits, time.time_ns() // 1_000_000
+        row.leader_id, row.leader_epoch, row.high_watermark = self._service.node_id, self._logs.epoch, end
+        row.current_voters = [
+            DescribeQuorumResponse.ReplicaState(
+                replica_id=self._service.node_id,
+                log_end_offset=end,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+        ]
+        return row
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    cluster = Cluster(service)
+    registry.register(ApiKey.DESCRIBE_CLUSTER, cluster.describe)
+    of_node = service.access.of_node
+    registry.register(ApiKey.UPDATE_FEATURES, of_node(Operation.ALTER, cluster.update_features))
+    registry.register(ApiKey.DESCRIBE_LOG_DIRS, of_node(Operation.DESCRIBE, cluster.log_dirs))
+    registry.register(ApiKey.ELECT_LEADERS, of_node(Operation.ALTER, cluster.elect_leaders))
+    registry.register(ApiKey.LIST_PARTITION_REASSIGNMENTS, of_node(Operation.DESCRIBE, cluster.reassignments))
+    registry.register(ApiKey.ALTER_PARTITION_REASSIGNMENTS, of_node(Operation.ALTER, cluster.reassign))
+    registry.register(ApiKey.DESCRIBE_TOPIC_PARTITIONS, cluster.topic_partitions)
+    registry.register(ApiKey.DESCRIBE_PRODUCERS, cluster.producers)
+    registry.register(ApiKey.DESCRIBE_QUORUM, of_node(Operation.DESCRIBE, cluster.quorum))

@@ -1,0 +1,1 @@
+"""Fetch, its sessions and read-ahead; ListOffsets and OffsetForLeaderEpoch."""

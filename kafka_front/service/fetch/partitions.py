@@ -1,0 +1,212 @@
+"""What Fetch requests ask of partitions: who may read, what is wrong with a position, batches in Kafka's format."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from bridges.auth import Operation
+from bridges.errors import BatchInvalid, LogError
+from bridges.formats import FORMAT_MASK, FormatId
+from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.gathering import GatherDone, Wish, gather
+from bridges.log.partition.partition_log import PartitionLog, Phase
+from kafka_front.service.fetch.list_offsets import epoch_error
+from kafka_front.service.fetch.places import Key
+from kafka_front.service.fetch.sessions import FetchedPartition
+from kafka_front.service.leader_hints import LeaderHints
+from kafka_front.wire.apis import APIS, ApiKey
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import FetchResponse
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+    from kafka_front.service.core import KafkaService
+
+KAFKA = int(FormatId.KAFKA)
+_BATCH_HEAD = struct.Struct(">qi4xb")
+_BEFORE_LENGTH = 12
+"""Bytes of a record batch that its length does not count."""
+_MAGIC = 2
+_NO_RECORDS: Buffer = b""
+_TRANSLATED_AT_ONCE = 400
+"""Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
+_TRANSLATED_LATER = 4_000
+"""Likewise where the first takes so long that all of them are translated off the event loop: an answer with that one
+alone would make the way to the client, and to a thread, the pace of everybody who reads many short batches."""
+_AT_ONCE = 1_000
+"""Partitions of one request that are worked on in one turn of the loop; with more it takes several."""
+
+
+class Slot:
+    """One partition of a request."""
+
+    __slots__ = ("asked", "data", "end", "key", "limit", "log", "unknown")
+
+    def __init__(self, key: Key, asked: FetchedPartition) -> None:
+        self.key = key
+        self.asked = asked
+        self.log: PartitionLog | None = None
+        self.unknown = False
+        # How far the client may be shown the partition, and how far the answer goes (-1: it has nothing of it).
+        self.limit = 0
+        self.end = -1
+        self.data = FetchResponse.PartitionData(
+            partition_index=asked.partition,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=_NO_RECORDS,
+        )
+
+    def refuse(self, code: ErrorCode) -> None:
+        self.log = None
+        self.data.error_code = int(code)
+        self.data.high_watermark = -1
+        self.data.last_stable_offset = -1
+        self.data.log_start_offset = -1
+
+
+class Partitions:
+    """All partitions of the node, as Fetch sees them."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._logs = service.logs
+        self._topics = service.catalog.topics
+        self._by_id = service.catalog.by_id
+        self._access = service.access
+        self._translator = service.translator
+        self._barrier = service.logs.barrier
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.metrics = service.metrics
+        self.hints = LeaderHints(service)
+        self.count_error = service.metrics.kind(APIS[ApiKey.FETCH].name).failed
+        self.loop = service.loop
+        self.max_bytes = service.fetch_max_bytes
+        self.max_wait_ms = service.fetch_max_wait_ms
+        self.at_once = _AT_ONCE
+        self.quota = service.node.quotas.fetch
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether open logs are this node's for certain."""
+        return self._logs.is_sure
+
+    def resolve(self, slot: Slot, ctx: Context, readable: dict[str, bool]) -> None:
+        """Find the slot's log, or say why there is none; ``readable`` is what was found out for the same request."""
+        asked = slot.asked
+        name = asked.topic
+        if not isinstance(slot.key[0], str):
+            topic = self._by_id.get(asked.topic_id)
+            if topic is None:
+                # What a session has read under this id, and what has its name now, are different topics.
+                anew = name in self._topics
+                slot.refuse(ErrorCode.INCONSISTENT_TOPIC_ID if anew else ErrorCode.UNKNOWN_TOPIC_ID)
+                slot.unknown = True
+                return
+            name = asked.topic = topic.name
+        allowed = readable.get(name)
+        if allowed is None:
+            allowed = readable[name] = self._access.topic(ctx, Operation.READ, name)
+        if not allowed:
+            slot.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return
+        slot.log = self._logs.get(name, asked.partition)
+        if slot.log is None:
+            slot.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            slot.unknown = True
+
+    def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
+        """What is wrong with reading ``log`` at the asked position and epoch, if anything (rules 18 and 44)."""
+        if log.phase is not Phase.OPEN:
+            gone = log.phase is Phase.DELETED
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if asked.leader_epoch >= 0 and (code := epoch_error(asked.leader_epoch, log)) is not None:
+            return code
+        if log.log_start_offset <= asked.fetch_offset <= log.high_watermark:
+            return None
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def translates(
+        self, stream_id: int, batches: list[StoredBatch], done: Callable[[list[StoredBatch], LogError | None], None]
+    ) -> bool:
+        """Whether the first of ``batches``, another protocol's, takes long to tell in Kafka's format: then it is told
+        off the event loop, and ``done`` is called later with the batches, the first of them Kafka's own."""
+        first = batches[0]
+        try:
+            if self._translator.payload(stream_id, first, FormatId.KAFKA) is not None:
+                return False
+        except BatchInvalid:
+            return False  # it is found again when the batches are told
+        task = asyncio.create_task(self._translate(stream_id, batches, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _translate(
+        self, stream_id: int, batches: list[StoredBatch], done: Callable[[list[StoredBatch], LogError | None], None]
+    ) -> None:
+        told: list[StoredBatch] = []
+        spent = 0
+        for batch in batches:
+            if batch.flags & FORMAT_MASK == KAFKA:
+                told.append(batch)
+                continue
+            if spent >= _TRANSLATED_LATER:
+                break
+            try:
+                payload = await self._translator.translate(stream_id, batch, FormatId.KAFKA)
+            except LogError as error:
+                if not told:
+                    done([], error)
+                    return
+                break  # the next request begins with it, and is told
+            except Exception as error:  # noqa: BLE001 - logged and counted; the client gets an answer
+                self._barrier.caught("translation", error)
+                if not told:
+                    done([], BatchInvalid(f"the batch at offset {batch.base_offset} cannot be translated"))
+                    return
+                break
+            told.append(batch._replace(flags=KAFKA, payload=payload))
+            spent += batch.end_offset - batch.base_offset + len(payload) // 1024
+        done([*told, *batches[len(told) :]], None)
+
+    def gather(self, wishes: Iterable[Wish], room: int, done: GatherDone, begun: bool = False) -> None:
+        """Read several partitions at once; ``begun``: nothing has to be read if there is no room for it."""
+        gather(self._logs.client, wishes, room, done, begun)
+
+    def payloads(self, log: PartitionLog, batches: list[StoredBatch]) -> tuple[list[Buffer], BatchInvalid | None]:
+        """The batches in Kafka's format, up to the first that cannot be told in it, and what is wrong with that; or up
+        to one of another protocol that takes too long after those before it."""
+        parts: list[Buffer] = []
+        enough = self._translator.spent + _TRANSLATED_AT_ONCE
+        for batch in batches:
+            try:
+                if batch.flags & FORMAT_MASK == KAFKA:
+                    parts.append(self.checked(batch))
+                    continue
+                log.locatable = False
+                if parts and self._translator.spent >= enough:
+                    break
+                told = self._translator.payload(log.stream_id, batch, FormatId.KAFKA)
+                if told is None:
+                    break
+                parts.append(told)
+            except BatchInvalid as invalid:
+                return parts, invalid
+        return parts, None
+
+    def checked(self, batch: StoredBatch) -> Buffer:
+        """The bytes of a batch stored in Kafka's format.
+
+        Raises BatchInvalid for one that is not what it says it is: an SBP client may have stored anything, and after a
+        wrong length a reader could read nothing more.
+        """
+        payload = batch.payload
+        try:
+            if _BATCH_HEAD.unpack_from(payload) == (batch.base_offset, len(payload) - _BEFORE_LENGTH, _MAGIC):
+                return payload
+        except struct.error:
+            pass
+        raise BatchInvalid(f"the batch at offset {batch.base_offset} is not what it says it is")

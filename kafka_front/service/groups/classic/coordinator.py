@@ -1,0 +1,650 @@
+"""The classic group coordinator as a pure state machine.
+
+It has no clock, no sockets and no tasks: every call carries ``now_ms`` of a clock that never goes back, answers
+leave through the callbacks given with the requests, and whoever drives it calls :meth:`Coordinator.advance` when
+:attr:`Coordinator.next_deadline_ms` is reached. The rules and the order in which errors are decided are those a
+Kafka broker shows (docs/protocols/kafka.md, rules 50-57; KIP-62, KIP-134, KIP-345, KIP-394, KIP-814).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from enum import Enum
+from functools import partial
+
+from msgspec.structs import replace
+
+from anabranch_kit.run.barrier import Barrier
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import has_memory, has_room, rebalance_timeout
+from kafka_front.service.groups.answers import Answers, joined, synced
+from kafka_front.service.groups.classic.group import (
+    Group,
+    GroupState,
+    JoinCallback,
+    JoinReply,
+    Member,
+    SyncCallback,
+    SyncReply,
+    bytes_of,
+)
+from kafka_front.service.groups.classic.requests import JoinRequest, Journal, LeaveCallback, Leaver, SyncRequest
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot
+from kafka_front.service.groups.directory import Directory
+from kafka_front.service.groups.restoring import restored, snapshot_of
+from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.service.groups.timers import GroupTimers
+
+
+class _Timer(Enum):
+    SESSION = 0
+    JOIN = 1
+    SYNC = 2
+
+
+class Coordinator:
+    """All classic groups of one node."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        journal: Journal,
+        new_member_id: Callable[[str], str],
+        barrier: Barrier | None = None,
+        directory: Directory | None = None,
+    ) -> None:
+        """``new_member_id`` makes a unique member id that starts with the given client or instance id.
+
+        ``barrier`` counts what answers raise, and the handling of deadlines: each costs its own group or request.
+        """
+        self._barrier = barrier or Barrier()
+        self._directory = Directory() if directory is None else directory
+        self._settings = settings
+        self._journal = journal
+        self._new_member_id = new_member_id
+        #: In milliseconds.
+        self._timers: GroupTimers[_Timer] = GroupTimers()
+        self._answers = Answers(self._barrier)
+
+    @property
+    def groups(self) -> MutableMapping[str, Group]:
+        """The classic groups by name."""
+        return self._directory.classic
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When :meth:`advance` has work next; it may turn out that the work is gone by then."""
+        return self._timers.next
+
+    def advance(self, now_ms: int) -> int:
+        """Let everything happen that was due at ``now_ms`` or before; returns how many deadlines that were.
+
+        They are no more than there were at the beginning: what a step sets lies after ``now_ms``.
+        """
+        steps = self._timers.work_off(now_ms, self._step, self._barrier)
+        self._answers.deliver()
+        return steps
+
+    def _step(self, now_ms: int, kind: _Timer, group_id: str, member_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        if kind is _Timer.SESSION:
+            self._session_over(now_ms, group, member_id)
+        elif kind is _Timer.JOIN:
+            self._join_phase_over(now_ms, group)
+        else:
+            self._sync_phase_over(now_ms, group)
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
+        """JoinGroup. ``reply`` is called exactly once, perhaps much later."""
+        self._join(now_ms, request, reply)
+        self._answers.deliver()
+
+    def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
+        """SyncGroup. ``reply`` is called exactly once, perhaps much later."""
+        self._sync(now_ms, request, reply)
+        self._answers.deliver()
+
+    def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Heartbeat; returns the error code."""
+        if not group_id:
+            return codes.INVALID_GROUP_ID
+        group = self.groups.get(group_id)
+        if group is None:
+            return codes.UNKNOWN_MEMBER_ID
+        error = group.check_member(member_id, instance_id)
+        if error:
+            return error
+        if generation != group.generation:
+            return codes.ILLEGAL_GENERATION
+        self._renew_session(now_ms, group, group.members[member_id])
+        # Members may heartbeat between their join and the leader's sync, so only the join phase tells them to rejoin.
+        return codes.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else codes.NONE
+
+    def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
+        """LeaveGroup. ``reply`` gets the error of the whole request and, if that is NONE, one error per leaver.
+
+        It is called once: at once, or when it is durable that these were the last members, so that whoever waited for
+        the answer can rely on the group being empty after a restart.
+        """
+        group = self.groups.get(group_id)
+        if not group_id:
+            self._answers.post_all([partial(reply, codes.INVALID_GROUP_ID, [])])
+        elif len(leavers) > self._settings.max_size:
+            self._answers.post_all([partial(reply, codes.INVALID_REQUEST, [])])
+        elif group is None:
+            self._answers.post_all([partial(reply, codes.NONE, [codes.UNKNOWN_MEMBER_ID] * len(leavers))])
+        else:
+            size = len(group.members)
+            group.leaving.append(partial(reply, codes.NONE, [self._leave(group, leaver) for leaver in leavers]))
+            if group.state is GroupState.PREPARING_REBALANCE:
+                self._maybe_complete_join(now_ms, group)
+            elif len(group.members) < size:
+                self._prepare_rebalance(now_ms, group)
+            self._answers.post_all(group.leaving)  # unless the group was emptied, which takes them along
+            group.leaving.clear()
+        self._answers.deliver()
+
+    def check_commit(
+        self,
+        now_ms: int,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        unknown_group_error: int = codes.ILLEGAL_GENERATION,
+        transactional: bool = False,
+    ) -> int:
+        """Whether this member may commit offsets now; a commit also counts as a sign of life (rules 53 and 57).
+
+        A commit from outside the group's membership (generation below 0) makes an unknown group exist, as a so-called
+        simple group. ``unknown_group_error`` answers a commit with a generation to an unknown group: it differs
+        by request version. Transactional commits are not bound to the group's state (KIP-447).
+        """
+        group = self.groups.get(group_id)
+        if group is None:
+            if generation >= 0 or group_id in self._directory.share:
+                return unknown_group_error
+            if len(self._directory) >= self._settings.max_groups:
+                return codes.COORDINATOR_NOT_AVAILABLE
+            group = self.adopt(now_ms, group_id)
+        if generation < 0 and group.state is GroupState.EMPTY:
+            return codes.NONE
+        if generation >= 0 or member_id or instance_id is not None:
+            error = group.check_member(member_id, instance_id)
+            if error:
+                return error
+            if generation != group.generation:
+                return codes.ILLEGAL_GENERATION
+        elif not transactional:
+            return codes.UNKNOWN_MEMBER_ID
+        if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
+            return codes.REBALANCE_IN_PROGRESS
+        member = group.members.get(member_id)
+        if member is not None:
+            self._renew_session(now_ms, group, member)
+        return codes.NONE
+
+    def check_offset_delete(self, group_id: str) -> int:
+        """Whether offsets of the group may be deleted at all; each topic is then asked of the group (rule 60)."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return codes.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
+            return codes.NON_EMPTY_GROUP
+        return codes.NONE
+
+    def delete(self, now_ms: int, group_id: str) -> int:
+        """Forget an empty group (rule 60); returns the error code. The caller removes what is stored of it."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return codes.GROUP_ID_NOT_FOUND
+        if group.state is not GroupState.EMPTY:
+            return codes.NON_EMPTY_GROUP
+        for member_id in group.pending:
+            self._timers.remove((_Timer.SESSION, group_id, member_id))
+        group.become(GroupState.DEAD, now_ms)
+        del self.groups[group_id]
+        return codes.NONE
+
+    # --- life of the node ----------------------------------------------------------------------------------------
+
+    def adopt(self, now_ms: int, group_id: str) -> Group:
+        """The group of that name; an empty one without protocol is made if there is none."""
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id, now_ms)
+        return group
+
+    def restore(self, now_ms: int, group_id: str, snapshot: GroupSnapshot) -> None:
+        """Bring back a group after a restart: its members get a full session to report again."""
+        group = self.groups[group_id] = restored(group_id, snapshot, self._settings)
+        for member in group.members.values():
+            self._renew_session(now_ms, group, member)
+
+    def surrender(self, group: Group, code: int = codes.REBALANCE_IN_PROGRESS) -> None:
+        """Let go of a group that goes on as one of the other kind: who waits is told to join again; or elsewhere."""
+        for member in group.members.values():
+            self._answers.answer_join(group, member, JoinReply(member.member_id, code))
+            self._answers.answer_sync(member, SyncReply(code))
+        for member_id in (*group.members, *group.pending):
+            self._timers.remove((_Timer.SESSION, group.group_id, member_id))
+        for kind in (_Timer.JOIN, _Timer.SYNC):
+            self._timers.remove((kind, group.group_id, ""))
+        group.state = GroupState.DEAD
+        self._answers.deliver()
+
+    def take(self, now_ms: int, group: Group, then: Callable[[int], None]) -> None:
+        """Go on with a stable group that was of the other kind; its members are to join again.
+
+        ``then`` is called with an error code when it is durable.
+        """
+        self._directory.become_classic(group)
+        self._journal.save(group.group_id, snapshot_of(group, {}), lambda _, error: then(error))
+        for member in group.members.values():
+            self._renew_session(now_ms, group, member)
+        self._prepare_rebalance(now_ms, group)
+        self._answers.deliver()
+
+    def resign(self) -> None:
+        """Answer every parked request with NOT_COORDINATOR, because this node is going away."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                self._answers.answer_join(group, member, JoinReply(member.member_id, codes.NOT_COORDINATOR))
+                self._answers.answer_sync(member, SyncReply(codes.NOT_COORDINATOR))
+        self._answers.deliver()
+
+    # --- joining -------------------------------------------------------------------------------------------------
+
+    def _join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
+        settings = self._settings
+        if not request.group_id:
+            self._answers.refuse_join(reply, request.member_id, codes.INVALID_GROUP_ID)
+            return
+        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+            self._answers.refuse_join(reply, request.member_id, codes.INVALID_SESSION_TIMEOUT)
+            return
+        if len(request.protocols) > settings.max_protocols:
+            self._answers.refuse_join(reply, request.member_id, codes.INVALID_REQUEST)
+            return
+        request = replace(request, rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms))
+        protocols = dict(request.protocols)
+        group = self.groups.get(request.group_id)
+        if group is None:
+            if request.member_id:
+                self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
+                return
+            if not request.protocol_type or not protocols or request.group_id in self._directory.share:
+                # No group comes to life by a request that could never join it.
+                self._answers.refuse_join(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
+                return
+            if len(self._directory) >= settings.max_groups:
+                self._answers.refuse_join(reply, "", codes.COORDINATOR_NOT_AVAILABLE)
+                return
+            group = self.adopt(now_ms, request.group_id)
+        if not has_memory(settings, group, request):
+            # Who is a member stays one as it was, until its session ends.
+            self._answers.refuse_join(reply, request.member_id, codes.GROUP_MAX_SIZE_REACHED)
+        elif not has_room(settings, group, request):
+            self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
+            group.remove(request.member_id)
+            self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
+            self._maybe_complete_join(now_ms, group)
+        elif not group.supports(request.protocol_type, protocols):
+            self._answers.refuse_join(reply, request.member_id, codes.INCONSISTENT_GROUP_PROTOCOL)
+        elif not request.member_id:
+            self._join_unknown(now_ms, group, request, protocols, reply)
+        elif request.member_id in group.pending:
+            if request.instance_id is not None:
+                # A pending id was given to a dynamic member (KIP-394); the same client cannot be a static one.
+                self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
+            else:
+                self._add_member(now_ms, group, request, protocols, request.member_id, reply)
+        else:
+            self._join_known(now_ms, group, request, protocols, reply)
+
+    def _join_unknown(
+        self, now_ms: int, group: Group, request: JoinRequest, protocols: dict[str, bytes], reply: JoinCallback
+    ) -> None:
+        if request.instance_id is not None:
+            new_id = self._new_member_id(request.instance_id)
+            holder = group.static_members.get(request.instance_id)
+            if holder is None:
+                self._add_member(now_ms, group, request, protocols, new_id, reply)
+            else:
+                self._replace_static(now_ms, group, request, protocols, group.members[holder], new_id, reply)
+            return
+        new_id = self._new_member_id(request.client_id)
+        if not request.require_known_id:
+            self._add_member(now_ms, group, request, protocols, new_id, reply)
+            return
+        if len(group.pending) >= self._settings.max_size:
+            # For as long as nobody uses the ids that were given.
+            self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
+            return
+        group.pending.add(new_id)
+        self._timers.set((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
+        self._answers.refuse_join(reply, new_id, codes.MEMBER_ID_REQUIRED)
+
+    def _join_known(
+        self, now_ms: int, group: Group, request: JoinRequest, protocols: dict[str, bytes], reply: JoinCallback
+    ) -> None:
+        error = group.check_member(request.member_id, request.instance_id)
+        if error:
+            self._answers.refuse_join(reply, request.member_id, error)
+            return
+        member = group.members[request.member_id]
+        unchanged = member.matches(protocols)
+        is_leader = group.leader == member.member_id
+        # An unchanged member that asks again during the sync phase lost its answer, and gets it again. In a stable
+        # group that holds for followers only: by rejoining, the leader asks for a rebalance (rule 54).
+        if unchanged and (
+            group.state is GroupState.COMPLETING_REBALANCE or (group.state is GroupState.STABLE and not is_leader)
+        ):
+            self._renew_session(now_ms, group, member)
+            self._answers.post(reply, joined(group, member, with_members=is_leader))
+            return
+        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+        self._answers.park_join(group, member, reply)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._maybe_complete_join(now_ms, group)
+        else:
+            self._prepare_rebalance(now_ms, group)
+
+    def _add_member(
+        self,
+        now_ms: int,
+        group: Group,
+        request: JoinRequest,
+        protocols: dict[str, bytes],
+        member_id: str,
+        reply: JoinCallback,
+    ) -> None:
+        member = Member(
+            member_id,
+            request.instance_id,
+            request.client_id,
+            request.client_host,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            protocols,
+            is_new=True,
+            join=reply,
+        )
+        group.add(member, request.protocol_type)
+        self._timers.set((_Timer.SESSION, group.group_id, member_id), now_ms, self._settings.new_member_join_timeout_ms)
+        if group.initial_delay is not None:
+            group.new_member_added = True
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._maybe_complete_join(now_ms, group)
+        else:
+            self._prepare_rebalance(now_ms, group)
+
+    def _replace_static(
+        self,
+        now_ms: int,
+        group: Group,
+        request: JoinRequest,
+        protocols: dict[str, bytes],
+        member: Member,
+        new_id: str,
+        reply: JoinCallback,
+    ) -> None:
+        """A static member came back without its id: the new incarnation takes the old one's place (KIP-345)."""
+        old_id = member.member_id
+        old_leader = group.leader
+        self._answers.answer_join(group, member, JoinReply(old_id, codes.FENCED_INSTANCE_ID))
+        self._answers.answer_sync(member, SyncReply(codes.FENCED_INSTANCE_ID))
+        self._timers.remove((_Timer.SESSION, group.group_id, old_id))
+        group.rename_static(member, new_id)
+        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+        member.client_id = request.client_id
+        member.client_host = request.client_host
+        member.is_new = False
+        self._answers.park_join(group, member, reply)
+        self._renew_session(now_ms, group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._maybe_complete_join(now_ms, group)
+        elif group.state is GroupState.STABLE and group.choose_protocol() == group.protocol_name:
+            # Nothing changes for the others, so nobody has to rejoin. The new id must be durable before its owner
+            # learns it, else a restart would bring back the old one and fence the member that is alive.
+            done = partial(self._static_saved, group, member, new_id, request.can_skip_assignment, old_leader or "")
+            self._journal.save(group.group_id, snapshot_of(group, {}), done)
+        else:
+            # Between join and sync the leader may already be assigning to the old id, so it must start over.
+            self._prepare_rebalance(now_ms, group)
+
+    def _static_saved(
+        self, group: Group, member: Member, new_id: str, can_skip: bool, old_leader: str, now_ms: int, error: int
+    ) -> None:
+        if group.state is not GroupState.STABLE or member.join is None or member.member_id != new_id:
+            return  # a rebalance has taken over this request, or the member is gone, or was replaced once more
+        if error:
+            # The new id stays in memory: the client comes back without an id and is given another one.
+            self._answers.answer_join(group, member, JoinReply("", error))
+        elif can_skip:
+            # v9 clients understand "leader, but do not assign": they get the members and keep the old assignment.
+            is_leader = group.leader == member.member_id
+            self._answers.answer_join(
+                group, member, joined(group, member, with_members=is_leader, skip_assignment=is_leader)
+            )
+        else:
+            # An older client that is named leader would assign anew in a generation that has its assignment, so it
+            # is told the id that led before.
+            self._answers.answer_join(group, member, joined(group, member, with_members=False, leader=old_leader))
+        self._renew_session(now_ms, group, member)
+        self._answers.deliver()
+
+    # --- rebalancing ---------------------------------------------------------------------------------------------
+
+    def _prepare_rebalance(self, now_ms: int, group: Group) -> None:
+        """Open the join phase from any state but its own."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            for member in group.members.values():
+                self._withdraw_sync(now_ms, group, member, codes.REBALANCE_IN_PROGRESS)
+        group.pending_sync.clear()
+        self._timers.remove((_Timer.SYNC, group.group_id, ""))
+        if group.state is GroupState.EMPTY:
+            # A first rebalance waits for more members to come up, and longer if some do (KIP-134).
+            delay = self._settings.initial_rebalance_delay_ms
+            group.initial_delay = (delay, max(group.rebalance_timeout_ms - delay, 0))
+            group.new_member_added = False
+            group.become(GroupState.PREPARING_REBALANCE, now_ms)
+            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, delay)
+            return
+        group.become(GroupState.PREPARING_REBALANCE, now_ms)
+        if group.all_joined:
+            self._complete_join(now_ms, group)
+        else:
+            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+
+    def _maybe_complete_join(self, now_ms: int, group: Group) -> None:
+        if group.state is not GroupState.PREPARING_REBALANCE or group.initial_delay is not None:
+            return
+        if group.all_joined:
+            self._complete_join(now_ms, group)
+        elif group.waiting and self._timers.get((_Timer.JOIN, group.group_id, "")) is None:
+            # Only static members were left and none had come (see _complete_join): now there is somebody who waits.
+            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+
+    def _join_phase_over(self, now_ms: int, group: Group) -> None:
+        if group.initial_delay is not None and group.new_member_added:
+            delay, remaining = group.initial_delay
+            next_delay = min(self._settings.initial_rebalance_delay_ms, remaining)
+            if next_delay > 0:
+                group.initial_delay = (next_delay, max(remaining - delay, 0))
+                group.new_member_added = False
+                self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, next_delay)
+                return
+        self._complete_join(now_ms, group)
+
+    def _complete_join(self, now_ms: int, group: Group) -> None:
+        """Close the join phase: dynamic members that did not come are out, the others form the next generation."""
+        self._timers.remove((_Timer.JOIN, group.group_id, ""))
+        group.initial_delay = None
+        for member in [m for m in group.members.values() if m.join is None and not m.is_static]:
+            self._drop(group, member)
+        if group.members and not group.elect_joined_leader():
+            # Only static members are left and none came: their sessions decide how long they may stay away, and the
+            # first that comes starts the wait for the others. A timer of its own would only fire for nothing.
+            return
+        group.start_generation(now_ms)
+        if group.state is GroupState.EMPTY:
+            leaving, group.leaving = group.leaving, []
+            self._journal.save(group.group_id, snapshot_of(group, {}), partial(self._emptied, leaving))
+            return
+        for member in group.members.values():
+            member.is_new = False
+            is_leader = group.leader == member.member_id
+            self._answers.answer_join(group, member, joined(group, member, with_members=is_leader))
+            self._renew_session(now_ms, group, member)
+            group.pending_sync.add(member.member_id)
+        self._timers.set((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+
+    def _emptied(self, leaving: list[Callable[[], None]], now_ms: int, error: int) -> None:
+        # An error changes nothing for who left: at worst, after a restart its old self stays until its session ends.
+        self._answers.post_all(leaving)
+        self._answers.deliver()
+
+    def _sync_phase_over(self, now_ms: int, group: Group) -> None:
+        if not group.pending_sync:
+            return
+        for member_id in list(group.pending_sync):
+            self._drop(group, group.members[member_id])
+        self._prepare_rebalance(now_ms, group)
+
+    # --- syncing -------------------------------------------------------------------------------------------------
+
+    def _sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
+        if not request.group_id:
+            self._answers.post(reply, SyncReply(codes.INVALID_GROUP_ID))
+            return
+        if len(request.assignments) > self._settings.max_size:
+            self._answers.post(reply, SyncReply(codes.INVALID_REQUEST))
+            return
+        group = self.groups.get(request.group_id)
+        if group is None or group.state is GroupState.EMPTY:
+            self._answers.post(reply, SyncReply(codes.UNKNOWN_MEMBER_ID))
+            return
+        error = group.check_member(request.member_id, request.instance_id)
+        if not error:
+            if request.generation != group.generation:
+                error = codes.ILLEGAL_GENERATION
+            elif _differs(request.protocol_type, group.protocol_type) or _differs(
+                request.protocol_name, group.protocol_name
+            ):
+                error = codes.INCONSISTENT_GROUP_PROTOCOL
+            elif group.state is GroupState.PREPARING_REBALANCE:
+                error = codes.REBALANCE_IN_PROGRESS
+        if error:
+            self._answers.post(reply, SyncReply(error))
+            return
+        member = group.members[request.member_id]
+        self._renew_session(now_ms, group, member)
+        group.pending_sync.discard(member.member_id)
+        if not group.pending_sync:
+            self._timers.remove((_Timer.SYNC, group.group_id, ""))
+        if group.state is GroupState.STABLE:
+            self._answers.post(reply, synced(group, member))
+            return
+        # A member that asks again has given up on its earlier request, but that one's connection still needs an answer.
+        self._answers.answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
+        member.sync = reply
+        if group.leader == member.member_id and group.saving_generation != group.generation:
+            if bytes_of(request.assignments) > self._settings.max_bytes:
+                # As at a broker whose log does not take a record of that size.
+                for one in group.members.values():
+                    self._withdraw_sync(now_ms, group, one, codes.UNKNOWN_SERVER_ERROR)
+                self._prepare_rebalance(now_ms, group)
+                return
+            given = dict(request.assignments)
+            assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+            group.saving_generation = group.generation
+            done = partial(self._assignments_saved, group, group.generation, assignments)
+            self._journal.save(group.group_id, snapshot_of(group, assignments), done)
+
+    def _assignments_saved(
+        self, group: Group, generation: int, assignments: dict[str, bytes], now_ms: int, error: int
+    ) -> None:
+        if group.saving_generation == generation:
+            group.saving_generation = -1
+        if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
+            return  # a new rebalance began while the assignment was being written
+        if error:
+            for member in group.members.values():
+                self._withdraw_sync(now_ms, group, member, error)
+            self._prepare_rebalance(now_ms, group)
+        else:
+            group.become(GroupState.STABLE, now_ms)
+            for member in group.members.values():
+                member.assignment = assignments.get(member.member_id, b"")
+                if member.sync is not None:
+                    self._answers.answer_sync(member, synced(group, member))
+                    # Its session may have run out unnoticed while the request was parked.
+                    self._renew_session(now_ms, group, member)
+        self._answers.deliver()
+
+    def _withdraw_sync(self, now_ms: int, group: Group, member: Member, error: int) -> None:
+        """There will be no assignment in this generation: forget the last one, and tell the member if it waits."""
+        member.assignment = b""
+        if member.sync is not None:
+            self._answers.answer_sync(member, SyncReply(error))
+            # Its session may have run out unnoticed while the request was parked.
+            self._renew_session(now_ms, group, member)
+
+    # --- leaving -------------------------------------------------------------------------------------------------
+
+    def _leave(self, group: Group, leaver: Leaver) -> int:
+        member_id = leaver.member_id
+        if not member_id:
+            holder = group.static_members.get(leaver.instance_id) if leaver.instance_id is not None else None
+            if holder is None:
+                return codes.UNKNOWN_MEMBER_ID
+            member_id = holder
+        elif member_id in group.pending:
+            group.remove(member_id)
+            self._timers.remove((_Timer.SESSION, group.group_id, member_id))
+            return codes.NONE
+        else:
+            error = group.check_member(member_id, leaver.instance_id)
+            if error:
+                return error
+        self._drop(group, group.members[member_id])
+        return codes.NONE
+
+    def _session_over(self, now_ms: int, group: Group, member_id: str) -> None:
+        if member_id in group.pending:
+            group.remove(member_id)
+            self._maybe_complete_join(now_ms, group)
+            return
+        member = group.members[member_id]
+        if member.keeps_session:
+            return  # the answer of the parked request starts a new session
+        self._drop(group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            if group.all_joined:
+                self._complete_join(now_ms, group)
+        else:
+            self._prepare_rebalance(now_ms, group)
+
+    def _drop(self, group: Group, member: Member) -> None:
+        """Take a member out. Its parked requests are told that it is unknown, so a living client joins afresh."""
+        self._answers.answer_join(group, member, JoinReply("", codes.UNKNOWN_MEMBER_ID))
+        self._answers.answer_sync(member, SyncReply(codes.UNKNOWN_MEMBER_ID))
+        self._timers.remove((_Timer.SESSION, group.group_id, member.member_id))
+        group.remove(member.member_id)
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    def _renew_session(self, now_ms: int, group: Group, member: Member) -> None:
+        self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
+
+
+def _differs(given: str | None, own: str | None) -> bool:
+    return given is not None and own is not None and given != own

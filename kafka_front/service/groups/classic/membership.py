@@ -1,0 +1,177 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: between the messages and the coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridges.auth import Operation
+from kafka_front.context import DEFERRED, Outcome
+from kafka_front.dispatch import Registry
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.coordinator import Coordinator
+from kafka_front.service.groups.classic.group import JoinReply, SyncReply
+from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
+from kafka_front.service.groups.consumer.classic_members import ClassicMembers
+from kafka_front.service.groups.group_service import GroupService
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+
+_KNOWN_ID_SINCE = 4
+_REBALANCE_TIMEOUT_SINCE = 1
+_NULL_PROTOCOL_SINCE = 7
+_SKIP_ASSIGNMENT_SINCE = 9
+_PROTOCOL_NAMED_SINCE = 5
+_BATCH_LEAVE_SINCE = 3
+
+
+class Membership:
+    """Handlers of the four requests that members send."""
+
+    def __init__(self, service: GroupService) -> None:
+        self._runtime = service.runtime
+
+    def _of(self, group_id: str) -> Coordinator | ClassicMembers:
+        """Who decides for the members of a group that speak the classic protocol."""
+        group = self._runtime.directory.consumer.get(group_id)
+        return self._runtime.coordinator if group is None or not group.members else self._runtime.classic_members
+
+    def join(self, ctx: Context, request: JoinGroupRequest) -> Outcome:
+        """JoinGroup: answered when the join phase ends."""
+        version = ctx.version
+
+        def reply(answer: JoinReply) -> None:
+            name = answer.protocol_name
+            ctx.respond(
+                JoinGroupResponse(
+                    error_code=answer.error,
+                    generation_id=answer.generation,
+                    protocol_type=answer.protocol_type,
+                    protocol_name="" if name is None and version < _NULL_PROTOCOL_SINCE else name,
+                    leader=answer.leader,
+                    skip_assignment=answer.skip_assignment,
+                    member_id=answer.member_id,
+                    members=[
+                        JoinGroupResponse.JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
+                        for member in answer.members
+                    ],
+                )
+            )
+
+        has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
+        decides = self._of(request.group_id)
+        if decides is self._runtime.coordinator:
+            self._runtime.consumers.make_way(request.group_id)
+        decides.join(
+            self._runtime.now_ms(),
+            JoinRequest(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                ctx.client_id or "",
+                f"/{ctx.connection.peer[0]}",
+                request.session_timeout_ms,
+                request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
+                request.protocol_type,
+                # Copied: they outlive the request's frame by far, and a view would keep all of it in memory.
+                tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+                require_known_id=version >= _KNOWN_ID_SINCE,
+                can_skip_assignment=version >= _SKIP_ASSIGNMENT_SINCE,
+            ),
+            reply,
+        )
+        self._runtime.touched()
+        return DEFERRED
+
+    def sync(self, ctx: Context, request: SyncGroupRequest) -> Outcome:
+        """SyncGroup: answered when the leader's assignment is durable."""
+        if ctx.version >= _PROTOCOL_NAMED_SINCE and (request.protocol_type is None or request.protocol_name is None):
+            # Null is legal on the wire, yet a broker wants both named (KIP-559), before it looks at anything else.
+            ctx.respond(SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL))
+            return DEFERRED
+
+        def reply(answer: SyncReply) -> None:
+            ctx.respond(
+                SyncGroupResponse(
+                    error_code=answer.error,
+                    protocol_type=answer.protocol_type,
+                    protocol_name=answer.protocol_name,
+                    assignment=answer.assignment,
+                )
+            )
+
+        self._of(request.group_id).sync(
+            self._runtime.now_ms(),
+            SyncRequest(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+                request.protocol_type,
+                request.protocol_name,
+                tuple((item.member_id, bytes(item.assignment)) for item in request.assignments),
+            ),
+            reply,
+        )
+        self._runtime.touched()
+        return DEFERRED
+
+    def heartbeat(self, ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat."""
+        error = self._of(request.group_id).heartbeat(
+            self._runtime.now_ms(),
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+        )
+        self._runtime.touched()
+        return HeartbeatResponse(error_code=error)
+
+    def leave(self, ctx: Context, request: LeaveGroupRequest) -> Outcome:
+        """LeaveGroup: one member before version 3, many from then on."""
+        batched = ctx.version >= _BATCH_LEAVE_SINCE
+        leavers = (
+            [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+            if batched
+            else [Leaver(request.member_id)]
+        )
+
+        def reply(error: int, errors: list[int]) -> None:
+            if error or not batched:
+                ctx.respond(LeaveGroupResponse(error_code=error or errors[0]))
+                return
+            ctx.respond(
+                LeaveGroupResponse(
+                    members=[
+                        LeaveGroupResponse.MemberResponse(
+                            member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=code
+                        )
+                        for leaver, code in zip(leavers, errors, strict=True)
+                    ]
+                )
+            )
+
+        self._of(request.group_id).leave(self._runtime.now_ms(), request.group_id, leavers, reply)
+        self._runtime.touched()
+        return DEFERRED
+
+
+def register(registry: Registry, service: GroupService) -> None:
+    """Serve keys 11-14."""
+    membership, of_group = Membership(service), service.access.of_group
+    registry.register(ApiKey.JOIN_GROUP, of_group(Operation.READ, membership.join))
+    registry.register(ApiKey.HEARTBEAT, of_group(Operation.READ, membership.heartbeat))
+    registry.register(ApiKey.LEAVE_GROUP, of_group(Operation.READ, membership.leave))
+    registry.register(ApiKey.SYNC_GROUP, of_group(Operation.READ, membership.sync))

@@ -1,0 +1,58 @@
+"""What the coordinator of groups is asked, and what it asks of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from kafka_front.service.groups.classic.snapshot import GroupSnapshot
+
+SavedCallback = Callable[[int, int], None]
+"""Called once with (now_ms, error code) when a snapshot is durable or could not be made so."""
+
+LeaveCallback = Callable[[int, list[int]], None]
+"""Called with the request's error code and one for each leaver."""
+
+
+class Journal(Protocol):
+    """Where the coordinator puts what must survive a restart."""
+
+    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
+        """Replace what is stored for the group; a later save of the same group overtakes an earlier one."""
+
+
+class JoinRequest(Struct, frozen=True):
+    """JoinGroup. ``require_known_id`` and ``can_skip_assignment`` are what the request's version implies (v4+, v9+)."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    require_known_id: bool = False
+    can_skip_assignment: bool = False
+
+
+class SyncRequest(Struct, frozen=True):
+    """SyncGroup; protocol type and name are None below v5 and then not compared."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+class Leaver(Struct, frozen=True):
+    """One member to remove: by member id, or by instance id alone when an administrator asks (KIP-345)."""
+
+    member_id: str
+    instance_id: str | None = None

@@ -1,0 +1,205 @@
+"""Members that speak the classic protocol in groups of the new kind (KIP-848, "Upgrade and Downgrade").
+
+To them the group looks as if it were led by somebody else: they join with what they read and have, sync to be told what
+to read, and are told by heartbeats to join again when there is a step to make. Their epoch is their generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import rebalance_timeout
+from kafka_front.service.groups.classic.embedded import (
+    PROTOCOL_TYPE,
+    EmbeddedFormatError,
+    owned_partitions,
+    subscribed_topics,
+)
+from kafka_front.service.groups.classic.group import JoinCallback, JoinReply, SyncCallback, SyncReply
+from kafka_front.service.groups.classic.requests import JoinRequest, LeaveCallback, Leaver, SyncRequest
+from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator, Refused
+from kafka_front.service.groups.consumer.group import (
+    ClassicPart,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Partitions,
+)
+from kafka_front.service.groups.migration import assignment_of
+from kafka_front.service.groups.settings import GroupSettings
+
+
+class ClassicMembers:
+    """The requests of the classic protocol about groups of the new kind, with the face of the classic coordinator."""
+
+    def __init__(
+        self, consumers: ConsumerCoordinator, settings: GroupSettings, new_member_id: Callable[[str], str]
+    ) -> None:
+        self._consumers = consumers
+        self._settings = settings
+        self._new_member_id = new_member_id
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
+        """JoinGroup: answered when the member's part of a target assignment is known and durable."""
+        try:
+            self._join(now_ms, request, reply)
+        except Refused as refused:
+            self._consumers.post(reply, JoinReply(request.member_id, refused.error))
+        self._consumers.deliver()
+
+    def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
+        """SyncGroup: what the member is to read, which its join has decided."""
+        group = self._consumers.groups[request.group_id]
+        try:
+            member = _member(group, request.member_id, request.instance_id, request.generation)
+            classic = _classic(member)
+            if request.protocol_type not in (None, PROTOCOL_TYPE) or (
+                request.protocol_name is not None and request.protocol_name != classic.protocols[0][0]
+            ):
+                raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
+            self._consumers.has_come(now_ms, group, member)
+            if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
+                self._consumers.await_rejoin(now_ms, group, member)
+                raise Refused(codes.REBALANCE_IN_PROGRESS, "the member must join again")
+        except Refused as refused:
+            self._consumers.post(reply, SyncReply(refused.error))
+        else:
+            assignment = assignment_of(member, self._consumers.names(group))
+            answer = SyncReply(codes.NONE, PROTOCOL_TYPE, classic.protocols[0][0], assignment)
+            self._consumers.answer_saved(group, reply, answer, SyncReply)
+        self._consumers.deliver()
+
+    def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Heartbeat; returns the error code."""
+        group = self._consumers.groups[group_id]
+        try:
+            member = _member(group, member_id, instance_id, generation)
+            _classic(member)
+        except Refused as refused:
+            return refused.error
+        self._consumers.renew_session(now_ms, group, member)
+        self._consumers.look_again(now_ms, group)
+        if (
+            member.epoch < group.epoch
+            or member.state is MemberState.UNREVOKED
+            or (member.state is MemberState.UNRELEASED and group.all_released(member))
+        ):
+            self._consumers.await_rejoin(now_ms, group, member)
+            return codes.REBALANCE_IN_PROGRESS
+        return codes.NONE
+
+    def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
+        """LeaveGroup, of members of either protocol: administrators remove both by it."""
+        group = self._consumers.groups[group_id]
+        if len(leavers) > self._settings.max_size:
+            self._consumers.post(lambda _: reply(codes.INVALID_REQUEST, []), None)
+        else:
+            errors = [self._leave(group, leaver) for leaver in leavers]
+            gone = [one for one in errors if isinstance(one, ConsumerMember)]
+            answers = [codes.NONE if isinstance(one, ConsumerMember) else one for one in errors]
+            self._consumers.remove_all(now_ms, group, gone, partial(_left, reply, answers))
+        self._consumers.deliver()
+
+    def _leave(self, group: ConsumerGroup, leaver: Leaver) -> ConsumerMember | int:
+        try:
+            member_id = leaver.member_id
+            if not member_id and leaver.instance_id is not None:
+                member_id = group.static_members.get(leaver.instance_id, "")
+            return _member(group, member_id, leaver.instance_id, None)
+        except Refused as refused:
+            return refused.error
+
+    # --- joining -------------------------------------------------------------------------------------------------
+
+    def _join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
+        settings = self._settings
+        group = self._consumers.groups[request.group_id]
+        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+            raise Refused(codes.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
+        if len(request.protocols) > settings.max_protocols:
+            raise Refused(codes.INVALID_REQUEST, "too many protocols")
+        if not _fits(group, request):
+            raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+        new_id = request.member_id or self._new_member_id(request.instance_id or request.client_id)
+        if not request.member_id and request.instance_id is None and request.require_known_id:
+            self._consumers.post(reply, JoinReply(new_id, codes.MEMBER_ID_REQUIRED))
+            return
+        try:
+            topics = subscribed_topics(request.protocols[0][1])
+            owned = self._consumers.by_id(owned_partitions(request.protocols[0][1]))
+        except EmbeddedFormatError as error:
+            raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, f"unreadable subscription: {error}") from error
+        is_new = not request.member_id
+        if not is_new:
+            # Whose id was just given has nothing yet; who has something was a member, and must hear that it is none.
+            is_new = request.instance_id is None and not owned
+            if request.instance_id is not None:
+                _member(group, request.member_id, request.instance_id, None)
+        request = replace(
+            request,
+            member_id=new_id,
+            rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms),
+        )
+        classic = ClassicPart(request.session_timeout_ms, request.protocols)
+        member = self._consumers.classic_joins(now_ms, group, request, topics, classic, may_be_new=is_new)
+        if self._consumers.goes_back(now_ms, group):
+            raise Refused(codes.REBALANCE_IN_PROGRESS, "it is a classic group now")
+        self._consumers.when_assigned(
+            now_ms,
+            group,
+            member,
+            partial(self._joined, group, member, owned, reply),
+            lambda error: self._consumers.post(reply, JoinReply(new_id, error)),
+        )
+
+    def _joined(
+        self, group: ConsumerGroup, member: ConsumerMember, owned: Partitions, reply: JoinCallback, now_ms: int
+    ) -> None:
+        self._consumers.reconcile(now_ms, group, member, owned)
+        self._consumers.await_sync(now_ms, group, member)
+        answer = JoinReply(
+            member.member_id, codes.NONE, member.epoch, PROTOCOL_TYPE, _classic(member).protocols[0][0], ""
+        )
+        self._consumers.answer_saved(group, reply, answer, lambda error: JoinReply(member.member_id, error))
+
+
+def _left(reply: LeaveCallback, answers: list[int], error: int) -> None:
+    reply(error, [] if error else answers)
+
+
+def _member(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int | None) -> ConsumerMember:
+    if instance_id is not None:
+        holder = group.static_members.get(instance_id)
+        if holder is None:
+            raise Refused(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
+        if holder != member_id:
+            raise Refused(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+    member = group.members.get(member_id)
+    if member is None:
+        raise Refused(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
+    if generation is not None and generation != member.epoch:
+        raise Refused(codes.ILLEGAL_GENERATION, f"the member is in generation {member.epoch}")
+    return member
+
+
+def _classic(member: ConsumerMember) -> ClassicPart:
+    if member.classic is None:
+        raise Refused(codes.UNKNOWN_MEMBER_ID, "the member speaks the new protocol")
+    return member.classic
+
+
+def _fits(group: ConsumerGroup, request: JoinRequest) -> bool:
+    """Whether all members that speak the classic protocol know one of the protocols, which a downgrade needs."""
+    if request.protocol_type != PROTOCOL_TYPE or not request.protocols:
+        return False
+    common = {name for name, _ in request.protocols}
+    for member in group.members.values():
+        if member.classic is not None and member.member_id != request.member_id:
+            common &= {name for name, _ in member.classic.protocols}
+    return bool(common)

@@ -1,0 +1,772 @@
+"""The coordinator of KIP-848's consumer groups as a pure state machine.
+
+It has no clock, no sockets and no tasks: every call carries ``now_ms`` of a clock that never goes back, answers leave
+through callbacks, and whoever drives it calls :meth:`ConsumerCoordinator.advance` when
+:attr:`ConsumerCoordinator.next_deadline_ms` is reached. Whatever an answer tells is durable before it is given. The
+rules and the order in which errors are decided are those of KIP-848 as Apache Kafka 4.2 carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from anabranch_kit.run.barrier import Barrier
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import rebalance_timeout
+from kafka_front.service.groups.answers import Answers
+from kafka_front.service.groups.classic.coordinator import Coordinator
+from kafka_front.service.groups.classic.requests import JoinRequest
+from kafka_front.service.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, AssignedMember, Targets
+from kafka_front.service.groups.consumer.group import (
+    NOTHING,
+    STATIC_LEFT,
+    ClassicPart,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Partitions,
+    View,
+    is_within,
+)
+from kafka_front.service.groups.consumer.requests import (
+    Compute,
+    ConsumerJournal,
+    HeartbeatCallback,
+    HeartbeatReply,
+    HeartbeatRequest,
+    TopicIndex,
+)
+from kafka_front.service.groups.consumer.snapshot import encode_group
+from kafka_front.service.groups.directory import Directory
+from kafka_front.service.groups.migration import downgraded, upgraded
+from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
+from kafka_front.service.groups.timers import GroupTimers
+
+A = TypeVar("A")
+
+_SAYS_TOO_MUCH = "the members of the group say more of themselves than they may"
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, error: int, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class _Timer(Enum):
+    SESSION = 0
+    REBALANCE = 1  # to say that it gave back what it was told to
+    REJOIN = 2  # for a member that speaks the classic protocol to join again, and to sync after that
+
+
+class _Waiting(Struct, frozen=True):
+    """A member that waits for a target assignment in which it is."""
+
+    epoch: int
+    member: ConsumerMember
+    finish: Callable[[int], None]
+    fail: Callable[[int], None]
+
+
+class ConsumerCoordinator:
+    """All groups of the new kind of one directory."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        directory: Directory,
+        journal: ConsumerJournal,
+        topics: TopicIndex,
+        compute: Compute,
+        classic: Coordinator,
+        barrier: Barrier | None = None,
+        configured: Configured = nothing_configured,
+    ) -> None:
+        """``classic`` is the coordinator of the same directory's groups of the other kind."""
+        self._configured = configured
+        self._classic = classic
+        self._settings = settings
+        self._directory = directory
+        self._journal = journal
+        self._topics = topics
+        self._compute = compute
+        self._barrier = barrier or Barrier()
+        self._answers = Answers(self._barrier)
+        #: In milliseconds.
+        self._timers: GroupTimers[_Timer] = GroupTimers()
+        self._waiting: dict[str, dict[str, _Waiting]] = {}
+        self._resigned = False
+        self.partitions = 0
+        """Of the topics that each group reads, all groups together."""
+
+    @property
+    def groups(self) -> MutableMapping[str, ConsumerGroup]:
+        return self._directory.consumer
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When :meth:`advance` has work next; it may turn out that the work is gone by then."""
+        return self._timers.next
+
+    def advance(self, now_ms: int) -> int:
+        """Let everything happen that was due at ``now_ms`` or before; returns how many deadlines that were."""
+        steps = self._timers.work_off(now_ms, self._over, self._barrier)
+        self._answers.deliver()
+        return steps
+
+    def _over(self, now_ms: int, kind: _Timer, group_id: str, member_id: str) -> None:
+        # Its session is over, or it has not done in time what others wait for.
+        group = self.groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is not None and member is not None:
+            self.remove_all(now_ms, group, [member])
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, now_ms: int, request: HeartbeatRequest, reply: HeartbeatCallback) -> None:
+        """ConsumerGroupHeartbeat. ``reply`` is called exactly once, when what it tells is durable."""
+        was_there = request.group_id in self.groups
+        try:
+            self._heartbeat(now_ms, request, reply)
+        except Refused as refused:
+            self._answers.post(reply, HeartbeatReply(refused.error, str(refused)))
+            group = self.groups.get(request.group_id)
+            if not was_there and group is not None and group.members:
+                self._downgrade(now_ms, group)  # it was made what it is for this member
+        self._answers.deliver()
+
+    def check_commit(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool = False
+    ) -> int:
+        """Whether this member may commit positions now; returns the error code.
+
+        Who is no member may as long as the group has none, or in a transaction (KIP-447).
+        """
+        if epoch < 0 and not group.members:
+            return codes.NONE
+        if transactional and epoch == -1 and not member_id and instance_id is None:
+            return codes.NONE
+        member = group.members.get(member_id)
+        if member is None:
+            return codes.UNKNOWN_MEMBER_ID
+        if epoch != member.epoch:
+            return codes.STALE_MEMBER_EPOCH if member.classic is None else codes.ILLEGAL_GENERATION
+        return codes.NONE
+
+    def check_fetch(self, group: ConsumerGroup, member_id: str | None, epoch: int) -> int:
+        """Whether who asks for positions, as this member in this epoch, is still that."""
+        if not member_id and epoch < 0:
+            return codes.NONE
+        member = group.members.get(member_id or "")
+        if member is None:
+            return codes.UNKNOWN_MEMBER_ID
+        if epoch != member.epoch:
+            return codes.STALE_MEMBER_EPOCH if member.classic is None else codes.ILLEGAL_GENERATION
+        return codes.NONE
+
+    def delete(self, group_id: str) -> int:
+        """Forget an empty group; returns the error code. The caller removes what is stored of it."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return codes.GROUP_ID_NOT_FOUND
+        if group.members:
+            return codes.NON_EMPTY_GROUP
+        del self.groups[group_id]
+        return codes.NONE
+
+    # --- life of the node ----------------------------------------------------------------------------------------
+
+    def restore(self, now_ms: int, group: ConsumerGroup) -> None:
+        """Bring back a group after a restart: members get a full session, and a full time to give partitions back."""
+        self.groups[group.group_id] = group
+        for member in group.members.values():
+            self.renew_session(now_ms, group, member)
+            if member.state is MemberState.UNREVOKED:
+                self._set_rebalance_timer(now_ms, group, member)
+
+    def surrender(self, group: ConsumerGroup) -> None:
+        """Let go of a group that another node coordinates from now on."""
+        del self.groups[group.group_id]
+        for member in group.members.values():
+            self._drop_timers(group, member)
+        for one in self._waiting.pop(group.group_id, {}).values():
+            one.fail(codes.NOT_COORDINATOR)
+        self._answers.deliver()
+
+    def resign(self) -> None:
+        """Answer what waits with NOT_COORDINATOR, because this node is going away."""
+        self._resigned = True
+        for waiting in self._waiting.values():
+            for one in waiting.values():
+                one.fail(codes.NOT_COORDINATOR)
+        self._waiting.clear()
+        self._answers.deliver()
+
+    # --- heartbeats ----------------------------------------------------------------------------------------------
+
+    def _heartbeat(self, now_ms: int, request: HeartbeatRequest, reply: HeartbeatCallback) -> None:
+        _check_form(request)
+        if request.epoch < 0:
+            self._leave(now_ms, request, reply)
+            return
+        group = self._group(now_ms, request)
+        is_member = request.member_id in group.members
+        if not is_member and len(group.members) >= self._settings.max_size and not _returns(group, request):
+            most = self._settings.max_size
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, f"the group has {most} members, which is all it may")
+        member = self._member(now_ms, group, request)
+        retried = request.epoch < member.epoch
+        self._take_over(group, member, request)
+        self.renew_session(now_ms, group, member)
+        finish = partial(self._finish, group, member, request, reply, retried)
+        if request.epoch == 0:
+            self.when_assigned(
+                now_ms, group, member, finish, lambda error: self._answers.post(reply, HeartbeatReply(error))
+            )
+        else:
+            self.look_again(now_ms, group)
+            finish(now_ms)
+
+    def _finish(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        request: HeartbeatRequest,
+        reply: HeartbeatCallback,
+        retried: bool,
+        now_ms: int,
+    ) -> None:
+        before = member.assigned
+        self.reconcile(now_ms, group, member, request.owned)
+        tell = request.epoch == 0 or request.is_full or retried or member.assigned != before
+        answer = HeartbeatReply(
+            member_id=member.member_id,
+            epoch=member.epoch,
+            interval_ms=self._configured(group.group_id, "consumer.heartbeat.interval.ms")
+            or self._settings.consumer_heartbeat_interval_ms,
+            assignment=member.assigned if tell else None,
+        )
+        self.answer_saved(group, reply, answer, HeartbeatReply)
+
+    def when_assigned(
+        self,
+        now_ms: int,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        finish: Callable[[int], None],
+        fail: Callable[[int], None],
+    ) -> None:
+        """Call ``finish`` with the time when there is a target assignment with this member in it, or ``fail`` with an
+        error code."""
+        self._refresh(group)
+        if group.target_epoch >= group.epoch:
+            finish(now_ms)
+            return
+        waiting = self._waiting.setdefault(group.group_id, {})
+        displaced = waiting.pop(member.member_id, None)
+        if displaced is not None:
+            displaced.fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+        waiting[member.member_id] = _Waiting(group.epoch, member, finish, fail)
+        self._assign(group)
+
+    def look_again(self, now_ms: int, group: ConsumerGroup) -> None:
+        """See whether topics have changed that members read, and to a target for them."""
+        self._refresh(group)
+        self._assign(group)
+
+    def reconcile(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None) -> None:
+        """Bring a member nearer to its target; see :meth:`ConsumerGroup.reconcile`."""
+        if group.reconcile(member, owned):
+            self._set_rebalance_timer(now_ms, group, member)
+
+    def _group(self, now_ms: int, request: HeartbeatRequest) -> ConsumerGroup:
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            return group
+        if request.epoch != 0:
+            raise Refused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+        if request.group_id in self._directory.share:
+            raise Refused(codes.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
+        if request.said_bytes > self._settings.max_bytes:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+        classic = self._directory.classic.get(request.group_id)
+        if classic is None and len(self._directory) >= self._settings.max_groups:
+            raise Refused(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
+        if classic is None or not classic.members:
+            group = ConsumerGroup(request.group_id, now_ms)
+        elif len(classic.members) >= self._settings.max_size:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
+        elif request.instance_id in classic.static_members:
+            # Its session has to end first: unlike those of the new protocol it does not say that it goes away.
+            raise Refused(codes.UNRELEASED_INSTANCE_ID, f"static member {request.instance_id!r} has not left")
+        else:
+            try:
+                if self._settings.consumer_migration_policy not in ("bidirectional", "upgrade"):
+                    raise ValueError("kafka.group.consumer_migration_policy does not let it")
+                group = upgraded(classic, self._topics)
+            except ValueError as error:
+                message = f"classic group {request.group_id!r} cannot become a consumer group: {error}"
+                raise Refused(codes.GROUP_ID_NOT_FOUND, message) from error
+        if classic is not None:
+            self._classic.surrender(classic)
+        self._directory.become_consumer(group)
+        for member in group.members.values():
+            self.renew_session(now_ms, group, member)
+        return group
+
+    def _member(self, now_ms: int, group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember:
+        """The member that a request speaks for, made if it joins. Raises Refused."""
+        if request.instance_id is not None:
+            return self._static_member(now_ms, group, request)
+        member = group.members.get(request.member_id)
+        if member is None:
+            if request.epoch != 0:
+                raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+            return self._new_member(group, request.member_id, None, request.said_bytes)
+        if request.epoch != 0:
+            _check_epoch(member, request)
+        return member
+
+    def _static_member(self, now_ms: int, group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember:
+        instance_id = request.instance_id or ""
+        holder = group.static_members.get(instance_id)
+        member = None if holder is None else group.members[holder]
+        if request.epoch != 0:
+            if member is None:
+                raise Refused(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
+            if member.member_id != request.member_id:
+                raise Refused(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+            _check_epoch(member, request)
+            return member
+        if member is None:
+            if request.member_id in group.members:
+                raise Refused(codes.INVALID_REQUEST, f"{request.member_id!r} is a member by another name")
+            return self._new_member(group, request.member_id, request.instance_id, request.said_bytes)
+        if member.member_id == request.member_id:
+            return member
+        if member.epoch != STATIC_LEFT:
+            raise Refused(codes.UNRELEASED_INSTANCE_ID, f"static member {instance_id!r} has not left")
+        return self._replace_static(group, member, request.member_id)
+
+    def _new_member(self, group: ConsumerGroup, member_id: str, instance_id: str | None, says: int) -> ConsumerMember:
+        member = ConsumerMember(member_id, instance_id)
+        if self.partitions >= self._settings.max_consumer_partitions:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, "groups read all the partitions that they may together")
+        if group.said_bytes + says > self._settings.max_bytes:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+        group.add(member)
+        # A member whose subscription changes nothing is one more all the same.
+        self._bump(group)
+        return member
+
+    def _replace_static(self, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """A static member came back under a new id: it has what the old one had, and nobody rebalances for that."""
+        if member_id in group.members:
+            raise Refused(codes.INVALID_REQUEST, f"{member_id!r} is a member by another name")
+        self._drop_timers(group, old)
+        group.remove(old)
+        new = ConsumerMember(
+            member_id,
+            old.instance_id,
+            old.rack_id,
+            rebalance_timeout_ms=old.rebalance_timeout_ms,
+            assignor=old.assignor,
+            topics=old.topics,
+            view=old.view,
+            assigned=old.assigned,
+            target=old.target,
+        )
+        group.add(new)
+        if group.computing:
+            group.renamed[old.member_id] = member_id
+        return new
+
+    def _take_over(self, group: ConsumerGroup, member: ConsumerMember, request: HeartbeatRequest) -> None:
+        """What a request says of its member, unless the group may not keep that much."""
+        more = request.said_bytes - member.said_bytes
+        if more > 0 and group.said_bytes + more > self._settings.max_bytes:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+        said = (member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id, member.client_host)
+        if request.rack_id is not None:
+            group.said_bytes += len(request.rack_id) - len(member.rack_id or "")
+            member.rack_id = request.rack_id
+        if request.rebalance_timeout_ms >= 0:
+            member.rebalance_timeout_ms = rebalance_timeout(self._settings, request.rebalance_timeout_ms)
+        if request.assignor is not None:
+            member.assignor = request.assignor or None
+        member.client_id, member.client_host = request.client_id, request.client_host
+        if said != (member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id, member.client_host):
+            group.changed(member)
+        topics = member.topics if request.topics is None else request.topics
+        pattern = request.pattern
+        if pattern is None and member.view is not None:
+            pattern = member.view.pattern
+        if group.subscribe(member, topics, View(pattern, request.viewer) if pattern else None):
+            self._bump(group)
+        group.speaks_classic(member, None)
+
+    # --- leaving -------------------------------------------------------------------------------------------------
+
+    def _leave(self, now_ms: int, request: HeartbeatRequest, reply: HeartbeatCallback) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise Refused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+        if request.instance_id is None:
+            member = group.members.get(request.member_id)
+        else:
+            holder = group.static_members.get(request.instance_id)
+            member = None if holder is None else group.members[holder]
+            if member is not None and member.member_id != request.member_id:
+                raise Refused(codes.FENCED_INSTANCE_ID, f"another member is {request.instance_id!r} now")
+        if member is None:
+            raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+        if request.epoch == STATIC_LEFT:
+            # It keeps what it has until its session ends, and owes nothing: its process has stopped reading.
+            member.epoch = STATIC_LEFT
+            group.hold(member, MemberState.STABLE, STATIC_LEFT, member.assigned, NOTHING)
+            group.changed(member)
+            self._timers.remove((_Timer.REBALANCE, group.group_id, member.member_id))
+        else:
+            answer = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
+            self.remove_all(
+                now_ms,
+                group,
+                [member],
+                lambda error: self._answers.post(reply, HeartbeatReply(error) if error else answer),
+            )
+            return
+        answer = HeartbeatReply(member_id=request.member_id, epoch=request.epoch)
+        self.answer_saved(group, reply, answer, HeartbeatReply)
+
+    def remove_all(
+        self,
+        now_ms: int,
+        group: ConsumerGroup,
+        members: Sequence[ConsumerMember],
+        then: Callable[[int], None] = lambda error: None,
+    ) -> None:
+        """Take members out; ``then`` is called with an error code when that is durable."""
+        for member in members:
+            self._remove(now_ms, group, member)
+        if self.goes_back(now_ms, group, then):
+            return
+        if members:
+            self._bump(group)
+        if not group.members:
+            group.since_ms = now_ms
+            self._read(group, {})
+            if not group.computing:
+                group.target_epoch = group.epoch
+        self._save(group, then)
+
+    def _downgrade(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
+        """Nobody of the group speaks the new protocol any more: it goes on as a classic one."""
+        for member in group.members.values():
+            self._drop_timers(group, member)
+        for one in self._waiting.pop(group.group_id, {}).values():
+            one.fail(codes.REBALANCE_IN_PROGRESS)
+        generation, names = group.epoch, self.names(group)
+        self._read(group, {})
+
+        def stored(error: int) -> None:
+            then(error)
+            self._answers.deliver()  # who leaves waits for it, and nobody may come to this coordinator again
+
+        self._classic.take(now_ms, downgraded(group, now_ms, generation, names), stored)
+
+    def _remove(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """Take a member out; what it had goes to others when they ask next."""
+        self._drop_timers(group, member)
+        waiting = self._waiting.get(group.group_id, {}).pop(member.member_id, None)
+        if waiting is not None:
+            waiting.fail(codes.UNKNOWN_MEMBER_ID)
+        group.remove(member)
+
+    def _drop_timers(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        for kind in _Timer:
+            self._timers.remove((kind, group.group_id, member.member_id))
+
+    # --- members that speak the classic protocol (see .classic_members) --------------------------------------------
+
+    def post(self, reply: Callable[[A], None], answer: A) -> None:
+        """An answer to be handed out with :meth:`deliver`."""
+        self._answers.post(reply, answer)
+
+    def deliver(self) -> None:
+        """Hand out the answers, once the groups are consistent."""
+        self._answers.deliver()
+
+    def classic_joins(
+        self,
+        now_ms: int,
+        group: ConsumerGroup,
+        request: JoinRequest,
+        topics: frozenset[str],
+        classic: ClassicPart,
+        *,
+        may_be_new: bool,
+    ) -> ConsumerMember:
+        """The member that a JoinGroup speaks for, with what it says of itself. Raises Refused."""
+        holder = None if request.instance_id is None else group.static_members.get(request.instance_id)
+        member = group.members.get(request.member_id)
+        says = sum(len(name) + len(blob) for name, blob in request.protocols) + sum(len(name) + 60 for name in topics)
+        if says - (member.said_bytes if member is not None else 0) + group.said_bytes > self._settings.max_bytes:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+        if member is None and holder is not None:
+            # A classic static member does not say that it goes away, so its place is simply taken (KIP-345).
+            old = group.members[holder]
+            waiting = self._waiting.get(group.group_id, {}).pop(holder, None)
+            if waiting is not None:
+                waiting.fail(codes.FENCED_INSTANCE_ID)
+            member = self._replace_static(group, old, request.member_id)
+        elif member is None:
+            if not may_be_new:
+                raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+            if len(group.members) >= self._settings.max_size:
+                raise Refused(codes.GROUP_MAX_SIZE_REACHED, "the group is full")
+            member = self._new_member(group, request.member_id, request.instance_id, says)
+        member.client_id, member.client_host = request.client_id, request.client_host
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        group.changed(member)
+        if group.subscribe(member, topics, None):
+            self._bump(group)
+        group.speaks_classic(member, classic)
+        self.renew_session(now_ms, group, member)
+        self.has_come(now_ms, group, member)
+        return member
+
+    def await_rejoin(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member is told to join again, and has the time of a rebalance for it from when it was told first."""
+        key = (_Timer.REJOIN, group.group_id, member.member_id)
+        if self._timers.get(key) is None:
+            self._timers.set(key, now_ms, member.rebalance_timeout_ms)
+
+    def await_sync(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member has joined and is to ask for its assignment."""
+        self._timers.set((_Timer.REJOIN, group.group_id, member.member_id), now_ms, member.rebalance_timeout_ms)
+
+    def has_come(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member has done what it was waited for."""
+        self._timers.remove((_Timer.REJOIN, group.group_id, member.member_id))
+        self.renew_session(now_ms, group, member)
+
+    def goes_back(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> bool:
+        """Make a group a classic one if nobody speaks the new protocol in it any more, and it may."""
+        if self._settings.consumer_migration_policy not in ("bidirectional", "downgrade"):
+            return False
+        if not group.members or group.classic_count < len(group.members):
+            return False
+        self._downgrade(now_ms, group, then)
+        return True
+
+    def make_way(self, group_id: str) -> None:
+        """A classic member joins where a group of the new kind has none: its name is free for a classic one."""
+        group = self.groups.get(group_id)
+        if group is not None and not group.members:
+            del self.groups[group_id]
+
+    def by_id(self, named: Mapping[str, Iterable[int]]) -> Partitions:
+        """Partitions by the ids of their topics; what is not there is left out."""
+        found = {name: self._topics.find(name) for name in named}
+        return {topic[0]: frozenset(named[name]) for name, topic in found.items() if topic is not None}
+
+    def names(self, group: ConsumerGroup) -> dict[bytes, str]:
+        """Names of the topics that members read, by id."""
+        self._refresh(group)
+        return {topic_id: name for name, (topic_id, _) in (group.topics or {}).items()}
+
+    # --- target assignments --------------------------------------------------------------------------------------
+
+    def _bump(self, group: ConsumerGroup) -> None:
+        """A new epoch, unless there is one already for which nobody computes a target yet."""
+        if group.computing or group.epoch == group.target_epoch:
+            group.epoch += 1
+        group.changed()
+
+    def _read(self, group: ConsumerGroup, topics: dict[str, tuple[bytes, int]]) -> None:
+        """Set which topics members read, and count their partitions: that is what a group holds most of."""
+        self.partitions -= sum(count for _, count in (group.topics or {}).values())
+        group.topics = topics
+        self.partitions += sum(count for _, count in topics.values())
+
+    def _refresh(self, group: ConsumerGroup) -> None:
+        """Look the topics up that members read, if they may have changed; a new epoch if they have."""
+        version = self._topics.version
+        if group.seen_version == version:
+            return
+        topics: dict[str, tuple[bytes, int]] = {}
+        for names in (group.names, *(self._topics.seen(view) for view in group.views)):
+            for name in names:
+                found = self._topics.find(name)
+                if found is not None:
+                    topics[name] = found
+        seen = {view: self._topics.seen(view) for view in group.views if view.viewer is not None}
+        if topics != group.topics or seen:
+            self._read(group, topics)
+            digest = group.digest(seen)
+            if digest != group.topics_hash:
+                group.topics_hash = digest
+                self._bump(group)
+        group.seen_version = version
+
+    def _assign(self, group: ConsumerGroup) -> None:
+        """Have a target computed if the one there is is of an earlier epoch."""
+        if group.computing or group.target_epoch >= group.epoch or not group.members:
+            return
+        topics = group.topics or {}
+        ids = {name: topic_id for name, (topic_id, _) in topics.items()}
+        by_view = {
+            view: frozenset(ids[name] for name in self._topics.seen(view) if name in ids) for view in group.views
+        }
+        by_names: dict[frozenset[str], frozenset[bytes]] = {}
+        members = []
+        for member in group.members.values():
+            named = by_names.get(member.topics)
+            if named is None:
+                named = by_names[member.topics] = frozenset(map(ids.__getitem__, ids.keys() & member.topics))
+            reads = named if member.view is None else named | by_view[member.view]
+            members.append(AssignedMember(member.member_id, member.instance_id, reads, member.target))
+        group.assignor = group.preferred_assignor or DEFAULT_ASSIGNOR
+        group.computing = True
+        group.renamed.clear()
+        begin = partial(ASSIGNORS[group.assignor], members, dict(topics.values()))
+        self._compute(begin, partial(self._computed, group, group.epoch))
+
+    def _computed(self, group: ConsumerGroup, epoch: int, now_ms: int, targets: Targets | None) -> None:
+        group.computing = False
+        if self.groups.get(group.group_id) is not group or self._resigned:
+            return
+        waiting = self._waiting.pop(group.group_id, {})
+        if targets is None:
+            for one in waiting.values():
+                one.fail(codes.UNKNOWN_SERVER_ERROR)
+            self._answers.deliver()
+            return
+        for old, new in group.renamed.items():
+            if old in targets:
+                targets[new] = targets.pop(old)
+        for member in group.members.values():
+            target = targets.get(member.member_id, NOTHING)
+            if target != member.target:
+                member.target = target
+                group.changed(member)
+        group.target_epoch = epoch
+        group.changed()
+        if not group.members:
+            group.target_epoch = group.epoch
+        still = {member_id: one for member_id, one in waiting.items() if one.epoch > epoch}
+        if still:
+            self._waiting[group.group_id] = still
+        for member_id, one in waiting.items():
+            if one.epoch <= epoch and group.members.get(member_id) is one.member:
+                one.finish(now_ms)
+            elif one.epoch <= epoch:
+                one.fail(codes.UNKNOWN_MEMBER_ID)
+        if still:
+            self._assign(group)
+        self._answers.deliver()
+
+    # --- durability ----------------------------------------------------------------------------------------------
+
+    def answer_saved(
+        self, group: ConsumerGroup, reply: Callable[[A], None], answer: A, failed: Callable[[int], A]
+    ) -> None:
+        """Give an answer when all that is true of the group now is durable, or that of ``failed`` to an error code."""
+        if group.saved_version >= group.version:
+            self._answers.post(reply, answer)
+            return
+
+        def stored(error: int) -> None:
+            self._answers.post(reply, failed(error) if error else answer)
+
+        self._save(group, stored)
+
+    def _save(self, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
+        version = group.version
+        if self.groups.get(group.group_id) is not group:
+            then(codes.COORDINATOR_LOAD_IN_PROGRESS)  # it has become a group of the other kind meanwhile
+            return
+
+        def done(now_ms: int, error: int) -> None:
+            if not error:
+                group.saved_version = max(group.saved_version, version)
+            then(error)
+            self._answers.deliver()
+
+        self._journal.put(group.group_id, partial(encode_group, group), done)
+
+    # --- timers --------------------------------------------------------------------------------------------------
+
+    def renew_session(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """The member was heard."""
+        if member.classic is not None:
+            timeout = member.classic.session_timeout_ms
+        else:
+            own = self._configured(group.group_id, "consumer.session.timeout.ms")
+            timeout = own or self._settings.consumer_session_timeout_ms
+        self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, timeout)
+
+    def _set_rebalance_timer(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
+        key = (_Timer.REBALANCE, group.group_id, member.member_id)
+        if member.state is MemberState.UNREVOKED:
+            self._timers.set(key, now_ms, member.rebalance_timeout_ms)
+        else:
+            self._timers.remove(key)
+
+
+def _check_form(request: HeartbeatRequest) -> None:
+    """Raise Refused for a request that makes no sense whatever the state of its group."""
+    problem = ""
+    if not request.group_id:
+        problem = "GroupId can't be empty."
+    elif not request.member_id:
+        problem = "MemberId can't be empty."
+    elif request.instance_id == "":
+        problem = "InstanceId can't be empty."
+    elif request.rack_id == "":
+        problem = "RackId can't be empty."
+    elif request.epoch < STATIC_LEFT:
+        problem = f"MemberEpoch is {request.epoch}, but must be at least -2."
+    elif request.epoch == STATIC_LEFT and request.instance_id is None:
+        problem = "InstanceId can't be null."
+    elif request.epoch == 0:
+        if request.rebalance_timeout_ms == -1:
+            problem = "RebalanceTimeoutMs must be provided in first request."
+        elif request.owned is None or request.owned:
+            problem = "TopicPartitions must be empty when (re-)joining."
+        elif request.topics is None and request.pattern is None:
+            problem = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+    if problem:
+        raise Refused(codes.INVALID_REQUEST, problem)
+    if request.assignor and request.assignor not in ASSIGNORS:
+        known = ", ".join(ASSIGNORS)
+        raise Refused(
+            codes.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {request.assignor} is not supported. Supported assignors: {known}.",
+        )
+
+
+def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
+    """Raise Refused unless the member is in this epoch, or repeats a request whose answer it did not get."""
+    if request.epoch == member.epoch:
+        return
+    repeats = request.epoch < member.epoch and request.epoch == member.previous_epoch
+    if not (repeats and request.owned is not None and is_within(request.owned, member.assigned)):
+        raise Refused(
+            codes.FENCED_MEMBER_EPOCH,
+            f"the member is in epoch {member.epoch}, not {request.epoch}: it must join again",
+        )
+
+
+def _returns(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
+    """Whether a static member takes its own place again."""
+    return request.instance_id is not None and request.instance_id in group.static_members

@@ -1,0 +1,183 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: between the messages and KIP-848's coordinator."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anabranch_kit.run.turns import in_turns
+from bridges.auth import Operation, Principal
+from kafka_front.context import DEFERRED, Outcome
+from kafka_front.dispatch import Registry
+from kafka_front.service.access import NO_OPERATIONS
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.consumer.coordinator import Refused
+from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, View
+from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
+from kafka_front.service.groups.group_service import GroupService
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+
+_MEMBER_TYPE_SINCE = 1
+_OWN_MEMBER_ID_SINCE = 1
+"""Clients make their member ids themselves from this version of the heartbeat on (KIP-1082): before, we do."""
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+_TOPIC = ConsumerGroupHeartbeatResponse.TopicPartitions
+_Described = ConsumerGroupDescribeResponse.DescribedGroup
+_DESCRIBED_TOPIC = ConsumerGroupDescribeResponse.TopicPartitions
+
+
+class ConsumerMembership:
+    """Handlers of the two requests about KIP-848's groups alone."""
+
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+        self._runtime = service.runtime
+
+    async def heartbeat(
+        self, ctx: Context, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | Outcome:
+        """ConsumerGroupHeartbeat: answered when what it tells is durable."""
+        access = self._service.access
+        await access.require_topics(ctx, Operation.DESCRIBE, request.subscribed_topic_names or ())
+        asked = _request(ctx, request, access.viewer(ctx))
+        pattern = asked.pattern
+        if pattern is None:
+            group = self._runtime.directory.consumer.get(asked.group_id)
+            member = None if group is None else group.members.get(asked.member_id)
+            pattern = None if member is None or member.view is None else member.view.pattern
+
+        def go_on() -> None:
+            self._runtime.consumers.heartbeat(
+                self._runtime.now_ms(), asked, lambda answer: ctx.respond(_response(answer))
+            )
+
+        if pattern and asked.epoch >= 0:
+            try:
+                await self._runtime.topics.learn(View(pattern, asked.viewer), go_on)
+            except Refused as refused:
+                return _response(HeartbeatReply(refused.error, str(refused)))
+        else:
+            go_on()
+        self._runtime.touched()
+        return DEFERRED
+
+    async def describe(self, ctx: Context, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+        """ConsumerGroupDescribe: each group once, however often it is named."""
+        response = ConsumerGroupDescribeResponse()
+        async for group_id in in_turns(dict.fromkeys(request.group_ids)):
+            try:
+                response.groups.append(await self._described(ctx, group_id, request.include_authorized_operations))
+            except KafkaError as error:
+                response.groups.append(_Described(error.code, error.message, group_id))
+        return response
+
+    async def _described(self, ctx: Context, group_id: str, operations: bool) -> _Described:
+        """A group whose members read nothing that the client may not describe. Raises KafkaError."""
+        access = self._service.access
+        access.require_group(ctx, Operation.DESCRIBE, group_id)
+        group = self._service.find(group_id)
+        if not isinstance(group, ConsumerGroup):
+            kind = "there is no group" if group is None else "a classic group has the name"
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")
+        described = _Described(
+            group_id=group_id,
+            group_state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=group.assignor,
+            authorized_operations=access.group_operations(ctx, group_id) if operations else NO_OPERATIONS,
+        )
+        topics: set[str] = set()
+        async for member in in_turns(list(group.members.values())):
+            row = self._member(ctx.version, member)
+            described.members.append(row)
+            for assigned in (row.assignment, row.target_assignment):
+                topics.update(one.topic_name for one in assigned.topic_partitions)
+        await access.require_topics(ctx, Operation.DESCRIBE, topics)
+        return described
+
+    def _member(self, version: int, member: ConsumerMember) -> ConsumerGroupDescribeResponse.Member:
+        kind = _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER
+        return ConsumerGroupDescribeResponse.Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topics),
+            subscribed_topic_regex=None if member.view is None else member.view.pattern,
+            assignment=self._assignment(member.assigned),
+            target_assignment=self._assignment(member.target),
+            member_type=kind if version >= _MEMBER_TYPE_SINCE else -1,
+        )
+
+    def _assignment(self, partitions: Partitions) -> ConsumerGroupDescribeResponse.Assignment:
+        name_of = self._runtime.topics.name_of
+        return ConsumerGroupDescribeResponse.Assignment(
+            [
+                _DESCRIBED_TOPIC(topic_id, name, sorted(numbers))
+                for topic_id, numbers in partitions.items()
+                if (name := name_of(topic_id)) is not None
+            ]
+        )
+
+
+def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest, viewer: Principal | None) -> HeartbeatRequest:
+    topics = request.subscribed_topic_names
+    member_id = request.member_id
+    if not member_id and request.member_epoch == 0 and ctx.version < _OWN_MEMBER_ID_SINCE:
+        member_id = str(uuid.uuid4())
+    return HeartbeatRequest(
+        request.group_id,
+        member_id,
+        request.member_epoch,
+        request.instance_id,
+        request.rack_id,
+        request.rebalance_timeout_ms,
+        None if topics is None else frozenset(topics),
+        request.subscribed_topic_regex,
+        viewer,
+        request.server_assignor,
+        _owned(request.topic_partitions),
+        ctx.client_id or "",
+        f"/{ctx.connection.peer[0]}",
+    )
+
+
+def _owned(named: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions] | None) -> Partitions | None:
+    return None if named is None else {bytes(one.topic_id): frozenset(one.partitions) for one in named}
+
+
+def _response(answer: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:
+    assignment = answer.assignment
+    return ConsumerGroupHeartbeatResponse(
+        error_code=answer.error,
+        error_message=answer.message,
+        member_id=answer.member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=answer.interval_ms,
+        assignment=None
+        if assignment is None
+        else ConsumerGroupHeartbeatResponse.Assignment(
+            [_TOPIC(topic_id, sorted(numbers)) for topic_id, numbers in assignment.items()]
+        ),
+    )
+
+
+def register(registry: Registry, service: GroupService) -> None:
+    """Serve keys 68 and 69."""
+    membership, of_group = ConsumerMembership(service), service.access.of_group
+    registry.register(ApiKey.CONSUMER_GROUP_HEARTBEAT, of_group(Operation.READ, membership.heartbeat))
+    registry.register(ApiKey.CONSUMER_GROUP_DESCRIBE, membership.describe)

@@ -1,0 +1,138 @@
+"""What of a KIP-848 group survives a restart, and its stored form.
+
+Stored form: a line that says whose it is, then a line of JSON for the group and one for each member, so that a group of
+thousands costs little where one of them changed: the others' lines are kept as they were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bridges.auth import Principal
+from kafka_front.service.groups.classic.snapshot import SnapshotError
+from kafka_front.service.groups.consumer.assignors import ASSIGNORS
+from kafka_front.service.groups.consumer.group import (
+    NOTHING,
+    ClassicPart,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    Partitions,
+    View,
+)
+
+_MARK = b"kafka consumer group\n"
+_VERSION = 1
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+
+
+def encode_group(group: ConsumerGroup, to_unix: Callable[[int], int]) -> bytes:
+    """The stored form of a group, with times of day for moments of the coordinator's clock."""
+    head = {
+        "version": _VERSION,
+        "epoch": group.epoch,
+        "target_epoch": group.target_epoch,
+        "assignor": group.assignor,
+        "since_ms": to_unix(group.since_ms),
+        "topics": group.topics_hash,
+    }
+    return b"\n".join([_MARK[:-1], _encoder.encode(head), *(_line(member) for member in group.members.values())])
+
+
+def _line(member: ConsumerMember) -> bytes:
+    if member.stored is None:
+        classic, view = member.classic, member.view
+        member.stored = _encoder.encode(
+            {
+                "id": member.member_id,
+                "instance_id": member.instance_id,
+                "rack": member.rack_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "rebalance_timeout_ms": member.rebalance_timeout_ms,
+                "assignor": member.assignor,
+                "topics": list(member.topics),  # in any order: there may be very many
+                "pattern": None if view is None else view.pattern,
+                "viewer": None if view is None or view.viewer is None else msgspec.structs.astuple(view.viewer),
+                "epoch": member.epoch,
+                "previous_epoch": member.previous_epoch,
+                "state": member.state.value,
+                "assigned": _plain(member.assigned),
+                "revoking": _plain(member.revoking),
+                "target": None if member.target == member.assigned else _plain(member.target),
+                "classic": None
+                if classic is None
+                else {"session_timeout_ms": classic.session_timeout_ms, "protocols": classic.protocols},
+            }
+        )
+    return member.stored
+
+
+def decode_group(group_id: str, blob: bytes, from_unix: Callable[[int], int]) -> ConsumerGroup | None:
+    """Read a stored group; None if it is of another kind. Raises SnapshotError."""
+    if not blob.startswith(_MARK):
+        return None
+    try:
+        first, *rest = blob[len(_MARK) :].split(b"\n")
+        head = _decoder.decode(first)
+        if head["version"] != _VERSION:
+            raise SnapshotError(f"consumer group of version {head['version']!r}; this program reads {_VERSION}")
+        group = ConsumerGroup(
+            group_id,
+            from_unix(head["since_ms"]),
+            head["epoch"],
+            head["target_epoch"],
+            head["assignor"],
+            topics_hash=head["topics"],
+        )
+        for line in rest:
+            group.add(_member(_decoder.decode(line)))
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise SnapshotError(f"unreadable consumer group: {error!r}") from error
+    group.version = group.saved_version = 0
+    return group
+
+
+def _member(data: dict[str, Any]) -> ConsumerMember:
+    assigned = _partitions(data["assigned"])
+    classic = data["classic"]
+    return ConsumerMember(
+        data["id"],
+        data["instance_id"],
+        data["rack"],
+        data["client_id"],
+        data["client_host"],
+        data["rebalance_timeout_ms"],
+        data["assignor"] if data["assignor"] in ASSIGNORS else None,
+        frozenset(data["topics"]),
+        _view(data["pattern"], data.get("viewer")),
+        None
+        if classic is None
+        else ClassicPart(
+            classic["session_timeout_ms"],
+            tuple((name, msgspec.convert(blob, bytes)) for name, blob in classic["protocols"]),
+        ),
+        data["epoch"],
+        data["previous_epoch"],
+        MemberState(data["state"]),
+        assigned,
+        _partitions(data["revoking"]),
+        assigned if data["target"] is None else _partitions(data["target"]),
+    )
+
+
+def _view(pattern: str | None, viewer: list[str] | None) -> View | None:
+    return None if pattern is None else View(pattern, None if viewer is None else Principal(*viewer))
+
+
+def _plain(partitions: Partitions) -> dict[str, list[int]]:
+    return {topic_id.hex(): sorted(numbers) for topic_id, numbers in partitions.items()}
+
+
+def _partitions(plain: dict[str, list[int]]) -> Partitions:
+    return {bytes.fromhex(topic): frozenset(numbers) for topic, numbers in plain.items()} if plain else NOTHING

@@ -1,0 +1,194 @@
+"""Share groups as a pure state machine: who is in one, and which partitions each member reads (KIP-932).
+
+No clock, no sockets: every call carries ``now_ms``. No partition is anybody's alone, so members are led nowhere step by
+step: one is told what it reads when it reports, and what it reads follows from who else is there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import said_bytes
+from kafka_front.service.groups.consumer.group import Partitions
+from kafka_front.wire.errors import KafkaError
+
+LEAVING = -1
+ASSIGNOR = "simple"
+
+TopicFinder = Callable[[str], "tuple[bytes, int] | None"]
+"""Id and number of partitions of a topic."""
+
+
+class ShareMember(Struct):
+    """One member; ``known`` is the group epoch for which ``assigned`` was computed."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    rack_id: str | None = None
+    topics: tuple[str, ...] = ()
+    epoch: int = 0
+    previous_epoch: int = 0
+    deadline_ms: int = 0
+    assigned: Partitions = field(default_factory=dict)
+    said_bytes: int = 0
+    """What it says of itself."""
+
+
+class ShareGroup(Struct):
+    """One group. It is kept without its members: after a restart they join again, which costs nobody anything."""
+
+    group_id: str
+    epoch: int = 0
+    reached: int = 0
+    """The highest epoch that a member has been brought to."""
+    members: dict[str, ShareMember] = field(default_factory=dict)
+    readers: dict[str, list[str]] = field(default_factory=dict)
+    """By topic, the ids of its readers in order."""
+    seen: int = -1
+    """The version of the topics for which ``layout`` counts."""
+    layout: dict[str, tuple[bytes, int] | None] = field(default_factory=dict)
+    said_bytes: int = 0
+    """What its members say of themselves."""
+
+    @property
+    def state(self) -> str:
+        return "Stable" if self.members else "Empty"
+
+    def bump(self) -> None:
+        """A new epoch, unless nobody has reached this one."""
+        self.epoch = self.reached + 1
+
+
+class ShareHeartbeat(Struct, frozen=True):
+    """ShareGroupHeartbeat; what is None is as the member said before."""
+
+    group_id: str
+    member_id: str
+    epoch: int
+    topics: tuple[str, ...] | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+class ShareReply(Struct, frozen=True):
+    """The answer to one; ``assignment`` is None where it is what the member knows."""
+
+    member_id: str
+    epoch: int
+    assignment: Partitions | None = None
+
+
+def check_form(request: ShareHeartbeat) -> None:
+    """Raise KafkaError for a request that says what none may."""
+    if not request.group_id:
+        raise KafkaError(codes.INVALID_REQUEST, "a share group needs a name")
+    if not request.member_id:
+        raise KafkaError(codes.INVALID_REQUEST, "a member of a share group chooses an id")
+    if request.epoch < LEAVING:
+        raise KafkaError(codes.INVALID_REQUEST, f"{request.epoch} is no epoch of a member")
+    if request.epoch == 0 and not request.topics:
+        raise KafkaError(codes.INVALID_REQUEST, "who joins a share group names the topics it reads")
+
+
+def heartbeat(
+    group: ShareGroup, now_ms: int, request: ShareHeartbeat, *, session_ms: int, max_size: int, max_bytes: int
+) -> ShareMember | None:
+    """Take a member's report; None if it has left. Raises KafkaError."""
+    member = group.members.get(request.member_id)
+    if request.epoch == LEAVING:
+        if member is None:
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+        _remove(group, member)
+        return None
+    if member is None:
+        if request.epoch != 0:
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+        if len(group.members) >= max_size:
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, f"the group has {max_size} members, which is all it may")
+    elif request.epoch > member.epoch or request.epoch not in (0, member.epoch, member.previous_epoch):
+        raise KafkaError(codes.FENCED_MEMBER_EPOCH, f"the member is in epoch {member.epoch}, not {request.epoch}")
+    had = member or ShareMember(request.member_id, request.client_id, request.client_host)
+    topics = had.topics if request.topics is None else tuple(sorted(set(request.topics)))
+    rack_id = had.rack_id if request.rack_id is None else request.rack_id
+    says = said_bytes(topics, request.member_id, rack_id)
+    more = says - had.said_bytes
+    if more > 0 and group.said_bytes + more > max_bytes:
+        text = f"the group's members say more of themselves than kafka.group.max_bytes ({max_bytes})"
+        raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
+    if member is None:
+        member = group.members[request.member_id] = had
+        group.bump()
+    group.said_bytes += more
+    member.said_bytes, member.rack_id, member.deadline_ms = says, rack_id, now_ms + session_ms
+    if topics != member.topics:
+        _unsubscribe(group, member)
+        member.topics = topics
+        for topic in topics:
+            insort(group.readers.setdefault(topic, []), member.member_id)
+        group.seen = -1
+        group.bump()
+    return member
+
+
+def look(group: ShareGroup, version: int, find: TopicFinder) -> None:
+    """Take note of topics that came, went or grew; ``version`` rises when any did."""
+    if group.seen == version:
+        return
+    layout = {topic: find(topic) for topic in group.readers}
+    if layout != group.layout:
+        group.layout = layout
+        group.bump()
+    group.seen = version
+
+
+def assign(group: ShareGroup, member: ShareMember) -> bool:
+    """Bring a member to the group's epoch; returns whether it reads something else from now on.
+
+    Of a topic with more partitions than readers each has its part; with more readers than partitions each reads one.
+    """
+    if member.epoch == group.epoch:
+        return False
+    assigned: dict[bytes, frozenset[int]] = {}
+    for topic in member.topics:
+        found = group.layout.get(topic)
+        if found is None or not found[1]:
+            continue
+        readers = group.readers[topic]
+        rank = bisect_left(readers, member.member_id)
+        topic_id, count = found
+        assigned[topic_id] = frozenset(range(rank, count, len(readers)) if count > rank else [rank % count])
+    changed = assigned != member.assigned
+    member.assigned = assigned
+    member.previous_epoch, member.epoch = member.epoch, group.epoch
+    group.reached = group.epoch
+    return changed
+
+
+def expire(group: ShareGroup, now_ms: int) -> list[str]:
+    """Remove members that have not reported in time; returns their ids."""
+    gone = [member for member in group.members.values() if member.deadline_ms <= now_ms]
+    for member in gone:
+        _remove(group, member)
+    return [member.member_id for member in gone]
+
+
+def _remove(group: ShareGroup, member: ShareMember) -> None:
+    del group.members[member.member_id]
+    group.said_bytes -= member.said_bytes
+    _unsubscribe(group, member)
+    group.seen = -1
+    group.bump()
+
+
+def _unsubscribe(group: ShareGroup, member: ShareMember) -> None:
+    for topic in member.topics:
+        readers = group.readers[topic]
+        readers.remove(member.member_id)
+        if not readers:
+            del group.readers[topic]

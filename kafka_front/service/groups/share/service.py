@@ -1,0 +1,408 @@
+"""Share groups brought to life: time, the database, the logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from anabranch_kit.run.turns import in_turns
+from bridges.catalog.topic import ChangeKind
+from bridges.errors import LogError
+from kafka_front.group_config import looks_back_ms
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.consumer.group import Partitions
+from kafka_front.service.groups.runtime import unix_ms
+from kafka_front.service.groups.share import group as rules
+from kafka_front.service.groups.share import tables
+from kafka_front.service.groups.share.group import ShareGroup, ShareHeartbeat, ShareMember, ShareReply
+from kafka_front.service.groups.share.partition import SharePartition
+from kafka_front.service.groups.share.sessions import Place, ShareSession, ShareSessions
+from kafka_front.service.log_errors import code_of
+from kafka_front.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Change
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.node.front import NodeServices
+    from kafka_front.service.admin.own_configs import OwnConfigs
+    from kafka_front.service.groups import GroupService
+    from kafka_front.settings import KafkaSettings
+
+_log = structlog.get_logger("anabranch.kafka.share")
+
+Key = tuple[str, bytes, int]
+"""Group, topic id, partition."""
+
+
+class LivePartition:
+    """A share partition that this node serves. ``waiters`` are called when records may have become available."""
+
+    __slots__ = ("_service", "_writing", "epoch", "error", "key", "log", "saved", "state", "waiters")
+
+    def __init__(self, service: ShareService, key: Key, log: PartitionLog, epoch: int, state: SharePartition) -> None:
+        self._service = service
+        self._writing: asyncio.Task[None] | None = None
+        self.key = key
+        self.log = log
+        self.epoch = epoch
+        self.state = state
+        self.saved = state.version
+        self.error: KafkaError | None = None
+        self.waiters: set[Callable[[], None]] = set()
+
+    def now(self) -> int:
+        """The time, at which locks that are over are so, and what was trimmed is gone."""
+        now_ms = self._service.now_ms()
+        self.state.expire(now_ms)
+        self.state.trimmed(self.log.log_start_offset)
+        return now_ms
+
+    def check(self) -> None:
+        """Raise KafkaError if this is not served here any more: who asks again gets what is durable."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)  # it is raised for everybody who asks, and keeps no frame of them
+
+    async def save(self) -> None:
+        """Return when all that has changed up to now is durable. Raises KafkaError if it will not be."""
+        wanted = self.state.version
+        while self.saved < wanted:
+            self.check()
+            if self._writing is None:
+                self._writing = asyncio.get_running_loop().create_task(self._write())
+            await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        version = self.state.version
+        try:
+            await self._service.write(self)
+        except tables.Fenced as fenced:
+            self.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(fenced)))
+        except LogError as error:
+            _log.warning("the state of a share partition is not durable", group=self.key[0], reason=str(error))
+            self.fail(KafkaError(code_of(error), str(error)))
+        else:
+            self.saved = version
+        finally:
+            self._writing = None
+
+    def fail(self, error: KafkaError) -> None:
+        """What is in memory may not be what is durable: nobody is served from it any more."""
+        self.error = self.error or error
+        self._service.drop(self)
+        self.wake()
+
+    def wake(self) -> None:
+        """Records may have become available."""
+        for waiter in list(self.waiters):
+            waiter()
+
+
+class ShareService:
+    """The share groups of a node's clients; call :meth:`load` first and :meth:`close` at the end."""
+
+    def __init__(self, node: NodeServices, settings: KafkaSettings, groups: GroupService, configs: OwnConfigs) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._groups = groups.directory.share
+        self._directory = groups.directory
+        self._taken = groups.find
+        self._topics = groups.runtime.topics
+        self.settings = settings.group
+        self._configs = configs
+        self._live: dict[Key, LivePartition] = {}
+        self._opening: dict[Key, asyncio.Future[LivePartition]] = {}
+        self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._left)
+        groups.remove_share = self.delete
+        self._owned = groups.owned
+        self._owners = node.owners
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Know the groups of the last run."""
+        await self._read()
+        if self._owners is not None:
+            self._owners.on_gained.append(self._gained)
+            self._owners.on_lost.append(self._lost)
+        self._node.catalog.on_change.append(self._changed)
+
+    async def close(self) -> None:
+        """Return when everything that changed is stored."""
+        self._node.catalog.on_change.remove(self._changed)
+        for task in tuple(self._tasks):
+            task.cancel()
+        for live in list(self._live.values()):
+            try:
+                await live.save()
+            except KafkaError as error:
+                _log.warning("share partition not stored", group=live.key[0], reason=str(error))
+
+    async def _read(self) -> None:
+        for name in await self._node.db.run(tables.read_groups):
+            if self._owned is None or self._owners is None or self._owners.is_mine(self._slot(name)):
+                self._groups.setdefault(name, ShareGroup(name))
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether other nodes coordinate groups too."""
+        return self._owned is not None
+
+    def _slot(self, group_id: str) -> int:
+        assert self._owners is not None
+        return self._owners.slot_of_key(self._node.progress.space, group_id)
+
+    def _gained(self, slots: Collection[int]) -> None:
+        task = self._loop.create_task(self._read_again())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_again(self) -> None:
+        try:
+            await self._read()
+        except LogError as error:
+            _log.warning("share groups that came to this node could not be read", error=str(error))
+
+    async def _lost(self, slots: Collection[int], in_order: bool) -> None:
+        """Another node has these now: what it changes is not known here."""
+        assert self._owners is not None
+        for live in list(self._live.values()):
+            if self._owners.slot_of(live.log.topic, live.log.partition) in slots:
+                live.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node has the partition"))
+        async for name in in_turns(list(self._groups)):
+            if self._slot(name) in slots:
+                self._groups.pop(name, None)
+
+    def now_ms(self) -> int:
+        """A clock that never goes back."""
+        return int(self._loop.time() * 1000)
+
+    def _changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            for live in [one for one in self._live.values() if one.key[1] == change.topic.topic_id.bytes]:
+                live.fail(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic is deleted"))
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def find(self, group_id: str) -> ShareGroup:
+        """A group, without members whose time is over. Raises KafkaError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
+        rules.expire(group, self.now_ms())
+        return group
+
+    def find_empty(self, group_id: str) -> ShareGroup:
+        """A group nobody is in. Raises KafkaError."""
+        group = self.find(group_id)
+        if group.members:
+            raise KafkaError(codes.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
+        return group
+
+    async def find_or_make_empty(self, group_id: str) -> None:
+        """A group nobody is in: one that is not there is made, and durable. Raises KafkaError, LogError."""
+        if group_id in self._groups:
+            self.find_empty(group_id)
+            return
+        if not group_id:
+            raise KafkaError(codes.INVALID_GROUP_ID, "a group needs a name")
+        self._make(group_id)
+        await self._keep(group_id)
+
+    async def heartbeat(self, request: ShareHeartbeat) -> ShareReply:
+        """ShareGroupHeartbeat. Raises KafkaError, LogError."""
+        rules.check_form(request)
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.epoch != 0:
+                raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {request.group_id!r}")
+            self._make(request.group_id)
+        if request.epoch == 0:
+            await self._keep(request.group_id)
+            group = self._groups.get(request.group_id)
+        if group is None:
+            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "the group was deleted meanwhile")
+        now_ms = self.now_ms()
+        rules.expire(group, now_ms)
+        member = rules.heartbeat(
+            group,
+            now_ms,
+            request,
+            session_ms=int(self._configs.value(group.group_id, "share.session.timeout.ms")),
+            max_size=self.settings.share_max_size,
+            max_bytes=self.settings.max_bytes,
+        )
+        if member is None:
+            return ShareReply(request.member_id, rules.LEAVING)
+        rules.look(group, self._topics.version, self._topics.find)
+        told = member.epoch
+        changed = rules.assign(group, member)
+        return ShareReply(
+            member.member_id, member.epoch, member.assigned if changed or request.epoch != told or not told else None
+        )
+
+    def _make(self, group_id: str) -> None:
+        if self._taken(group_id) is not None:
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"group {group_id!r} is of another kind")
+        if len(self._directory) >= self.settings.max_groups:
+            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
+        self._groups[group_id] = ShareGroup(group_id)
+
+    async def _keep(self, group_id: str) -> None:
+        """Nobody is told that it has joined before the group is durable. Raises LogError."""
+        group = self._groups[group_id]
+        try:
+            await self._node.db.run(partial(tables.add_group, group=group_id))
+        except LogError:
+            if self._groups.get(group_id) is group and not group.members:
+                del self._groups[group_id]
+            raise
+
+    async def delete(self, group_id: str) -> int:
+        """Delete an empty group and all it has read: the error code. Raises LogError."""
+        try:
+            self.find_empty(group_id)
+        except KafkaError as error:
+            return error.code
+        del self._groups[group_id]
+        self.fence(one for one in self._live if one[0] == group_id)
+        try:
+            await self._node.db.run(partial(tables.remove_group, group=group_id))
+        except LogError:
+            self._groups.setdefault(group_id, ShareGroup(group_id))  # it is still there
+            raise
+        return codes.NONE
+
+    async def expire(self, now_ms: int) -> None:
+        """A chore: let members go whose time is over."""
+        async for group in in_turns(list(self._groups.values())):
+            rules.expire(group, self.now_ms())
+
+    def described(self, member: ShareMember) -> list[tuple[bytes, str, list[int]]]:
+        """What a member reads: ids, names, partitions."""
+        assigned: Partitions = member.assigned
+        return [
+            (topic_id, name, sorted(numbers))
+            for topic_id, numbers in assigned.items()
+            if (name := self._topics.name_of(topic_id)) is not None
+        ]
+
+    def lock_ms(self, group_id: str) -> int:
+        """How long a member has a record."""
+        return int(self._configs.value(group_id, "share.record.lock.duration.ms"))
+
+    def reads_committed(self, group_id: str) -> bool:
+        """Whether a group sees what is committed alone."""
+        return self._configs.value(group_id, "share.isolation.level") == "read_committed"
+
+    def heartbeat_ms(self, group_id: str) -> int:
+        """How often a member is told to report."""
+        return int(self._configs.value(group_id, "share.heartbeat.interval.ms"))
+
+    # --- partitions -------------------------------------------------------------------------------------------------
+
+    async def partition(self, group_id: str, topic_id: bytes, number: int) -> LivePartition:
+        """The share partition, taken over if this node does not serve it yet. Raises KafkaError, LogError."""
+        key = (group_id, topic_id, number)
+        live = self._live.get(key)
+        if live is not None:
+            return live
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = self._opening[key] = self._loop.create_task(self._open(key))
+            opening.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(opening)
+
+    async def _open(self, key: Key) -> LivePartition:
+        group_id, topic_id, number = key
+        topic = self._node.catalog.by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic of that id")
+        log = self._node.logs.get(topic.name, number)
+        if log is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {number}")
+        await log.ready()
+        start = await self._first(log, self._configs.value(group_id, "share.auto.offset.reset"))
+        begin = partial(tables.begin, group=group_id, place=(topic_id, number), topic=topic.name, start=start)
+        try:
+            epoch, start, spans = await self._node.db.run(begin)
+        except tables.Fenced as none:
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, str(none)) from none
+        if self._node.catalog.by_id.get(topic_id) is not topic:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted meanwhile")
+        state = SharePartition(start, self.settings.share_delivery_count_limit, spans)
+        live = self._live[key] = LivePartition(self, key, log, epoch, state)
+        return live
+
+    async def _first(self, log: PartitionLog, reset: str) -> int:
+        """Where a group begins that has read nothing yet."""
+        back_ms = looks_back_ms(reset)
+        if back_ms is None:
+            return log.log_start_offset if reset == "earliest" else log.high_watermark
+        found = await log.find_timestamp(max(0, unix_ms() - back_ms))
+        return log.high_watermark if found is None else found[0]
+
+    async def write(self, live: LivePartition) -> None:
+        """Store a share partition. Raises LogError, Fenced."""
+        group_id, topic_id, number = live.key
+        await self._node.db.run(
+            partial(
+                tables.save,
+                group=group_id,
+                place=(topic_id, number),
+                epoch=live.epoch,
+                start=live.state.start,
+                spans=live.state.stored(),
+            )
+        )
+
+    def drop(self, live: LivePartition) -> None:
+        """Serve it no more."""
+        if self._live.get(live.key) is live:
+            del self._live[live.key]
+
+    def fence(self, keys: Iterable[Key]) -> None:
+        """What is kept of these has changed: who uses them has to look again."""
+        for key in list(keys):
+            live = self._live.get(key)
+            if live is not None:
+                live.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the offsets of the group were changed"))
+
+    def live(self, key: Key) -> LivePartition | None:
+        """A share partition if it is being served."""
+        return self._live.get(key)
+
+    def live_of(self, group_id: str) -> list[LivePartition]:
+        """Those of a group that are being served."""
+        return [live for key, live in self._live.items() if key[0] == group_id]
+
+    def _left(self, session: ShareSession, place: Place) -> None:
+        """A member reads a partition no more: what it has goes to others; what nobody reads is not kept in memory."""
+        live = self._live.get((session.group_id, *place))
+        if live is None:
+            return
+        if live.state.release(session.member_id):
+            live.wake()
+        if not self.sessions.reads(live.key) and not live.state.holds_any:
+            if live.saved == live.state.version:
+                self.rest(live)
+            else:
+                task = self._loop.create_task(self._save_and_rest(live))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _save_and_rest(self, live: LivePartition) -> None:
+        try:
+            await live.save()
+        except KafkaError:
+            return  # it is dropped already
+        self.rest(live)
+
+    def rest(self, live: LivePartition) -> None:
+        """Keep a share partition in memory no longer than somebody uses it."""
+        if not self.sessions.reads(live.key) and not live.state.holds_any and not live.waiters:
+            self.drop(live)

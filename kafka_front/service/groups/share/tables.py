@@ -1,0 +1,132 @@
+"""What the database keeps of share groups: their names, and of each share partition where it starts and what was dealt
+with, or delivered in vain, behind that.
+
+Each row of a partition has an *epoch*, which rises when somebody takes the partition over to serve it, or changes it
+from outside. Who writes says in which epoch it has read; in another one it is fenced and nothing is changed. So there
+is one owner of a share partition at a time, whoever believes to be it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from bridges.catalog.sql import Connection, upsert
+from kafka_front.service.groups.share.partition import StoredSpan
+
+_encode = msgspec.msgpack.encode
+_decoder = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]])
+
+_KEY = "grp = ? AND topic_id = ? AND partition = ?"
+_ADD_GROUP = upsert("front_kafka_share_groups", "grp")
+_STORE = upsert("front_kafka_share_partitions", "grp topic_id partition", "topic epoch start state")
+
+Place = tuple[bytes, int]
+"""Topic id and partition."""
+
+
+class Fenced(Exception):
+    """Somebody else has the share partition now, or it is gone."""
+
+
+def create(connection: Connection) -> None:
+    """Make the tables."""
+    for columns in (
+        "share_groups (grp TEXT PRIMARY KEY)",
+        "share_partitions (grp TEXT, topic_id BLOB, partition INTEGER, topic TEXT NOT NULL, epoch INTEGER NOT NULL, "
+        "start INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (grp, topic_id, partition))",
+        "group_configs (grp TEXT, name TEXT, value TEXT NOT NULL, PRIMARY KEY (grp, name))",
+    ):
+        connection.execute(f"CREATE TABLE front_kafka_{columns} STRICT")
+    connection.execute("CREATE INDEX front_kafka_share_topics ON front_kafka_share_partitions (topic)")
+
+
+def erase_topic(connection: Connection, topic: str) -> None:
+    """A topic is deleted, and with it what groups have read of it."""
+    connection.execute("DELETE FROM front_kafka_share_partitions WHERE topic = ?", (topic,))
+
+
+def read_groups(connection: Connection) -> list[str]:
+    """Names of all share groups."""
+    return [str(row[0]) for row in connection.execute("SELECT grp FROM front_kafka_share_groups")]
+
+
+def add_group(connection: Connection, group: str) -> None:
+    """Keep a group."""
+    connection.execute(_ADD_GROUP, (group,))
+
+
+def remove_group(connection: Connection, group: str) -> None:
+    """Forget a group and all it has read."""
+    connection.execute("DELETE FROM front_kafka_share_groups WHERE grp = ?", (group,))
+    connection.execute("DELETE FROM front_kafka_share_partitions WHERE grp = ?", (group,))
+
+
+Taken = tuple[int, int, list[StoredSpan]]
+"""Epoch, start offset, spans."""
+
+
+def take(connection: Connection, group: str, place: Place) -> Taken | None:
+    """Take a share partition over; None if nothing is kept of it."""
+    key = (group, *place)
+    row = connection.execute(
+        f"SELECT epoch, start, state FROM front_kafka_share_partitions WHERE {_KEY}", key
+    ).fetchone()
+    if row is None:
+        return None
+    epoch, start, state = row
+    connection.execute(f"UPDATE front_kafka_share_partitions SET epoch = ? WHERE {_KEY}", (epoch + 1, *key))
+    return epoch + 1, start, _decoder.decode(state)
+
+
+def begin(connection: Connection, group: str, place: Place, topic: str, start: int) -> Taken:
+    """Begin to read a partition at ``start``, unless somebody has begun already. Raises Fenced without the group."""
+    if connection.execute("SELECT grp FROM front_kafka_share_groups WHERE grp = ?", (group,)).fetchone() is None:
+        raise Fenced(f"there is no share group {group!r}")
+    found = take(connection, group, place)
+    if found is not None:
+        return found
+    return put(connection, group, place, topic, start)
+
+
+def put(connection: Connection, group: str, place: Place, topic: str, start: int) -> Taken:
+    """Have a group go on at ``start``; who serves the share partition is fenced."""
+    before = take(connection, group, place)
+    epoch = 0 if before is None else before[0]
+    connection.execute(_STORE, (group, *place, topic, epoch, start, _encode([])))
+    return epoch, start, []
+
+
+def save(connection: Connection, group: str, place: Place, epoch: int, start: int, spans: Sequence[StoredSpan]) -> None:
+    """Keep a share partition as it is now. Raises Fenced."""
+    changed = connection.execute(
+        f"UPDATE front_kafka_share_partitions SET start = ?, state = ? WHERE {_KEY} AND epoch = ?",
+        (start, _encode(spans), group, *place, epoch),
+    )
+    if changed.rowcount != 1:
+        raise Fenced(f"another owner has partition {place[1]} of share group {group!r}")
+
+
+def forget_topic(connection: Connection, group: str, topic_id: bytes) -> bool:
+    """A group has read nothing of a topic; whether it had."""
+    gone = "DELETE FROM front_kafka_share_partitions WHERE grp = ? AND topic_id = ?"
+    return connection.execute(gone, (group, topic_id)).rowcount > 0
+
+
+Row = tuple[bytes, int, int, list[StoredSpan]]
+"""Topic id, partition, start offset, spans."""
+
+
+def of_group(connection: Connection, group: str) -> list[Row]:
+    """All share partitions of a group."""
+    return [
+        (bytes(topic_id), partition, start, _decoder.decode(state))
+        for topic_id, partition, start, state in connection.execute(
+            "SELECT topic_id, partition, start, state FROM front_kafka_share_partitions WHERE grp = ?", (group,)
+        )
+    ]
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (create,)
+ERASERS: tuple[Callable[[Connection, str], None], ...] = (erase_topic,)

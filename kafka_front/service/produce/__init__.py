@@ -1,0 +1,1 @@
+"""Produce, and the checks of its batches."""

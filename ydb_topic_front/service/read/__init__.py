@@ -1,0 +1,1 @@
+"""StreamRead and CommitOffset: sessions, balancing of partitions, commits."""

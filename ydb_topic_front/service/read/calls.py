@@ -1,0 +1,121 @@
+"""StreamRead, CommitOffset, and the refusal of StreamDirectRead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from bridges.auth import Operation, Resource, ResourceKind
+from bridges.catalog.progress import Committed
+from ydb_topic_front.service.read.coordination import Coordination
+from ydb_topic_front.service.read.readers import Readers
+from ydb_topic_front.service.read.stream import ReadStream
+from ydb_topic_front.session.read_init import no_such_consumer
+from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromServer, messages
+from ydb_topic_front.wire.methods import METHODS
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+if TYPE_CHECKING:
+    from bridges.net.grpc_server import GrpcCall, GrpcStream
+    from ydb_topic_front.dispatch import Registry
+    from ydb_topic_front.service.core import YdbService
+
+_DirectFromServer = messages["Ydb.Topic.StreamDirectReadMessage.FromServer"]
+
+
+async def commit_offset(service: YdbService, readers: Readers, request: Any, call: GrpcCall) -> None:
+    """Set a consumer's position, which may go back (docs/protocols/ydb.md, "CommitOffset").
+
+    A session that reads the partition goes on if the client names it; another one ends, since it has already sent what
+    is to be read again, or not to be read at all.
+    """
+    topic = service.topic_at(call, request.path, Operation.READ)
+    consumer = request.consumer
+    service.require(call, Operation.READ, Resource(ResourceKind.GROUP, consumer))
+    if consumer not in service.topics.of(topic.name).consumers:
+        raise no_such_consumer(consumer, request.path)
+    partition, offset = request.partition_id, request.offset
+    if not 0 <= partition < len(topic.partitions):
+        raise bad_request(f"topic '{request.path}' has no partition {partition}")
+    log = service.log_to_read(topic, partition)
+    await log.refresh()
+    if readers.coordination is not None:
+        await readers.coordination.known(consumer)
+    if not 0 <= offset <= log.high_watermark:
+        raise bad_request(f"offset {offset} of partition {partition}, which ends at {log.high_watermark}")
+    session = readers.session(request.read_session_id) if request.read_session_id else None
+    if request.read_session_id and (session is None or session is not readers.owner(consumer, topic.name, partition)):
+        message = f"session '{request.read_session_id}' does not read partition {partition}"
+        raise YdbError(Status.SESSION_EXPIRED, message, Issue.WRONG_COOKIE)
+
+    def end_reader() -> None:
+        reader = readers.owner(consumer, topic.name, partition)
+        if session is None and reader is not None:
+            message = f"the position of '{consumer}' in partition {partition} was set by somebody else"
+            reader.end(YdbError(Status.SESSION_EXPIRED, message, Issue.WRONG_COOKIE))
+
+    end_reader()  # before it is set: what the reader has yet to store must not undo it
+    now = time.time_ns() // 1_000_000
+    await service.node.progress.commit(consumer, [(topic.name, partition, Committed(offset, commit_ms=now))])
+    end_reader()  # who took its place meanwhile began where it was
+    if session is not None:
+        session.position_moved(topic.name, partition, offset)
+    readers.ended(consumer, topic.name)
+
+
+def register(registry: Registry, service: YdbService) -> None:
+    """Add this module's methods."""
+    readers = Readers(service)
+    service.readers = readers
+    service.find_reader = readers.find
+    forwarding, owners = service.forwarding, service.node.owners
+
+    async def stream_read(stream: GrpcStream) -> None:
+        await ReadStream(service, readers, stream).serve()
+
+    async def stream_direct_read(stream: GrpcStream) -> None:
+        answer = _DirectFromServer()
+        YdbError(Status.UNSUPPORTED, "direct reading is not supported: read with StreamRead").tell(answer)
+        await stream.write(answer.SerializeToString())
+
+    async def commit(request: Any, call: GrpcCall) -> None:
+        await commit_offset(service, readers, request, call)
+
+    registry.stream("StreamDirectRead", stream_direct_read)
+    if forwarding is None or owners is None:
+        registry.stream("StreamRead", stream_read)
+        registry.call("CommitOffset", commit)
+        return
+    coordination = readers.coordination = Coordination(service, readers, owners, forwarding)
+
+    async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
+        init = StreamReadFromClient.FromString(raw).init_request
+        return coordination.finding(init.consumer) if init.consumer else None  # without one any node will do
+
+    registry.stream("StreamRead", forwarding.led("StreamRead", stream_read, slot_of, _last))
+    registry.call(
+        "CommitOffset", commit, forwarding.led_call("CommitOffset", by_consumer(coordination, "CommitOffset"))
+    )
+
+
+def by_consumer(coordination: Coordination, method: str) -> Callable[[bytes], Callable[[], int] | None]:
+    """How the slot of a call is found whose request names a consumer."""
+    kind = messages[METHODS[method].request]
+
+    def find(raw: bytes) -> Callable[[], int] | None:
+        try:
+            return coordination.finding(kind.FromString(raw).consumer)
+        except DecodeError:
+            return None
+
+    return find
+
+
+def _last(error: YdbError) -> bytes:
+    message = StreamReadFromServer()
+    error.tell(message)
+    raw: bytes = message.SerializeToString()
+    return raw

@@ -1,0 +1,300 @@
+"""The partitions of one reading session: begun, read, let go of, and what the client is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ydb_topic_front.service.read.chore import Chore, Work
+from ydb_topic_front.service.read.commits import ReadCommits
+from ydb_topic_front.service.read.pump import ReadPump
+from ydb_topic_front.service.read.session_states import READING_BYTES
+from ydb_topic_front.service.read.start import first_written
+from ydb_topic_front.session.commit_ranges import CommitRanges
+from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
+from ydb_topic_front.session.read_data import Place
+from ydb_topic_front.session.read_init import ReadInit, TopicWanted
+from ydb_topic_front.wire.messages import StreamReadFromServer
+from ydb_topic_front.wire.statuses import Status, bad_request
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Topic
+    from bridges.log.remote.readable import ReadableLog
+    from bridges.net.grpc_server import GrpcStream
+    from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.service.read.answers import ReadAnswers
+    from ydb_topic_front.service.read.readers import Readers, ReadSession
+    from ydb_topic_front.session.read_response import ResponseBuilder
+
+_OPENED_AT_ONCE = 16
+
+
+class ReadPartitions:
+    """What ``session`` has of the topics that it reads; ``over`` tells whether others have its partitions by now."""
+
+    def __init__(
+        self,
+        service: YdbService,
+        readers: Readers,
+        session: ReadSession,
+        stream: GrpcStream,
+        answers: ReadAnswers,
+        over: Callable[[], bool],
+        wake: Callable[[], None],
+        begin: Callable[[Work], None],
+    ) -> None:
+        self._service = service
+        self._readers = readers
+        self._session = session
+        self._stream = stream
+        self._answers = answers
+        self.init = ReadInit((), "", "", False)
+        """What the client wants."""
+        self.wanted: dict[str, TopicWanted] = {}
+        self.topics: dict[str, Topic] = {}
+        self._readings: dict[int, PartitionReading] = {}
+        self._by_place: dict[tuple[str, int], PartitionReading] = {}
+        self._numbers = 0
+        self._taken_back = 0  # the highest number of those that the client has lost
+        self._held = 0  # bytes
+        self._to_open: dict[PartitionReading, None] = {}
+        self._opening = Chore(begin, self.open_all)
+        self.pump = ReadPump(service.node, self.log_of, self._read_all, wake, self._measure)
+        self.commits = ReadCommits(self, readers, answers, over, wake, self._remember, begin)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def consumer(self) -> str:
+        """For whom is read; empty without a consumer."""
+        return self.init.consumer
+
+    @property
+    def readings(self) -> Iterable[PartitionReading]:
+        return self._readings.values()
+
+    def get(self, session_id: int) -> PartitionReading | None:
+        """The partition session of that number, None if the client has let go of it."""
+        return self._readings.get(session_id)
+
+    def has(self, reading: PartitionReading) -> bool:
+        """Whether it is one of the session's."""
+        return reading.session_id in self._readings
+
+    def at(self, topic: str, partition: int) -> PartitionReading | None:
+        """What is done with a partition, also when the client has let go of it and its position is yet to be stored."""
+        return self._by_place.get((topic, partition))
+
+    def log_of(self, reading: PartitionReading) -> ReadableLog:
+        """The log behind it. Raises YdbError when it is not served any more."""
+        return self._service.log_to_read(self.topics[reading.topic], reading.partition)
+
+    # --- as the balancer says (see ydb_topic_front.service.read.balancer.Member) -------------------------------------
+
+    def start(self, topic: str, partition: int) -> None:
+        """The partition is this session's."""
+        self._numbers += 1
+        path = self._service.path_of(self._stream, self.topics[topic])
+        reading = PartitionReading(self._numbers, topic, path, partition)
+        self._remember(READING_BYTES)
+        self._readings[reading.session_id] = self._by_place[topic, partition] = reading
+        self._to_open[reading] = None
+        self._opening.want()
+
+    def let_go(self, topic: str, partition: int) -> None:
+        """Somebody else is to read the partition."""
+        reading = self._by_place[topic, partition]
+        if reading.state is ReadingState.OPENING:
+            self._forget(reading)  # the client knows nothing of it
+            return
+        reading.state = ReadingState.STOPPING
+        self.pump.remove(reading)
+        self._ask_to_stop(reading, graceful=True)
+        self._readers.asked(self._session, reading)
+
+    def take_back(self, reading: PartitionReading) -> None:
+        """The client has not answered in time what it was asked about a partition: it has lost it, and is told so."""
+        if self.has(reading):
+            self._taken_back = max(self._taken_back, reading.session_id)
+            self._ask_to_stop(reading, graceful=False)
+            self._forget(reading)
+
+    def _ask_to_stop(self, reading: PartitionReading, *, graceful: bool) -> None:
+        message = StreamReadFromServer(status=Status.SUCCESS)
+        request = message.stop_partition_session_request
+        request.partition_session_id = reading.session_id
+        request.graceful = graceful
+        request.committed_offset = reading.stored
+        self._answers.put(message)
+
+    def _remember(self, size: int) -> None:
+        """Count what is remembered for the client. It ends if that is too much: later, as others are being served."""
+        self._held += size
+        self._service.states.change(size)
+        refusal = self._service.states.refusal() if size > 0 else None
+        if refusal is not None:
+            self._service.loop.call_soon(self._session.end, refusal)
+
+    def close(self) -> None:
+        """The session is over: nothing is remembered any more."""
+        self.pump.close()
+        for reading in self._readings.values():
+            self._readers.answered(reading)
+        self._service.states.change(-self._held)
+        self._held = 0
+        self._readings.clear()
+        self._by_place.clear()
+
+    def untie(self) -> None:
+        """Nothing is done any more: the parts of the session, each of which knows others that know it, let go of them.
+        Otherwise all of them would stay until the collector comes, which a node has come seldom."""
+        self.commits.untie()
+        del self._session, self._opening, self.pump, self.commits
+
+    # --- their beginning --------------------------------------------------------------------------------------------
+
+    async def open_all(self) -> None:
+        """Tell the client of partitions that have become its own, when it is known where they begin."""
+        while True:
+            await self._opening.wanted()
+            while self._to_open:
+                some = list(islice(self._to_open, _OPENED_AT_ONCE))
+                for reading in some:
+                    del self._to_open[reading]
+                await asyncio.gather(*map(self._open_one, some))
+                await self._answers.few()
+
+    async def _open_one(self, reading: PartitionReading) -> None:
+        service = self._service
+        log = self.log_of(reading)
+        await log.ready()
+        wanted = self.wanted[reading.topic]
+        not_before = wanted.read_from_ms
+        committed = None
+        if self.consumer:
+            committed = service.node.progress.committed(self.consumer, reading.topic, reading.partition)
+            consumer = service.topics.of(reading.topic).consumers.get(self.consumer)
+            if consumer is not None and consumer.HasField("read_from"):
+                not_before = max(not_before, consumer.read_from.seconds * 1000 + consumer.read_from.nanos // 1_000_000)
+        reading.not_before_ms = not_before
+        reading.max_lag_ms = wanted.max_lag_ms
+        now = time.time_ns() // 1_000_000
+        if wanted.max_lag_ms >= 0:
+            not_before = max(not_before, now - wanted.max_lag_ms)
+        position = 0 if committed is None else committed.offset
+        start = max(position, log.log_start_offset)
+        if not_before >= 0:
+            async with self._readers.searches:
+                start = max(start, await first_written(log, not_before, self._stream.account))
+        if self.get(reading.session_id) is not reading:
+            return  # somebody else is to read it by now
+        reading.commits = CommitRanges(position)
+        reading.stored = position
+        reading.place = Place(start)
+        reading.began_ms = now
+        reading.state = ReadingState.STARTING
+        message = StreamReadFromServer(status=Status.SUCCESS)
+        request = message.start_partition_session_request
+        request.partition_session.partition_session_id = reading.session_id
+        request.partition_session.path = reading.path
+        request.partition_session.partition_id = reading.partition
+        request.committed_offset = position
+        request.partition_offsets.start = max(position, log.log_start_offset)
+        request.partition_offsets.end = max(request.partition_offsets.start, log.last_stable_offset)
+        self._answers.put(message)
+        if self.consumer:  # else nobody waits for the partition
+            self._readers.asked(self._session, reading)
+
+    # --- what the client says ---------------------------------------------------------------------------------------
+
+    def started(self, response: Any) -> None:
+        """A ``StartPartitionSessionResponse``. Raises YdbError."""
+        reading = self.get(response.partition_session_id)
+        if reading is None:
+            return
+        if reading.state is ReadingState.OPENING:
+            raise bad_request(f"partition session {reading.session_id} was not started")
+        commit = response.commit_offset if response.HasField("commit_offset") else None
+        if commit is not None and commit > reading.commits.position:
+            if not self.consumer:
+                raise bad_request("without a consumer nothing can be committed")
+            self.commits.add(reading, reading.commits.position, commit)
+        offset = response.read_offset if response.HasField("read_offset") else None
+        reading.started(offset, max(reading.place.offset, reading.commits.position))
+        if reading.may_send:
+            self._readers.answered(reading)
+            self.pump.add(reading)
+
+    def stopped(self, response: Any) -> None:
+        """A ``StopPartitionSessionResponse``. Raises YdbError."""
+        if not self.consumer:
+            raise bad_request("without a consumer there is nobody to let go for")
+        reading = self.get(response.partition_session_id)
+        if reading is None and 0 < response.partition_session_id <= self._taken_back:
+            return  # it was too late
+        if reading is None or reading.state is not ReadingState.STOPPING:
+            raise bad_request(f"partition session {response.partition_session_id} was not asked to stop")
+        self._forget(reading)
+
+    def status(self, request: Any) -> None:
+        """A ``PartitionSessionStatusRequest``. Raises YdbError."""
+        reading = self.get(request.partition_session_id)
+        if reading is None:
+            return
+        log = self.log_of(reading)
+        message = StreamReadFromServer(status=Status.SUCCESS)
+        answer = message.partition_session_status_response
+        answer.partition_session_id = reading.session_id
+        answer.partition_offsets.start = log.log_start_offset
+        answer.partition_offsets.end = log.last_stable_offset
+        answer.committed_offset = reading.stored
+        answer.read_offset = reading.place.offset
+        answer.write_time_high_watermark.SetInParent()
+        if (last_ms := log.last_append_ms) >= 0:
+            answer.write_time_high_watermark.seconds = last_ms // 1000
+            answer.write_time_high_watermark.nanos = last_ms % 1000 * 1_000_000
+        self._answers.put(message)
+
+    # --- their end --------------------------------------------------------------------------------------------------
+
+    def _forget(self, reading: PartitionReading) -> None:
+        """The partition is not this session's any more, when what was committed of it is stored."""
+        del self._readings[reading.session_id]
+        self._readers.answered(reading)
+        self._remember(-READING_BYTES)
+        self.commits.forget(reading)
+        self._to_open.pop(reading, None)
+        self.pump.remove(reading)
+        if not self.commits.is_unsettled(reading):
+            self.release(reading)
+
+    def release(self, reading: PartitionReading) -> None:
+        """Nothing is left to be stored of a partition that the client has let go of."""
+        self._by_place.pop((reading.topic, reading.partition), None)
+        self._readers.released(self._session, reading.topic, reading.partition)
+
+    def _measure(self, reading: PartitionReading, sent: ResponseBuilder) -> None:
+        if self.consumer:
+            topic, last = self.topics[reading.topic], reading.place.offset - 1
+            measures = self._service.measures
+            measures.read(topic, self.consumer, reading.partition, sent.size, last, sent.written_ms, sent.write_lag)
+
+    def _read_all(self, reading: PartitionReading) -> None:
+        """All of a partition that has ended was sent."""
+        self.commits.pass_rest(reading)
+        if reading.end_told or not self.init.knows_ends:
+            return
+        reading.end_told = True
+        topic = self.topics[reading.topic]
+        info = topic.partitions[reading.partition]
+        message = StreamReadFromServer(status=Status.SUCCESS)
+        told = message.end_partition_session
+        told.partition_session_id = reading.session_id
+        told.child_partition_ids.extend(info.children)
+        adjacent = {index for child in info.children for index in topic.partitions[child].parents}
+        told.adjacent_partition_ids.extend(sorted(adjacent - {info.index}))
+        self._answers.put(message)
+        self._readers.ended(self.consumer, reading.topic)

@@ -1,0 +1,244 @@
+"""Data on its way to one reader: as much as it gave credit for, of its partitions in turns.
+
+What is read is counted in the node's memory until it has become an answer, and of that there is one at a time; between
+two answers only places are remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.sliced import in_turns
+from bridges.errors import (
+    BatchInvalid,
+    DataCorrupt,
+    LogDeleted,
+    NotOwner,
+    OffsetOutOfRange,
+    PeerUnreachable,
+    RecordInvalid,
+)
+from bridges.formats import FORMAT_MASK, FormatId, format_of
+from bridges.formats.records import Buffer, StoredBatch
+from bridges.formats.ydb import parse_head
+from bridges.log.damage.skips import past
+from bridges.log.interfaces import Phase
+from ydb_topic_front.session.read_data import BatchReader, Place
+from ydb_topic_front.session.read_response import ResponseBuilder
+
+if TYPE_CHECKING:
+    from bridges.log.remote.readable import ReadableLog
+    from bridges.node.front import NodeServices
+    from ydb_topic_front.session.partition_reading import PartitionReading
+
+_RESPONSE_BYTES = 1024 * 1024
+"""A response holds so much, or one message that is larger."""
+_UNKNOWN_BATCH = 64 * 1024
+_AGAIN_S = 0.1
+"""After so long a partition is looked at again that had no owner."""
+_MESSAGES_AT_ONCE = 500
+"""Messages worked on in one turn of the event loop: each takes a few microseconds."""
+
+
+class ReadPump:
+    """Makes the ``ReadResponse`` of one stream. ``wake`` is called when there may be one to make, ``measure`` before
+    one is sent."""
+
+    def __init__(
+        self,
+        node: NodeServices,
+        log_of: Callable[[PartitionReading], ReadableLog],
+        ended: Callable[[PartitionReading], None],
+        wake: Callable[[], None],
+        measure: Callable[[PartitionReading, ResponseBuilder], None],
+    ) -> None:
+        self._node = node
+        self._log_of = log_of
+        self._ended = ended
+        self._wake = wake
+        self._measure = measure
+        self._account = node.budget.account(self._has_room)
+        self._hungry: deque[PartitionReading] = deque()
+        self._waiting: dict[ReadableLog, PartitionReading] = {}
+        self._waits_at: dict[PartitionReading, ReadableLog] = {}
+        self._starved = False
+        self._closed = False
+        self.credit = 0
+        """Bytes that the client wants; less than nothing after a response that was larger."""
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._closed = True
+        for log in self._waiting:
+            log.remove_waiter(self)
+        self._waiting.clear()
+        self._waits_at.clear()
+        self._hungry.clear()
+        self._account.close()
+
+    def add(self, reading: PartitionReading) -> None:
+        """There may be something to send of a partition from now on, until it may not be sent to."""
+        self._hungry.append(reading)
+        self._wake()
+
+    def remove(self, reading: PartitionReading) -> None:
+        """Nothing is sent of a partition any more."""
+        log = self._waits_at.pop(reading, None)
+        if log is not None:
+            del self._waiting[log]
+            log.remove_waiter(self)
+
+    def log_moved(self, log: ReadableLog) -> None:
+        """There may be more in a partition where all was read (see :class:`bridges.log.interfaces.Waiter`)."""
+        reading = self._waiting.pop(log, None)
+        log.remove_waiter(self)
+        if reading is not None:
+            del self._waits_at[reading]
+            self.add(reading)
+
+    def _has_room(self) -> None:
+        self._starved = False
+        self._wake()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is worth asking for a response."""
+        return self.credit > 0 and bool(self._hungry) and not self._starved
+
+    async def response(self) -> bytes | None:
+        """What is to be sent next, None if the partition whose turn it is has nothing. Raises LogError."""
+        reading = self._hungry.popleft()
+        if not reading.may_send:
+            return None
+        try:
+            return await self._response(reading, self._log_of(reading))
+        except (NotOwner, PeerUnreachable):
+            # Its next owner has the same; others are read meanwhile.
+            self._again_later(reading)
+            return None
+
+    def _again_later(self, reading: PartitionReading) -> None:
+        def again() -> None:
+            if not self._closed and reading.may_send:
+                self.add(reading)
+
+        asyncio.get_running_loop().call_later(_AGAIN_S, again)
+
+    async def _response(self, reading: PartitionReading, log: ReadableLog) -> bytes | None:
+        await log.ready()
+        if reading.place.offset < log.log_start_offset:
+            reading.place = Place(log.log_start_offset)
+        offset = past(log.skipped, reading.place.offset)
+        if offset > reading.place.offset:
+            reading.place = Place(offset)
+        limit = log.committed_limit(offset)
+        if offset >= limit:
+            self._wait(reading, log)
+            return None
+        wanted = min(self.credit, _RESPONSE_BYTES)
+        least = log.measure(offset, 1, limit) or _UNKNOWN_BATCH
+        if least > _RESPONSE_BYTES:
+            least *= 2  # the answer is there beside the batch
+        held = self._account.grant(Kind.READS, max(wanted, least), least)
+        if not held:
+            self._starved = True
+            self._hungry.appendleft(reading)
+            self._account.wait(least)
+            return None
+        try:
+            return await self._read(reading, log, min(wanted, held))
+        except OffsetOutOfRange:
+            if offset >= log.log_start_offset:
+                raise
+            self._hungry.append(reading)  # it was trimmed meanwhile
+            return None
+        finally:
+            self._account.give(Kind.READS, held)
+
+    def _wait(self, reading: PartitionReading, log: ReadableLog) -> None:
+        """All was read: be called when there is more."""
+        if log.final_offset is not None and reading.place.offset >= log.final_offset:
+            self._ended(reading)
+            return
+        if log.phase is Phase.DELETED:
+            raise LogDeleted(f"{log.topic}-{log.partition} was deleted")
+        self._waiting[log] = reading
+        self._waits_at[reading] = log
+        log.add_waiter(self)
+
+    async def _read(self, reading: PartitionReading, log: ReadableLog, wanted: int) -> bytes | None:
+        builder = ResponseBuilder(reading.session_id)
+        sent = reading.sent
+        oldest = max(reading.not_before_ms, _ago(reading.max_lag_ms))
+        batches = await log.read_committed(reading.place.offset, wanted)
+        if not batches:
+            self._again_later(reading)  # what was to come has gone, and the log will tell of it
+            return None
+        for batch in batches:
+            if 0 <= batch.written_ms < oldest:
+                reading.place = Place(batch.end_offset)
+                continue
+            try:
+                whole = await self._add(reading, log, batch, builder, wanted)
+            except BatchInvalid as error:
+                if builder.size:
+                    break  # what lies before it is sent first
+                at = max(batch.base_offset, reading.place.offset)
+                raise DataCorrupt(f"what {log.topic}-{log.partition} has at offset {at}: {error}") from error
+            if not whole:
+                break
+        if reading.may_send:
+            self._hungry.append(reading)
+        if not builder.size:
+            return None
+        self._node.metrics.topic(reading.topic).fetched(builder.batches, reading.sent - sent, builder.size)
+        raw, credit = await in_turns(builder.finish())
+        if not reading.may_send:
+            return None  # the client was asked to let go of it meanwhile: it gets nothing more
+        self.credit -= credit
+        reading.last_read_ms = _now()
+        self._measure(reading, builder)
+        return raw
+
+    async def _add(
+        self, reading: PartitionReading, log: ReadableLog, batch: StoredBatch, builder: ResponseBuilder, wanted: int
+    ) -> bool:
+        """Put a batch's messages into the response; False when more of it is left. Raises BatchInvalid."""
+        payload, producer, end = batch.payload, None, batch.end_offset
+        if batch.flags & FORMAT_MASK != FormatId.YDB:
+            try:
+                payload = await self._node.translator.translate(log.stream_id, batch, FormatId.YDB)
+            except RecordInvalid as error:
+                if reading.place.offset >= error.offset:
+                    raise
+                payload, end = error.before, error.offset
+            if name := parse_head(payload).producer_id:
+                producer = f"{format_of(batch.flags).name}:{name.decode(errors='replace')}"
+        reader = BatchReader(payload, batch.base_offset, batch.end_offset, batch.written_ms, reading.place, producer)
+        parts: list[Buffer] = []
+        size = 0
+        while not (reader.ended or reader.full):
+            room = wanted - builder.size - size
+            size += reader.take(parts, room, _MESSAGES_AT_ONCE, first=not builder.size + size)
+            if not (reader.ended or reader.full):
+                await asyncio.sleep(0)
+        if size:
+            builder.batch(size, parts, reader.tail)
+            builder.dated(batch.written_ms, reader.max_created_ms)
+            reading.sent += reader.taken
+            reading.sent_end = reader.offset
+        reading.place = Place(end) if reader.ended else reader.place
+        return reader.ended and end == batch.end_offset
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _ago(milliseconds: int) -> int:
+    return -1 if milliseconds < 0 else _now() - milliseconds

@@ -1,0 +1,357 @@
+"""StreamRead: a session that reads partitions, by itself or with others of its consumer (docs/protocols/ydb.md,
+"StreamRead").
+
+Up to four tasks serve a stream: one takes what the client says, one sends, and, when there is something to do for them,
+one looks where partitions begin (:mod:`ydb_topic_front.service.read.partitions`), and one stores positions
+(:mod:`ydb_topic_front.service.read.commits`).
+What goes wrong in any of them is the last message that the client gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import in_turns
+from bridges.auth import Operation, Resource, ResourceKind
+from bridges.catalog.topic import ChangeKind
+from bridges.errors import LogError
+from bridges.net.grpc_server import Code, GrpcRefusal
+from bridges.net.quotas import Throttle
+from ydb_topic_front.failures import told
+from ydb_topic_front.service.core import TICKET
+from ydb_topic_front.service.identity import Identity
+from ydb_topic_front.service.read.answers import ReadAnswers
+from ydb_topic_front.service.read.chore import Work
+from ydb_topic_front.service.read.partitions import ReadPartitions
+from ydb_topic_front.session.read_init import no_such_consumer, parse_init
+from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromServer
+from ydb_topic_front.wire.statuses import Status, YdbError, bad_request, unknown_topic
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Topic
+    from bridges.net.grpc_server import GrpcStream
+    from ydb_topic_front.service.core import Client, YdbService
+    from ydb_topic_front.service.read.readers import Readers
+    from ydb_topic_front.session.partition_reading import PartitionReading
+
+_MESSAGE_BYTES = 1024 * 1024
+"""Longest message of a reader: to parse more would hold up others."""
+
+
+class ReadStream:
+    """One StreamRead."""
+
+    def __init__(self, service: YdbService, readers: Readers, stream: GrpcStream) -> None:
+        self._service = service
+        self._readers = readers
+        self._stream = stream
+        self.session_id = ""
+        self._identity = Identity(service, stream, self._refused)
+        self._error: YdbError | None = None
+        # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
+        self._refusal: tuple[Code, str] | None = None
+        self._half_closed = False
+        self._cut = False
+        self._silent = False
+        self._wake = asyncio.Event()
+        self._answers = ReadAnswers(stream.account, self._wake.set)
+        self._partitions = ReadPartitions(
+            service, readers, self, stream, self._answers, lambda: self._error is not None, self._wake.set, self._begin
+        )
+        self._commits = self._partitions.commits
+        self._pump = self._partitions.pump
+        self._task: asyncio.Task[Any] | None = None
+        self._others: list[asyncio.Task[None]] = []
+        self._quota = service.node.quotas.fetch
+        self._throttle = Throttle(self._released)
+        # Whether it has just come to the front of those that wait for its quota.
+        self._its_turn = False
+        self._over = False
+        self._writing_since = 0.0
+
+    # --- as others see it -------------------------------------------------------------------------------------------
+
+    @property
+    def consumer(self) -> str:
+        return self._partitions.consumer
+
+    @property
+    def reader_name(self) -> str:
+        return self._partitions.init.reader_name
+
+    @property
+    def client(self) -> Client:
+        return self._service.client_of(self._stream, self._identity.principal)
+
+    @property
+    def readings(self) -> Iterable[PartitionReading]:
+        return self._partitions.readings
+
+    def reading(self, topic: str, partition: int) -> PartitionReading | None:
+        """What it does with a partition; None if it is not its own."""
+        return self._partitions.at(topic, partition)
+
+    def end(self, error: YdbError) -> None:
+        """End with ``error``, the first one that is told; partitions are free at once."""
+        if self._error is None:
+            self._error = error
+            self._readers.leave(self)
+            self._wake.set()
+            self._answers.close()
+
+    def _refused(self, refusal: GrpcRefusal) -> None:
+        self._refusal = refusal.code, str(refusal)
+        self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
+
+    def unanswered(self, reading: PartitionReading) -> None:
+        """The client did not answer in time whether it begins with a partition, or lets go of it: it has lost it."""
+        if self._error is None:
+            self._silent = True
+            self._readers.silent(self)
+            self._partitions.take_back(reading)
+
+    def position_moved(self, topic: str, partition: int, offset: int) -> None:
+        """Somebody has stored a position on behalf of this session."""
+        reading = self._partitions.at(topic, partition)
+        if reading is not None:
+            self._commits.stored_by_others(reading, offset)
+
+    def start(self, topic: str, partition: int) -> None:
+        """The partition is this session's (see :class:`ydb_topic_front.service.read.balancer.Member`)."""
+        self._partitions.start(topic, partition)
+
+    def let_go(self, topic: str, partition: int) -> None:
+        """Somebody else is to read the partition."""
+        self._partitions.let_go(topic, partition)
+
+    def has_read_all(self, topic: str, partition: int) -> bool:
+        """Whether the client knows that a partition has ended, and has got all of it."""
+        reading = self._partitions.at(topic, partition)
+        return reading is not None and reading.end_told
+
+    def topic_changed(self, topic: Topic, change: ChangeKind) -> None:
+        """Something is different with a topic that is read."""
+        path = self._partitions.wanted[topic.name].path
+        if change is ChangeKind.DELETED:
+            self.end(unknown_topic(path))
+        elif self.consumer and self.consumer not in self._service.topics.of(topic.name).consumers:
+            self.end(no_such_consumer(self.consumer, path))
+
+    def cut_if_stuck(self, since: float) -> None:
+        """End if the client has taken nothing since then, by the monotonic clock: it holds memory."""
+        if self._task is not None and 0 < self._writing_since < since and not self._cut:
+            self._cut = True
+            self._task.cancel()
+
+    # --- the stream's life ------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Serve the stream until its client ends it, or something else does."""
+        self._task = asyncio.current_task()
+        self._stream.when_draining(lambda: self.end(YdbError(Status.UNAVAILABLE, "the node is stopping")))
+        self._begin(self._receive)
+        try:
+            await self._guarded(self._send())
+            await self._say_why()
+        except asyncio.CancelledError:
+            if not self._cut:
+                raise
+            # It is told when it takes something again, behind the answer that it has not taken.
+            raise GrpcRefusal(Code.UNAVAILABLE, "nothing was taken of what was sent, and memory is short") from None
+        finally:
+            self._throttle.end()
+            self._readers.leave(self)
+            self._partitions.close()
+            self._over = True
+            others, self._others = self._others, []
+            for task in others:
+                task.cancel()
+            try:
+                await asyncio.gather(*others, return_exceptions=True)
+            finally:
+                self._answers.drop()
+                self._partitions.untie()
+                self._identity.close()
+
+    def _begin(self, work: Work) -> None:
+        """Have a task do it, until the stream has ended."""
+        if not self._over:
+            self._others.append(asyncio.create_task(self._guarded(work())))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (YdbError, LogError) as error:
+            self.end(told(error))
+        except GrpcRefusal as refusal:
+            self._refused(refusal)
+        except Exception as error:  # noqa: BLE001 - logged, counted and told
+            self._service.node.barrier.caught("StreamRead", error)
+            self.end(YdbError(Status.INTERNAL_ERROR, "an unexpected error"))
+
+    async def _say_why(self) -> None:
+        if self._refusal is not None:
+            raise GrpcRefusal(*self._refusal)
+        if self._error is not None:
+            message = StreamReadFromServer()
+            self._error.tell(message)
+            self._service.node.metrics.kind("StreamRead").failed(self._error.status.name)
+            await self._stream.write(message.SerializeToString())
+
+    async def _send(self) -> None:
+        """Send answers, and between them data, until it is over."""
+        pump = self._pump
+        while self._error is None:
+            self._wake.clear()
+            if self._answers:
+                await self._write(self._answers.take())
+            elif self._half_closed and not self._commits.unsettled:
+                return
+            elif pump.ready and not self._half_closed:
+                if self._identity.is_old:
+                    self._identify()
+                if self._quota.in_force and not self._may_read():
+                    await self._wake.wait()
+                    continue
+                raw = await pump.response()
+                if raw is None:
+                    await asyncio.sleep(0)  # there may be very many partitions with nothing to send
+                elif self._error is None:
+                    if self._quota.in_force:
+                        self._throttle.charge(self._quota.bucket(self._identity.principal.name, None), len(raw))
+                        self._its_turn = False
+                    await self._write(raw)
+            else:
+                await self._wake.wait()
+
+    def _may_read(self) -> bool:
+        """Whether data may be read for it now; if not it is woken when it may."""
+        if self._throttle.waits:
+            return False
+        return self._its_turn or self._throttle.passes(self._quota.bucket(self._identity.principal.name, None))
+
+    def _released(self) -> None:
+        self._its_turn = True
+        self._wake.set()
+
+    async def _write(self, raw: bytes) -> None:
+        self._writing_since = time.monotonic()
+        await self._stream.write(raw)
+        self._writing_since = 0.0
+
+    # --- what the client says ---------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        stream = self._stream
+        while (raw := await self._next()) is not None:
+            stream.account.give(Kind.REQUESTS, len(raw))
+            if self._error is not None:
+                return
+            if len(raw) > _MESSAGE_BYTES:
+                raise bad_request(f"a message of {len(raw)} bytes is more than {_MESSAGE_BYTES}")
+            try:
+                message = StreamReadFromClient.FromString(raw)
+            except DecodeError:
+                raise bad_request("this is no message of a reader") from None
+            kind = message.WhichOneof("client_message")
+            if not self.session_id:
+                if kind != "init_request":
+                    raise bad_request("the first message of a stream is an init_request")
+                await self._open(message.init_request)
+                continue
+            if kind == "commit_offset_request":
+                await self._commits.request(message.commit_offset_request)
+            elif (handler := _HANDLERS.get(kind)) is not None:
+                handler(self, getattr(message, kind))
+            else:
+                raise bad_request(f"{kind or 'an empty message'} cannot be here")
+            if self._silent and kind != "update_token_request":  # which SDKs send by themselves
+                self._silent = False
+                self._readers.heard(self)
+            await self._answers.few()
+        self._half_closed = True
+        self._wake.set()
+
+    async def _next(self) -> bytes | None:
+        if self.session_id:
+            return await self._stream.read()
+        try:
+            async with asyncio.timeout(self._service.settings.init_timeout_ms / 1000):
+                return await self._stream.read()
+        except TimeoutError:
+            raise YdbError(Status.TIMEOUT, "there was no init_request") from None
+
+    async def _open(self, request: Any) -> None:
+        service, mine = self._service, self._partitions
+        init = mine.init = parse_init(request)
+        self._identify()  # a consumer's right comes before what there is of it
+        for wanted in init.topics:
+            topic = service.topic_at(self._stream, wanted.path, Operation.READ)
+            if topic.name in mine.topics:
+                raise bad_request(f"topic '{wanted.path}' is named twice")
+            if init.consumer and init.consumer not in service.topics.of(topic.name).consumers:
+                raise no_such_consumer(init.consumer, wanted.path)
+            async for partition in in_turns(wanted.partitions):
+                if not 0 <= partition < len(topic.partitions):
+                    raise bad_request(f"topic '{wanted.path}' has no partition {partition}")
+            mine.topics[topic.name] = topic
+            mine.wanted[topic.name] = wanted
+        coordination = self._readers.coordination if init.consumer else None
+        if coordination is not None:
+            await coordination.known(init.consumer)
+        self._identify()
+        if coordination is not None:
+            coordination.require(init.consumer)
+        self.session_id = f"{init.consumer or 'reader'}_{service.node_id}_{uuid.uuid4()}"
+        message = StreamReadFromServer(status=Status.SUCCESS)
+        message.init_response.session_id = self.session_id
+        self._answers.put(message)
+        self._readers.enter(self, mine.topics.values())
+        for name, topic in mine.topics.items():
+            partitions = mine.wanted[name].partitions
+            if init.consumer:
+                self._readers.share(self, topic, partitions)
+                await asyncio.sleep(0)
+            else:
+                async for partition in in_turns(sorted(partitions)):
+                    mine.start(name, partition)
+                    if self._error is not None:
+                        return
+
+    def _identify(self) -> None:
+        """Look who the client is, and whether it may read. Raises GrpcRefusal, YdbError."""
+        service, stream = self._service, self._stream
+        principal = self._identity.look()
+        if self.consumer:
+            service.require(stream, Operation.READ, Resource(ResourceKind.GROUP, self.consumer), principal)
+        for name in self._partitions.topics:
+            service.require(stream, Operation.READ, Resource(ResourceKind.TOPIC, name), principal)
+
+    def _read_request(self, request: Any) -> None:
+        if request.bytes_size <= 0:
+            raise bad_request(f"a credit of {request.bytes_size} bytes")
+        self._pump.credit = min(self._pump.credit + request.bytes_size, 1 << 62)
+        self._wake.set()
+
+    def _update_token(self, request: Any) -> None:
+        self._stream.replace_header(TICKET, request.token)
+        self._identify()
+        message = StreamReadFromServer(status=Status.SUCCESS)
+        message.update_token_response.SetInParent()
+        self._answers.put(message)
+
+
+_HANDLERS: Mapping[str, Callable[[ReadStream, Any], None]] = {
+    "read_request": ReadStream._read_request,
+    "start_partition_session_response": lambda stream, said: stream._partitions.started(said),
+    "stop_partition_session_response": lambda stream, said: stream._partitions.stopped(said),
+    "partition_session_status_request": lambda stream, said: stream._partitions.status(said),
+    "update_token_request": ReadStream._update_token,
+}

@@ -1,0 +1,1 @@
+"""Topics and directories: made, altered, described, split."""

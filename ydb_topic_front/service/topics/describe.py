@@ -1,0 +1,306 @@
+"""DescribeTopic, DescribePartition and DescribeConsumer.
+
+Clients look into messages without asking whether they are there (docs/protocols/ydb.md, "Present fields"), so those are
+always filled in. Statistics are those of the logs, which are opened for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anabranch_kit.run.turns import in_turns
+from bridges.auth import Operation, Resource, ResourceKind
+from bridges.catalog.lineage import WHOLE, PartitionInfo
+from ydb_topic_front.service import paths
+from ydb_topic_front.service.read.calls import by_consumer
+from ydb_topic_front.service.read.start import written_at
+from ydb_topic_front.service.topics import settings as topic_settings
+from ydb_topic_front.service.topics.sums import LAGS, ConsumerSums, Sums, fill_duration, fill_time
+from ydb_topic_front.session.measured import WINDOWS
+from ydb_topic_front.wire.messages import messages
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Topic
+    from bridges.log.remote.readable import ReadableLog
+    from bridges.net.grpc_server import GrpcCall
+    from ydb_topic_front.dispatch import Registry
+    from ydb_topic_front.service.core import YdbService
+
+_TopicResult = messages["Ydb.Topic.DescribeTopicResult"]
+_PartitionResult = messages["Ydb.Topic.DescribePartitionResult"]
+_ConsumerResult = messages["Ydb.Topic.DescribeConsumerResult"]
+_Entry = messages["Ydb.Scheme.Entry"]
+TOPIC_ENTRY = _Entry.TOPIC
+
+_PARTITION_BYTES = 500
+"""What a partition takes of the memory for an answer, about."""
+_CONSUMER_BYTES = 200
+"""The same of a consumer's statistics."""
+_AT_ONCE = 100
+"""Partitions described in one turn of the event loop, and opened together."""
+_SETTINGS = (
+    "supported_codecs",
+    "partition_write_speed_bytes_per_second",
+    "partition_write_burst_bytes",
+    "attributes",
+    "metering_mode",
+    "metrics_level",
+)
+"""Fields that are told as they came."""
+_LAGS_LOOKED_AT = 1000
+"""In so many partitions, of all consumers together, DescribeTopic looks up what is not committed: each look reads."""
+_MIB = 1024 * 1024
+
+
+class Descriptions:
+    """Tells clients of topics, partitions and consumers. Handlers raise YdbError or LogError."""
+
+    def __init__(self, service: YdbService) -> None:
+        self._service = service
+        self._catalog = service.catalog
+
+    async def topic(self, request: Any, call: GrpcCall) -> Any:
+        """A topic, its partitions and its consumers."""
+        service = self._service
+        topic = service.topic_at(call, request.path, Operation.DESCRIBE)
+        settings = service.topics.of(topic.name)
+        size = 2 * settings.size + _PARTITION_BYTES * len(topic.partitions)
+        service.admit(call, size + (_CONSUMER_BYTES * len(settings.consumers) if request.include_stats else 0))
+        result = _TopicResult()
+        fill_entry(result.self, paths.last(service.path_of(call, topic)), TOPIC_ENTRY, topic.created_ms)
+        topic_settings.describe_partitioning(settings, len(topic.active), result.partitioning_settings)
+        self._fill_retention(topic, result)
+        for name in _SETTINGS:
+            value = getattr(settings.wanted, name)
+            if name == "attributes":
+                result.attributes.update(value)
+            elif name == "supported_codecs":
+                result.supported_codecs.CopyFrom(value)
+            elif name != "metrics_level" or settings.wanted.HasField(name):
+                setattr(result, name, value)
+        for consumer in settings.consumers.values():
+            described = result.consumers.add()
+            described.CopyFrom(consumer)
+            described.read_from.SetInParent()
+            described.supported_codecs.SetInParent()
+        stats = Sums()
+        async for info, log in self._partitions(topic, request.include_stats):
+            target = result.partitions.add()
+            self._fill_partition(topic, info, target, request.include_location)
+            _fill_keys(info, settings.splits, target)
+            if log is not None:
+                stats.add(self._fill_stats(topic, log, target.partition_stats))
+        if request.include_stats:
+            stats.fill(result.topic_stats)
+            await self._fill_consumers(topic, result, call)
+        return result
+
+    async def partition(self, request: Any, call: GrpcCall) -> Any:
+        """One partition; writers that go to the partition's node ask where that is."""
+        service = self._service
+        topic = service.topic_at(call, request.path, Operation.DESCRIBE)
+        info = self._catalog.partition(topic.name, request.partition_id)
+        if info is None:
+            raise bad_request(f"there is no partition {request.partition_id}")
+        result = _PartitionResult()
+        self._fill_partition(topic, info, result.partition, request.include_location)
+        _fill_keys(info, service.topics.of(topic.name).splits, result.partition)
+        if request.include_stats:
+            self._fill_stats(topic, await self._opened(topic, info), result.partition.partition_stats)
+        return result
+
+    async def consumer(self, request: Any, call: GrpcCall) -> Any:
+        """A consumer, and how far it is in each partition."""
+        service = self._service
+        topic = service.topic_at(call, request.path, Operation.DESCRIBE)
+        service.require(call, Operation.DESCRIBE, Resource(ResourceKind.GROUP, request.consumer))
+        consumer = service.topics.of(topic.name).consumers.get(request.consumer)
+        if consumer is None:
+            raise YdbError(
+                Status.SCHEME_ERROR,
+                f"there is no consumer '{request.consumer}' of '{request.path}'",
+                Issue.UNKNOWN_TOPIC,
+            )
+        service.admit(call, 2 * consumer.ByteSize() + _PARTITION_BYTES * len(topic.partitions))
+        result = _ConsumerResult()
+        name = f"{paths.last(service.path_of(call, topic))}/{request.consumer}"
+        fill_entry(result.self, name, TOPIC_ENTRY, topic.created_ms)
+        result.consumer.CopyFrom(consumer)
+        result.consumer.read_from.SetInParent()
+        result.consumer.supported_codecs.SetInParent()
+        stats = ConsumerSums()
+        async for info, log in self._partitions(topic, request.include_stats):
+            target = result.partitions.add()
+            self._fill_partition(topic, info, target, request.include_location)
+            self._fill_consumer(topic, info, request.consumer, target.partition_consumer_stats)
+            if log is not None:
+                self._fill_stats(topic, log, target.partition_stats)
+                lag = await self._committed_lag(log, target.partition_consumer_stats.committed_offset, call)
+                fill_duration(target.partition_consumer_stats.max_committed_time_lag, lag)
+            stats.add(target.partition_consumer_stats)
+        stats.fill(result.consumer.consumer_stats)
+        return result
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    async def _partitions(self, topic: Topic, opened: bool) -> AsyncIterator[tuple[PartitionInfo, ReadableLog | None]]:
+        """All partitions, as they were when this began; with their logs, open, if ``opened``."""
+        infos = tuple(topic.partitions)
+        for first in range(0, len(infos), _AT_ONCE):
+            some = infos[first : first + _AT_ONCE]
+            logs: Sequence[ReadableLog | None] = [None] * len(some)
+            if opened:
+                logs = await asyncio.gather(*(self._opened(topic, info) for info in some))
+            elif first:
+                await asyncio.sleep(0)
+            for pair in zip(some, logs, strict=True):
+                yield pair
+
+    async def _opened(self, topic: Topic, info: PartitionInfo) -> ReadableLog:
+        log = self._service.log_to_read(topic, info.index)
+        await log.refresh()
+        return log
+
+    def _fill_partition(self, topic: Topic, info: PartitionInfo, target: Any, location: bool) -> None:
+        target.partition_id = info.index
+        target.active = info.is_active
+        target.child_partition_ids.extend(info.children)
+        target.parent_partition_ids.extend(info.parents)
+        if location:
+            target.partition_location.node_id = self._service.owner_id(topic.name, info.index)
+            target.partition_location.generation = self._service.generation(topic.name, info.index)
+
+    def _fill_retention(self, topic: Topic, result: Any) -> None:
+        milliseconds = self._catalog.effective(topic.name, "retention.ms")
+        if milliseconds >= 0:  # else for ever, for which there is no word
+            result.retention_period.seconds, rest = divmod(milliseconds, 1000)
+            result.retention_period.nanos = rest * 1_000_000
+        result.retention_period.SetInParent()
+        result.retention_storage_mb = max(0, self._catalog.effective(topic.name, "retention.bytes")) // _MIB
+
+    def _fill_stats(self, topic: Topic, log: ReadableLog, target: Any) -> Any:
+        target.partition_offsets.start = log.log_start_offset
+        target.partition_offsets.end = log.last_stable_offset
+        target.store_size_bytes = log.size_bytes
+        if (written_ms := log.last_append_ms) > 0:
+            fill_time(target.last_write_time, written_ms)
+        fill_duration(target.max_write_time_lag, self._service.measures.write_lag(topic, log.partition))
+        now = _now()
+        for name, window in WINDOWS:
+            setattr(target.bytes_written, name, log.bytes_since(now - window))
+        target.bytes_written.SetInParent()
+        target.partition_node_id = self._service.owner_id(topic.name, log.partition)
+        return target
+
+    def _fill_consumer(self, topic: Topic, info: PartitionInfo, consumer: str, target: Any) -> None:
+        target.SetInParent()
+        target.committed_offset = self._committed(topic, info.index, consumer)
+        target.last_read_offset = target.committed_offset
+        now = _now()
+        measure = self._service.measures.of_consumer(topic, consumer, info.index)
+        for field in LAGS:
+            getattr(target, field).SetInParent()
+        target.bytes_read.SetInParent()
+        if measure is not None:
+            target.last_read_offset = measure.last_offset
+            fill_time(target.last_read_time, measure.last_ms)
+            fill_duration(target.max_read_time_lag, measure.read_lag.most(now))
+            fill_duration(target.max_write_time_lag, measure.write_lag.most(now))
+            for name, size in measure.size.sums(now).items():
+                setattr(target.bytes_read, name, size)
+        reader = self._service.find_reader(consumer, topic.name, info.index)
+        if reader is None:
+            return
+        target.read_session_id = reader.session_id
+        target.reader_name = reader.reader_name
+        target.connection_node_id = self._service.node_id
+        fill_time(target.partition_read_session_create_time, reader.began_ms)
+        if reader.last_read_offset >= 0:
+            target.last_read_offset = reader.last_read_offset
+            fill_time(target.last_read_time, reader.last_read_ms)
+
+    async def _fill_consumers(self, topic: Topic, result: Any, call: GrpcCall) -> None:
+        """What a topic's consumers have in all of its partitions, which are open."""
+        sums = {consumer.name: ConsumerSums() for consumer in result.consumers}
+        now = _now()
+        async for name, measure in in_turns(self._service.measures.of_topic(topic)):
+            if name in sums:
+                sums[name].measured(measure, now)
+        looked_at = len(sums) * len(result.partitions) <= _LAGS_LOOKED_AT
+        if looked_at:
+            for partition in result.partitions:
+                log = self._service.log_to_read(topic, partition.partition_id)
+                lags: dict[int, int] = {}  # consumers are mostly at the same place
+                for name, one in sums.items():
+                    if self._is_elsewhere(name):
+                        continue
+                    offset = self._committed(topic, partition.partition_id, name)
+                    if offset not in lags:
+                        lags[offset] = await self._committed_lag(log, offset, call)
+                    one.lag("max_committed_time_lag", lags[offset])
+                await asyncio.sleep(0)
+        async for consumer in in_turns(result.consumers):
+            sums[consumer.name].fill(consumer.consumer_stats)
+            if not looked_at or self._is_elsewhere(consumer.name):
+                consumer.consumer_stats.ClearField("max_committed_time_lag")
+
+    def _is_elsewhere(self, consumer: str) -> bool:
+        """Whether another node knows the consumer's positions."""
+        readers = self._service.readers
+        return readers is not None and readers.coordination is not None and readers.coordination.is_elsewhere(consumer)
+
+    def _committed(self, topic: Topic, partition: int, consumer: str) -> int:
+        committed = self._service.node.progress.committed(consumer, topic.name, partition)
+        return 0 if committed is None else committed.offset
+
+    async def _committed_lag(self, log: ReadableLog, committed: int, call: GrpcCall) -> int:
+        """How many ms ago the first message was written that is not committed; 0 if all is, or nobody knows."""
+        offset = max(committed, log.log_start_offset)
+        readers = self._service.readers
+        if readers is None or offset >= log.high_watermark:
+            return 0
+        async with readers.searches:
+            written_ms = await written_at(log, offset, call.account)
+        return 0 if written_ms < 0 else max(0, _now() - written_ms)
+
+
+def fill_entry(entry: Any, name: str, kind: int, created_ms: int = 0) -> None:
+    """What lies at a path; ``kind`` is one of ``Ydb.Scheme.Entry.Type``. Nobody owns anything."""
+    entry.SetInParent()
+    entry.name = name
+    entry.type = kind
+    if created_ms:
+        entry.created_at.plan_step = created_ms
+
+
+def _fill_keys(info: PartitionInfo, splits: bool, target: Any) -> None:
+    """The range of keys, of partitions that have one of their own."""
+    if not splits and info.keys == WHOLE:
+        return
+    target.key_range.SetInParent()
+    low, high = info.keys.byte_strings
+    if low:
+        target.key_range.from_bound = low
+    if high:
+        target.key_range.to_bound = high
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def register(registry: Registry, service: YdbService) -> None:
+    """Add this module's methods."""
+    descriptions = Descriptions(service)
+    registry.call("DescribeTopic", descriptions.topic)
+    registry.call("DescribePartition", descriptions.partition)
+    coordination = None if service.readers is None else service.readers.coordination
+    if coordination is None or service.forwarding is None:
+        registry.call("DescribeConsumer", descriptions.consumer)
+    else:
+        find = by_consumer(coordination, "DescribeConsumer")
+        registry.call("DescribeConsumer", descriptions.consumer, service.forwarding.led_call("DescribeConsumer", find))

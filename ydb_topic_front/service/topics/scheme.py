@@ -1,0 +1,111 @@
+"""What lies at a path: DescribePath, ListDirectory, MakeDirectory, RemoveDirectory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from bridges.auth import NODE, Operation, Resource, ResourceKind
+from ydb_topic_front.service import paths
+from ydb_topic_front.service.paths import PROTOCOL, scheme_error
+from ydb_topic_front.service.topics.describe import fill_entry
+from ydb_topic_front.service.topics.directories import slices
+from ydb_topic_front.wire.messages import messages
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Topic
+    from bridges.net.grpc_server import GrpcCall
+    from ydb_topic_front.dispatch import Registry
+    from ydb_topic_front.service.core import YdbService
+
+_DescribeResult = messages["Ydb.Scheme.DescribePathResult"]
+_ListResult = messages["Ydb.Scheme.ListDirectoryResult"]
+_Entry = messages["Ydb.Scheme.Entry"]
+
+_ENTRY_BYTES = 300
+"""What an entry takes of the memory for an answer, about."""
+
+
+class Scheme:
+    """Answers for paths. Handlers raise YdbError or an error of the database."""
+
+    def __init__(self, service: YdbService) -> None:
+        self._service = service
+        self._directories = service.directories
+
+    async def describe(self, request: Any, call: GrpcCall) -> Any:
+        """What lies at a path."""
+        result = _DescribeResult()
+        await self._fill(result.self, request.path, call)
+        return result
+
+    async def list(self, request: Any, call: GrpcCall) -> Any:
+        """What lies in a directory, by name."""
+        service = self._service
+        result = _ListResult()
+        await self._fill(result.self, request.path, call)
+        children = await self._directories.children(service.name_of(call, request.path))
+        service.admit(call, _ENTRY_BYTES * len(children))
+        principal, allows = service.principal(call), service.node.authorizer.allows
+        for names in slices(sorted(children)):
+            for name in names:
+                topic = children[name]
+                if topic is None:
+                    fill_entry(result.children.add(), name, _Entry.DIRECTORY)
+                elif allows(principal, Operation.DESCRIBE, Resource(ResourceKind.TOPIC, topic.name)):
+                    fill_entry(result.children.add(), name, _Entry.TOPIC, topic.created_ms)
+            await asyncio.sleep(0)
+        return result
+
+    async def make(self, request: Any, call: GrpcCall) -> None:
+        """Make a directory; one that is there already is no error."""
+        path = self._service.name_of(call, request.path)
+        self._service.require(call, Operation.CREATE, NODE)
+        if not path:
+            return
+        paths.new_name(path)  # what no topic could be called can hold none either
+        for one in (*paths.parents(path), path):
+            if self._topic(one) is not None:
+                raise scheme_error(f"'{one}' is a topic, and cannot be a directory")
+        await self._directories.make(path)
+
+    async def remove(self, request: Any, call: GrpcCall) -> None:
+        """Remove a directory that nothing lies in."""
+        path = self._service.name_of(call, request.path)
+        self._service.require(call, Operation.DELETE, NODE)
+        if not path:
+            raise scheme_error("the database cannot be removed")
+        if not await self._directories.has(path):
+            raise scheme_error(f"there is no directory '{request.path}'")
+        if await self._directories.children(path):
+            raise scheme_error(f"directory '{request.path}' is not empty")
+        await self._directories.remove(path)
+
+    def _topic(self, path: str) -> Topic | None:
+        topic = self._service.catalog.by_name(PROTOCOL, path)
+        return topic if topic is not None and self._service.catalog.topics.get(topic.name) is topic else None
+
+    async def _fill(self, entry: Any, path: str, call: GrpcCall) -> None:
+        service = self._service
+        below = service.name_of(call, path)
+        name = paths.last(paths.whole(below, service.database(call)))
+        if not below:
+            service.require(call, Operation.DESCRIBE, NODE)
+            fill_entry(entry, name, _Entry.DATABASE)
+            return
+        if service.node.authorizer.allows(service.principal(call), Operation.DESCRIBE, NODE):
+            is_directory = self._topic(below) is None and await self._directories.has(below)
+            if is_directory:
+                fill_entry(entry, name, _Entry.DIRECTORY)
+                return
+        topic = service.topic_at(call, path, Operation.DESCRIBE)
+        fill_entry(entry, name, _Entry.TOPIC, topic.created_ms)
+
+
+def register(registry: Registry, service: YdbService) -> None:
+    """Add this module's methods."""
+    scheme = Scheme(service)
+    registry.call("DescribePath", scheme.describe)
+    registry.call("ListDirectory", scheme.list)
+    registry.call("MakeDirectory", scheme.make)
+    registry.call("RemoveDirectory", scheme.remove)

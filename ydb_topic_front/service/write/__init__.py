@@ -1,0 +1,1 @@
+"""StreamWrite: sessions, producers, appends."""

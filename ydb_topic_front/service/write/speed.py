@@ -1,0 +1,128 @@
+"""Topics' speeds of writing: who writes more to a partition than its topic says waits, and its client with it.
+
+A YDB topic may have ``partition_write_speed_bytes_per_second``, for each of its partitions, and
+``partition_write_burst_bytes``. Writers of a partition share both, and wait in the order in which they came; while one
+waits, nothing is read of its stream. A topic that says nothing of a speed has none, and writers of other protocols are
+not slowed down.
+
+Who waits holds its request. While the node is short of memory nobody may do that for long: its stream ends with
+OVERLOADED, and its client comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from anabranch_kit.run.bucket import UNLIMITED, Bucket, Speed
+from bridges.catalog.topic import ChangeKind
+from bridges.net.quotas import turn
+from ydb_topic_front.wire.statuses import Status, YdbError
+
+if TYPE_CHECKING:
+    from bridges.auth import Principal
+    from bridges.catalog.topic import Change, Topic
+    from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.service.topics.settings import TopicSettings
+    from ydb_topic_front.service.write.writers import Writer
+
+_LONGEST_WAIT_S = 3600.0
+"""A timer of asyncio is set for no longer; it is looked again then."""
+
+
+def speed_of(settings: TopicSettings) -> Speed:
+    """What a topic says. Without a burst, a second's worth may be written at once, as with YDB."""
+    rate = settings.wanted.partition_write_speed_bytes_per_second
+    return Speed(rate, settings.wanted.partition_write_burst_bytes or rate) if rate else UNLIMITED
+
+
+class _Partition:
+    """The writers of one partition: the first waits for the bucket, the others for their turn."""
+
+    __slots__ = ("bucket", "changed", "turn")
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.turn = asyncio.Lock()
+        self.changed = asyncio.Event()
+        """The speed is another one now."""
+
+
+class WriteSpeeds:
+    """The partitions that are written to, of topics that have a speed. ``clock`` gives seconds."""
+
+    def __init__(self, service: YdbService, clock: Callable[[], float] = time.monotonic) -> None:
+        self._topics = service.topics
+        self._clock = clock
+        self._partitions: dict[str, dict[int, _Partition]] = {}
+        self._waiting: dict[Writer, float] = {}  # by when they began to
+        self._budget = service.node.budget
+        self._quota = service.node.quotas.produce
+        self._barrier = service.node.barrier
+        self._patience = service.settings.writer_patience_ms / 1000
+        service.node.every(max(100, service.settings.writer_patience_ms // 5), self.cut_waiting, "writers that wait")
+        service.topics.on_change.append(self._changed)
+        service.catalog.on_change.append(self._catalog_changed)
+
+    def limits(self, topic: Topic) -> bool:
+        """Whether anybody may have to wait."""
+        return bool(self._topics.of(topic.name).wanted.partition_write_speed_bytes_per_second)
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether anybody has a quota of bytes to write."""
+        return self._quota.in_force
+
+    async def admit(self, topic: Topic, partition: int, size: int, writer: Writer) -> float:
+        """Return when ``writer`` may write ``size`` bytes, and have them counted; gives the seconds that it took.
+
+        Where it may have to wait too long it is ended: whoever waits is then to be cancelled, like for any other end.
+        """
+        speed = speed_of(self._topics.of(topic.name))
+        partitions = self._partitions.setdefault(topic.name, {})
+        found = partitions.get(partition)
+        if found is None:
+            found = partitions[partition] = _Partition(Bucket(speed, self._clock))
+        began = self._waiting[writer] = self._clock()
+        try:
+            async with found.turn:
+                while (wait := found.bucket.wait()) > 0:
+                    found.changed.clear()
+                    try:
+                        async with asyncio.timeout(min(wait, _LONGEST_WAIT_S)):
+                            await found.changed.wait()
+                    except TimeoutError:
+                        continue
+                found.bucket.take(size)
+        finally:
+            del self._waiting[writer]
+        return self._clock() - began
+
+    async def admit_writer(self, principal: Principal, size: int, writer: Writer) -> float:
+        """The same for the quota of who writes, whatever it writes to."""
+        began = self._waiting[writer] = self._clock()
+        try:
+            await turn(self._quota.bucket(principal.name, None), size)
+        finally:
+            del self._waiting[writer]
+        return self._clock() - began
+
+    async def cut_waiting(self, now_ms: int) -> None:
+        """While memory is short, end the sessions that have waited for long, in which they held some."""
+        if self._budget.scarce or self._budget.waiting:
+            since = self._clock() - self._patience
+            for writer in [writer for writer, began in self._waiting.items() if began < since]:
+                message = "the node is short of memory, and the partition's speed would hold the request up for long"
+                self._barrier.call("writer that waits", writer.end, YdbError(Status.OVERLOADED, message))
+
+    def _changed(self, topic: Topic) -> None:
+        speed = speed_of(self._topics.of(topic.name))
+        for one in self._partitions.get(topic.name, {}).values():
+            one.bucket.change(speed)
+            one.changed.set()
+
+    def _catalog_changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            self._partitions.pop(change.topic.name, None)  # who waits there ends with the topic

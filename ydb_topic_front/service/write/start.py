@@ -1,0 +1,166 @@
+"""Where a session of StreamWrite writes, and from which number on (docs/protocols/ydb.md, "Partition of a producer",
+"Last number" and "Takeover")."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anabranch_kit.run.awaited import awaited
+from bridges.catalog.imports import NOT_IMPORTING
+from bridges.cluster.ownership import owner_of
+from bridges.errors import LogUnavailable, NotOwner, PartitionSealed, PeerUnreachable
+from bridges.formats.producer import LedgerKind, SeqNoStamp
+from bridges.log.interfaces import Appended, note
+from ydb_topic_front.failures import told
+from ydb_topic_front.wire.statuses import bad_request
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Topic
+    from bridges.log.partition.partition_log import PartitionLog
+    from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.service.write.producers import Producers
+    from ydb_topic_front.session.write_init import WriteInit
+
+_SEQ_NO = int(LedgerKind.SEQ_NO)
+_OPENED_TOGETHER = 64
+_LAST = "ydb last seq_no"
+_ATTEMPTS = 50
+_AGAIN_S = 0.1
+
+
+def insisted_on(topic: Topic, init: WriteInit) -> int | None:
+    """The partition that a client names, which must take messages; None if it names none. Raises YdbError."""
+    wanted = init.partition
+    if wanted is not None:
+        found = topic.partitions[wanted] if wanted < len(topic.partitions) else None
+        if found is None:
+            raise bad_request(f"partition {wanted} does not exist")
+        if not found.is_active:
+            raise told(PartitionSealed(f"{topic.name}-{wanted}", found.children))
+    return wanted
+
+
+async def bound_to(service: YdbService, producers: Producers, topic: Topic, producer: bytes, wanted: int | None) -> int:
+    """The partition that a producer writes to, durably. Raises YdbError, LogError."""
+    if topic.import_epoch >= 0:
+        # Where it is to write is known when all that it wrote is here.
+        raise service.log_of(topic, wanted or 0).not_importing(NOT_IMPORTING)
+    written = None
+    imported = topic.imported
+    if (
+        wanted is None
+        and imported is not None
+        and imported.handed_over_ms is not None
+        and producers.keep(imported.handed_over_ms)
+        and not await producers.knows(topic, producer)
+    ):
+        written = await _imported_to(service, topic, producer)
+    return await producers.partition_of(topic, producer, wanted, written)
+
+
+async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> int | None:
+    """The partition to which a producer wrote before the topic was moved here: its messages came with their numbers,
+    but not the choice. Of several, which a split leaves behind, the one with its latest number.
+
+    All logs are opened for it, once in the node's life. Nobody asks any more when they have forgotten those who did not
+    come since the topic was handed over. Raises LogError."""
+    key = SeqNoStamp(producer, ()).key
+    found, latest = None, -1
+    numbers = [one.index for one in topic.partitions]
+    for first in range(0, len(numbers), _OPENED_TOGETHER):
+        some = numbers[first : first + _OPENED_TOGETHER]
+        for number, last in zip(
+            some, await asyncio.gather(*(decided_last(service, topic, one, key) for one in some)), strict=True
+        ):
+            if last is not None and last > latest:
+                found, latest = number, last
+    return found
+
+
+async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, producer: bytes) -> int:
+    """A producer's last seq_no, which is durable; that of the partitions that this one came from, if it was written
+    there, is made known here first. Raises LogError."""
+    key = SeqNoStamp(producer, ()).key
+    last = log.last(_SEQ_NO, key)
+    if last is not None:
+        return last.number
+    inherited = 0
+    parents = list(topic.partitions[log.partition].parents)
+    seen = set(parents)
+    while parents:
+        number = parents.pop()
+        known = await decided_last(service, topic, number, key)
+        if known is None:
+            more = [one for one in topic.partitions[number].parents if one not in seen]
+            seen.update(more)
+            parents += more
+        else:
+            inherited = max(inherited, known)
+    if inherited:
+        known_here = note(SeqNoStamp(producer, (inherited,)))
+        stored: asyncio.Future[Appended] = awaited(lambda done: log.append(known_here, done))
+        await stored
+    return inherited
+
+
+async def _decided_there(log: PartitionLog) -> None:
+    """Return when nothing of a sealed partition is in flight: what its ledger says is durable then. Raises LogError."""
+    while True:
+        await log.ready()
+        if log.next_offset == log.high_watermark:
+            return
+        await log.until(lambda: not log.is_open or log.next_offset == log.high_watermark)
+
+
+class LastAsked(msgspec.Struct, array_like=True, frozen=True):
+    """What a producer has written last to a partition that the asked node owns."""
+
+    topic: str
+    partition: int
+    key: bytes
+
+
+class LastTold(msgspec.Struct, array_like=True, frozen=True):
+    number: int | None
+
+
+async def decided_last(service: YdbService, topic: Topic, partition: int, key: bytes) -> int | None:
+    """A producer's last seq_no in a partition, when nothing of that is in flight any more; None if it is not known
+    there. The partition may be another node's. Raises LogError."""
+    owners, peers = service.node.owners, service.node.peers
+    if owners is None or peers is None:
+        return await _last_here(service.log_of(topic, partition), key)
+    for attempt in count():
+        owner = await owner_of(owners, service.node.node_id, lambda: owners.slot_of(topic.name, partition))
+        try:
+            if owner is None:
+                return await _last_here(service.log_of(topic, partition), key)
+            return (await peers.ask(owner, _LAST, LastAsked(topic.name, partition, key), LastTold)).number
+        except (NotOwner, PeerUnreachable):
+            if attempt == _ATTEMPTS:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+    raise AssertionError("it is tried again, or raised")
+
+
+async def _last_here(log: PartitionLog, key: bytes) -> int | None:
+    await _decided_there(log)
+    last = log.last(_SEQ_NO, key)
+    return None if last is None else last.number
+
+
+def answer_others(service: YdbService) -> None:
+    """Have other nodes told what producers have written to partitions of this one."""
+
+    async def answer(asked: LastAsked) -> LastTold:
+        log = service.logs.get(asked.topic, asked.partition)
+        if log is None:
+            raise LogUnavailable(f"{asked.topic}-{asked.partition} is not known here yet, or not any more")
+        return LastTold(await _last_here(log, asked.key))
+
+    if service.node.peers is not None:
+        service.node.peers.serve(_LAST, LastAsked, answer)

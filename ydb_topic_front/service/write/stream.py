@@ -1,0 +1,380 @@
+"""StreamWrite: a session that writes to one partition (docs/protocols/ydb.md, "StreamWrite").
+
+Two tasks serve a stream: one reads requests, checks them and hands them to the partition's log; the other sends the
+answers, in the order of the requests, each when all of it is durable. When something goes wrong nothing more is handed
+over, so that what the client repeats after it has come again was not overtaken by what came behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.sliced import advance
+from bridges.auth import NODE, Operation, Resource, ResourceKind
+from bridges.errors import LogError
+from bridges.net.grpc_server import Code, GrpcRefusal
+from ydb_topic_front.failures import told
+from ydb_topic_front.service.core import TICKET
+from ydb_topic_front.service.identity import Identity
+from ydb_topic_front.service.write.appends import WriteAppends
+from ydb_topic_front.service.write.start import answer_others, bound_to, insisted_on, last_seq_no
+from ydb_topic_front.service.write.writing import Writing
+from ydb_topic_front.session.write_acks import Times, encode_at_once, encode_response
+from ydb_topic_front.session.write_batches import Batches
+from ydb_topic_front.session.write_init import WriteInit, parse_init
+from ydb_topic_front.session.write_queue import REQUEST_BYTES, Answer, Request
+from ydb_topic_front.session.write_request import parse_other, parts_at_once, parts_in_slices, write_body
+from ydb_topic_front.wire.messages import StreamWriteFromServer
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+if TYPE_CHECKING:
+    from bridges.catalog.topic import Topic
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.metrics import TopicTraffic
+    from bridges.net.grpc_server import GrpcStream
+    from ydb_topic_front.dispatch import Registry
+    from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.service.write.writers import Key
+
+_KNOWN_CODECS = range(1, 5)
+_FIRST_CUSTOM_CODEC = 10_000
+_BOUND_S = 3_600.0
+"""After this time of writing, the producer's row is looked at again, lest it expire."""
+
+_numbers = count(1)
+
+
+class WriteStream:
+    """One StreamWrite."""
+
+    def __init__(self, writing: Writing, stream: GrpcStream) -> None:
+        service = writing.service
+        self._writing = writing
+        self._service = service
+        self._stream = stream
+        self._account = stream.account
+        self._limit = service.settings.unacknowledged_bytes_per_stream
+        self._most_records = service.node.limits.batch_records
+        self._queue: deque[Request | Answer] = deque()
+        self._unanswered = 0  # bytes
+        self._end: YdbError | None = None
+        self._half_closed = False
+        self._moved = asyncio.Event()  # for the task that answers
+        self._room = asyncio.Event()  # for the one that reads
+        self._appends = WriteAppends(
+            stream.account,
+            lambda: self._end is None,
+            lambda error: self.end(told(error)),
+            self._moved.set,
+            self._leave,
+        )
+        self._topic: Topic | None = None
+        self._key: Key | None = None
+        self._log: PartitionLog | None = None
+        self._producer = b""
+        self._resource = NODE
+        self._identity = Identity(service, stream, self._refused)
+        self._bound_at = 0.0
+        # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
+        self._refusal: tuple[Code, str] | None = None
+
+    # --- what others say --------------------------------------------------------------------------------------------
+
+    def end(self, error: YdbError) -> None:
+        """Take nothing more, and end with ``error`` when what is in flight is answered; the first error counts."""
+        if self._end is None:
+            self._end = error
+            self._moved.set()
+            self._room.set()
+
+    def _refused(self, refusal: GrpcRefusal) -> None:
+        self._refusal = refusal.code, str(refusal)
+        self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
+
+    async def settled(self) -> None:
+        """Return when the fate of everything that was handed to the log is decided."""
+        await self._appends.settled()
+
+    # --- the stream's life ------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Serve the stream until its client ends it, or something else does."""
+        self._stream.when_draining(lambda: self.end(YdbError(Status.UNAVAILABLE, "the node is stopping")))
+        reading = asyncio.create_task(self._read())
+        try:
+            await self._send()
+        finally:
+            if self._end is None:
+                self._appends.hand_over_held()
+            self.end(YdbError(Status.CANCELLED, "the stream has ended"))
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            for item in self._queue:
+                # Bytes that are with the log are held until it has decided.
+                if not item.undecided:
+                    self._account.give(Kind.REQUESTS, item.cost)
+            self._appends.close()
+            self._identity.close()
+
+    def _leave(self) -> None:
+        if self._topic is not None:
+            self._writing.writers.leave(self._topic, self._key, self)
+
+    async def _read(self) -> None:
+        """Take messages until the stream ends, one way or another."""
+        try:
+            async with asyncio.timeout(self._service.settings.init_timeout_ms / 1000):
+                raw = await self._stream.read()
+            if raw is not None:
+                self._account.give(Kind.REQUESTS, len(raw))
+                await self._open(raw)
+            while raw is not None and self._end is None:
+                if self._unanswered >= self._limit:
+                    self._room.clear()
+                    await self._room.wait()
+                    continue
+                raw = await self._stream.read()
+                if raw is not None:
+                    await self._take(raw)
+            self._half_closed = raw is None
+            self._moved.set()
+        except TimeoutError:
+            self.end(YdbError(Status.TIMEOUT, "there was no init_request"))
+        except (YdbError, LogError) as error:
+            self.end(told(error))
+        except GrpcRefusal as refusal:
+            self._refused(refusal)
+        except Exception as error:  # noqa: BLE001 - logged, counted and told
+            self._service.node.barrier.caught("StreamWrite", error)
+            self.end(YdbError(Status.INTERNAL_ERROR, "an unexpected error"))
+
+    async def _send(self) -> None:
+        """Send answers in the order of their requests, and at the end why it is the end."""
+        queue, stream, moved = self._queue, self._stream, self._moved
+        while True:
+            moved.clear()
+            while queue and not queue[0].left:
+                item = queue.popleft()
+                if isinstance(item, Answer):
+                    self._answered(item)
+                    await stream.write(item.raw)
+                else:
+                    await self._acknowledge(item)
+            if moved.is_set():
+                continue
+            if self._half_closed and not queue:
+                return
+            if self._end is not None and not self._appends.in_flight:
+                break
+            await moved.wait()
+        if self._refusal is not None:
+            raise GrpcRefusal(*self._refusal)
+        response = StreamWriteFromServer()
+        self._end.tell(response)
+        self._writing.counts.failed(self._end.status.name)
+        await stream.write(response.SerializeToString())
+
+    async def _acknowledge(self, request: Request) -> None:
+        assert self._log is not None
+        waited = request.handed - request.arrived - request.quota
+        times = Times(request.stored - request.handed, waited, waited, request.quota)
+        try:
+            runs, partition = request.runs(), self._log.partition
+            raw = encode_at_once(runs, partition, times)
+            if raw is None:
+                work = encode_response(runs, partition, times)
+                ended, raw = advance(work)
+                if not ended:
+                    raw = await self._service.node.works.finish(work, request.acks)
+        finally:
+            self._answered(request)
+            self._appends.answered()
+        self._writing.counts.done(time.monotonic() - request.arrived, request.size, len(raw))
+        await self._stream.write(raw)
+
+    def _answered(self, item: Request | Answer) -> None:
+        """What it cost is held no longer, but for the answer while gRPC has it."""
+        self._unanswered -= item.cost
+        self._account.give(Kind.REQUESTS, item.cost)
+        self._room.set()
+
+    # --- its beginning ----------------------------------------------------------------------------------------------
+
+    async def _open(self, raw: bytes) -> None:
+        message = parse_other(raw)
+        if message.WhichOneof("client_message") != "init_request":
+            raise bad_request("the first message of a stream is an init_request: write in not inited session")
+        init = parse_init(message.init_request)
+        self._identity.look()
+        writers = self._writing.writers
+        self._topic = topic = self._service.topic_at(self._stream, init.path, Operation.WRITE)
+        writers.enter(topic, self)
+        self._producer = init.producer
+        self._resource = Resource(ResourceKind.TOPIC, topic.name)
+        log = self._log = await self._partition(topic, init)
+        traffic = self._service.node.metrics.topic(topic.name)
+        batches = Batches(init.producer, init.encoded_meta(self._stream.host))
+        self._appends.begin(log, batches, partial(self._written, topic, log.partition, traffic))
+        await log.ready()
+        generation = self._service.generation(topic.name, log.partition)
+        if init.generation is not None and init.generation != generation:
+            raise YdbError(Status.UNAVAILABLE, f"partition {log.partition} is in generation {generation}")
+        if init.producer:
+            self._key = (topic.topic_id, log.partition, init.producer)
+            await writers.own(self._key, self)
+            await log.ready()  # it may have failed under the one before
+        last = await last_seq_no(self._service, topic, log, init.producer) if init.producer else 0
+        if self._end is not None:
+            return
+        response = StreamWriteFromServer(status=Status.SUCCESS)
+        opened = response.init_response
+        opened.last_seq_no = last
+        opened.partition_id = log.partition
+        opened.session_id = f"{init.producer.decode()}|{uuid.uuid4()}_{next(_numbers)}"
+        opened.supported_codecs.codecs.extend(sorted(self._service.topics.of(topic.name).codecs))
+        self._put(response.SerializeToString())
+
+    async def _partition(self, topic: Topic, init: WriteInit) -> PartitionLog:
+        wanted = await partition_for(self._writing, topic, init)
+        self._bound_at = time.monotonic()
+        return self._service.log_of(topic, wanted)
+
+    # --- what the client says ---------------------------------------------------------------------------------------
+
+    async def _take(self, raw: bytes) -> None:
+        """Deal with a message, whose bytes are held in the account until a request that goes on its way takes over."""
+        arrived = time.monotonic()
+        size = len(raw)
+        taken = False
+        try:
+            body = write_body(raw)
+            if body is None:
+                self._take_other(parse_other(raw))
+                return
+            found = parts_at_once(raw, body, self._most_records)
+            if found is None:
+                work = parts_in_slices(body, self._most_records)
+                found = await self._service.node.works.finish(work, size // 1024)
+            self._check(found.codec, arrived)
+            if self._producer and arrived - self._bound_at > _BOUND_S:
+                await self._still_bound(arrived)
+            assert self._topic is not None
+            assert self._log is not None
+            speeds, quota = self._writing.speeds, 0.0
+            if speeds.limits(self._topic):
+                quota = await speeds.admit(self._topic, self._log.partition, size, self)
+            if speeds.has_quotas:
+                quota += await speeds.admit_writer(self._identity.principal, size, self)
+            request = Request(found.parts, size, arrived)
+            request.quota = quota
+            self._account.take(Kind.REQUESTS, REQUEST_BYTES)
+            taken = True
+        finally:
+            if not taken:
+                self._account.give(Kind.REQUESTS, size)
+        self._queue.append(request)
+        self._unanswered += request.cost
+        await self._appends.take(request, found)
+
+    def _take_other(self, message: Any) -> None:
+        match message.WhichOneof("client_message"):
+            case "update_token_request":
+                self._stream.replace_header(TICKET, message.update_token_request.token)
+                self._identity.look()
+                response = StreamWriteFromServer(status=Status.SUCCESS)
+                response.update_token_response.SetInParent()
+                self._put(response.SerializeToString())
+            case "init_request":
+                raise bad_request("the stream has had its init_request")
+            case "write_request":
+                raise bad_request("a message must be a write_request and nothing else")
+            case _:
+                raise bad_request("a message that says nothing")
+
+    def _check(self, codec: int, now: float) -> None:
+        """Whether the client may still write, and with this codec. Raises YdbError, GrpcRefusal."""
+        topic = self._topic
+        assert topic is not None
+        if self._identity.is_old:
+            self._identity.look()
+        if not self._service.node.authorizer.allows(self._identity.principal, Operation.WRITE, self._resource):
+            message = f"access to topic {topic.name!r} is denied: you may not write it"
+            raise YdbError(Status.UNAUTHORIZED, message, Issue.ACCESS_DENIED)
+        allowed = self._service.topics.of(topic.name).codecs
+        if codec not in allowed if allowed else codec not in _KNOWN_CODECS and codec < _FIRST_CUSTOM_CODEC:
+            raise bad_request(f"codec {codec} is none of the topic's")
+
+    async def _still_bound(self, now: float) -> None:
+        """A producer that writes is not forgotten, however long its session lasts. Raises YdbError."""
+        assert self._topic is not None
+        assert self._log is not None
+        self._bound_at = now
+        if self._topic.partitions[self._log.partition].is_active:
+            await self._writing.producers.partition_of(self._topic, self._producer, self._log.partition)
+
+    # --- what becomes of it -----------------------------------------------------------------------------------------
+
+    def _written(
+        self, topic: Topic, partition: int, traffic: TopicTraffic, messages: int, size: int, created_ms: int
+    ) -> None:
+        """A batch is durable (see :meth:`WriteAppends.begin`)."""
+        traffic.appended(1, messages, size)
+        if created_ms >= 0:
+            self._service.measures.written(topic, partition, created_ms)
+
+    def _put(self, raw: bytes) -> None:
+        answer = Answer(raw)
+        self._account.take(Kind.REQUESTS, answer.cost)
+        self._unanswered += answer.cost
+        self._queue.append(answer)
+        self._moved.set()
+
+
+async def partition_for(writing: Writing, topic: Topic, init: WriteInit) -> int:
+    """The partition that a session is to write to. Raises YdbError, LogError."""
+    wanted = insisted_on(topic, init)
+    if init.producer:
+        return await bound_to(writing.service, writing.producers, topic, init.producer, wanted)
+    return writing.any_partition(topic) if wanted is None else wanted
+
+
+def register(registry: Registry, service: YdbService) -> None:
+    """Add this module's method."""
+    writing = Writing(service)
+    answer_others(service)
+    owners = service.node.owners
+
+    async def stream_write(stream: GrpcStream) -> None:
+        await WriteStream(writing, stream).serve()
+
+    async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
+        message = parse_other(raw)
+        if message.WhichOneof("client_message") != "init_request":
+            return None
+        init = parse_init(message.init_request)
+        if init.generation is not None:
+            return None  # the client has looked where the partition is, and is to look again if that was wrong
+        topic = service.topic_at(stream, init.path, Operation.WRITE)
+        partition = await partition_for(writing, topic, init)
+        assert owners is not None, "it is led among several nodes only"
+        return lambda: owners.slot_of(topic.name, partition)
+
+    if service.forwarding is None:
+        registry.stream("StreamWrite", stream_write)
+    else:
+        registry.stream("StreamWrite", service.forwarding.led("StreamWrite", stream_write, slot_of, _last))
+
+
+def _last(error: YdbError) -> bytes:
+    response = StreamWriteFromServer()
+    error.tell(response)
+    raw: bytes = response.SerializeToString()
+    return raw
