@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from bridges.net.grpc_server import Code
+from tests.kit.waiting import until
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
 GRPCS_OWN = ("_find_method_handler", "cython_function_or_method", "_HandlerCallDetails", "_Metadatum")
@@ -41,8 +42,7 @@ async def calls_over(another: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _over() -> None:
-    while any("_schedule_rpc_coro" in repr(task.get_coro()) for task in asyncio.all_tasks()):
-        await asyncio.sleep(0)
+    await until(lambda: not any("_schedule_rpc_coro" in repr(task.get_coro()) for task in asyncio.all_tasks()))
 
 
 class Client:

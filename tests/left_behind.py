@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from types import FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from tests.kit.waiting import until
+
 if TYPE_CHECKING:
     from bridges.net.server import Server
 
@@ -90,12 +92,6 @@ def on_link(address: tuple[str, int], end: End) -> Callable[[], Awaitable[None]]
             await end(link)
 
     return carried_out
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until it is so; the test's own timeout is the limit."""
-    while not condition():
-        await asyncio.sleep(0)
 
 
 async def left_behind(

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.history.history import Poll, Recorder
+from tests.kit.waiting import wait_until
 
 PATIENCE = 120
 PARTITIONS = 12
@@ -129,10 +130,7 @@ class Load:
         """Stop writing, and return when the group has read all of it."""
         self._stop_writing()
         self.written = self.writer.close()
-        began = time.monotonic()
-        while len(self.seen) < self.written:
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.1)
+        wait_until(lambda: len(self.seen) >= self.written)
 
     def judge(self) -> None:
         """Offset by offset there is what was acknowledged, everything was, and nothing is there twice."""

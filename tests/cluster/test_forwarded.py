@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.together import together
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 from tests.postgres import Postgres
 from tests.ydb_topic_front.raw import RawClient
@@ -244,10 +245,8 @@ def test_readers_at_both_nodes_share_a_consumers_partitions(nodes: list[NodeProc
         for reader in readers:
             reader.start()
         try:
-            until = time.monotonic() + PATIENCE
-            while len({*seen}) < len(wanted) or committed(nodes[0], consumer) != [50] * PARTITIONS:
-                assert time.monotonic() < until, len(seen)
-                time.sleep(0.05)
+            wait_until(lambda seen=seen: {*seen} >= wanted, lambda seen=seen: len(seen))
+            wait_until(lambda name=consumer: committed(nodes[0], name) == [50] * PARTITIONS)
         finally:
             for reader in readers:
                 reader.over.set()
@@ -342,10 +341,7 @@ def test_a_producer_goes_on_in_a_part_of_its_partition_that_another_node_has(nod
         assert stream.receive().write_response.acks[0].seq_no == number
         stream.cancel()
     raws[0].result("AlterTopic", path="split", alter_partitioning_settings={"set_min_active_partitions": 4})
-    until = time.monotonic() + PATIENCE
-    while len(raws[1].result("DescribeTopic", path="split").partitions) < 4:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: len(raws[1].result("DescribeTopic", path="split").partitions) >= 4)
     told = raws[1].result("DescribeTopic", path="split", include_location=True).partitions
     assert len({one.partition_location.node_id for one in told}) == 2, "each node has one of them"
     for number, producer in enumerate(producers, 1):

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, Load, await_acknowledged, await_leaders, leaders
 from tests.cluster.test_failover import commanded, states
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -53,10 +54,7 @@ def move(node: NodeProcess, **what: object) -> None:
 
 
 def await_leader(admin: AdminClient, partition: int, node_id: int) -> None:
-    began = time.monotonic()
-    while leaders(admin)[partition] != node_id:
-        assert time.monotonic() - began < PATIENCE
-        time.sleep(0.05)
+    wait_until(lambda: leaders(admin)[partition] == node_id)
 
 
 def test_clients_go_on_while_a_partition_and_their_group_are_moved(

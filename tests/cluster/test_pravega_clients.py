@@ -24,6 +24,7 @@ from pravega_front.wire.controller import PingStatus, TxnState, TxnStatus
 from tests import drivers
 from tests.cluster.test_failover import PATIENCE, commanded
 from tests.conftest import NodeFactory
+from tests.kit.waiting import wait_until
 from tests.node_process import ANY, NodeProcess
 from tests.postgres import Postgres
 from tests.pravega_front.controller_client import ControllerClient, scale, stream
@@ -63,7 +64,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Itera
             node.launch()
         for node in made:
             node.await_ready()
-        until(lambda: is_shared(made))
+        wait_until(lambda: is_shared(made))
         yield made
     finally:
         factory.dispose()
@@ -132,13 +133,6 @@ def is_shared(nodes: list[NodeProcess]) -> bool:
     return True
 
 
-def until(condition: Any) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_controller_leads_to_the_owners(nodes: list[NodeProcess], controllers: list[ControllerClient]) -> None:
@@ -201,7 +195,7 @@ def test_the_wheel_works_through_a_node_that_owns_nothing(
     nodes[1].stop()
     nodes[1].start()
     commanded(nodes[1], "undrain", "2")  # it would stay so
-    until(lambda: is_shared(nodes))
+    wait_until(lambda: is_shared(nodes))
 
 
 def event(data: bytes) -> bytes:
@@ -268,7 +262,7 @@ def test_transactions_go_over_all_nodes(nodes: list[NodeProcess], controllers: l
     for controller in [one] * 6 + [two] * 6 + [three] * 6:
         time.sleep(0.5)
         assert controller.pingTransaction(streamInfo=info, txnId=pinged, lease=2_000).status == PingStatus.OK
-    until(lambda: ended(pinged) is TxnState.ABORTED)
+    wait_until(lambda: ended(pinged) is TxnState.ABORTED)
     # A scale at another node waits for what is open, and then aborts it; a large event goes to its owner.
     left = two.createTransaction(streamInfo=info, lease=60_000).txnId
     scale(three, SCOPE, "txn", [0], [[0.0, 0.1], [0.1, 1 / SEGMENTS]])
@@ -328,7 +322,7 @@ def test_who_waits_for_a_segment_that_moves_is_led_on(
     nodes[2].stop()
     nodes[2].start()
     commanded(nodes[2], "undrain", "3")
-    until(lambda: is_shared(nodes))
+    wait_until(lambda: is_shared(nodes))
 
 
 @pytest.mark.slow
@@ -337,7 +331,7 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
     nodes: list[NodeProcess], controllers: list[ControllerClient]
 ) -> None:
     one = controllers[0]
-    until(lambda: is_shared(nodes))
+    wait_until(lambda: is_shared(nodes))
     gone = nodes[2].addresses["pravega-segmentstore"]
     stream_name, number = segment_at(one, "asleep", gone)
     name = str(SegmentName(SCOPE, stream_name, number, 0))
@@ -348,7 +342,7 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
         client.ask(wire.AppendBlockEnd(writer, 9, event(b"1"), 1, 1, 1), wire.DataAppended)
         process.send_signal(signal.SIGSTOP)
         client.send(wire.AppendBlockEnd(writer, 9, event(b"2"), 1, 2, 1))
-        until(lambda: place(one, stream_name, number) != gone)
+        wait_until(lambda: place(one, stream_name, number) != gone)
         address = place(one, stream_name, number)
         with RawClient(address) as other:
             assert other.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup).last_event_number == 1
@@ -361,7 +355,7 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(
         assert client.ends()
     assert whole(address, name) == event(b"1") + event(b"3")
     nodes[2].start()
-    until(lambda: is_shared(nodes))
+    wait_until(lambda: is_shared(nodes))
 
 
 RATE = 60
@@ -517,19 +511,19 @@ def test_clients_go_on_when_owners_end(
                 print(f"{load.name}: {end}: the longest time without anything new {load.longest:.1f} s")
                 print(*load.failed)
             nodes[1].start()
-            until(lambda: is_shared(nodes))
+            wait_until(lambda: is_shared(nodes))
             moving(every)
         for load in every:
             load.longest = 0.0
         nodes[2].stop()
         nodes[2].start()
-        until(lambda: is_shared(nodes))
+        wait_until(lambda: is_shared(nodes))
         moving(every)
         for load in loads:
             load.finish()
             assert load.ended() == 0, "".join(load.errors)[-2000:]
         wanted = {(load.name, number) for load in loads for number in load.numbers("acked", "committed")}
-        until(lambda: wanted <= set(reader.read))
+        wait_until(lambda: wanted <= set(reader.read))
     finally:
         for load in every:
             load.kill()

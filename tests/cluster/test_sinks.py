@@ -3,8 +3,7 @@ carries out what it had decided."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from tests.cluster.load import PARTITIONS, PATIENCE, TOPIC, await_leaders, read_
 from tests.cluster.test_failover import commanded
 from tests.cluster.test_transactions import listed, transaction_command
 from tests.cluster.together import together
+from tests.kit.waiting import wait_until
 from tests.node_process import FRONTS, NodeProcess
 from tests.postgres import Postgres
 from tests.spark_pipeline.node.pipeline_lab import batch_of
@@ -63,21 +63,14 @@ class Two:
 
     def await_states(self, *wanted: AttemptState) -> None:
         """Return when the attempts that the database knows are so."""
-        self._until(lambda: sorted(self._states()) == sorted(wanted))
+        wait_until(lambda: sorted(self._states()) == sorted(wanted))
 
     def await_ended(self) -> None:
         """Return when no attempt has anything left to be done."""
-        self._until(lambda: not self._states())
+        wait_until(lambda: not self._states())
 
     def _states(self) -> list[int]:
         return [state for (state,) in self.asked("SELECT state FROM front_pipeline_attempts")]
-
-    @staticmethod
-    def _until(found: Callable[[], bool]) -> None:
-        began = time.monotonic()
-        while not found():
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.02)
 
     def read(self) -> list[bytes]:
         """What whoever reads committed data sees, once no transaction is open."""

@@ -43,6 +43,7 @@ from tests.cluster.test_pravega_clients import read
 from tests.compose.clients import Clients
 from tests.conftest import NodeFactory
 from tests.kafka_front.test_session import Client
+from tests.kit.waiting import wait_until
 from tests.node_process import ANY, NodeFailed, NodeProcess
 from tests.node_users import login, rule, ruled, with_users
 from tests.ports import free_step
@@ -85,10 +86,7 @@ def is_alive(pid: int) -> bool:
 
 
 def await_end(pids: list[int]) -> None:
-    began = time.monotonic()
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() - began < PATIENCE
-        time.sleep(0.01)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids))
 
 
 def made(node: NodeProcess) -> AdminClient:

@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from tests.cluster.load import PATIENCE, TOPIC
-from tests.cluster.ydb_load import PROGRAMS, load, owner_of_most, owners, until
+from tests.cluster.ydb_load import PROGRAMS, load, owner_of_most, owners
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient, RawStream
 
@@ -54,7 +55,7 @@ def test_sdks_in_other_languages_go_on_when_nodes_end(nodes: list[NodeProcess], 
         clients.tell("kill -9")
         victim.start()
         (other, *_) = [node for node in nodes if node is not victim]
-        until(lambda: set(owners(other).values()) == {1, 2, 3})
+        wait_until(lambda: set(owners(other).values()) == {1, 2, 3})
         clients.await_more(50)
         clients.forget()
         assert other.terminate() == 0
@@ -100,9 +101,9 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(nodes: list[Node
             process.send_signal(signal.SIGSTOP)
             awake = time.monotonic() + ASLEEP_S
             stream.send(write_request={"messages": [{"seq_no": 1, "data": b"nobody is told of this"}], "codec": 1})
-            until(lambda: number not in owners(alive[0]).values())
+            wait_until(lambda: number not in owners(alive[0]).values())
             before = {pace: pace.done for pace in clients.paces}
-            until(lambda: time.monotonic() > awake)
+            wait_until(lambda: time.monotonic() > awake)
             went_on = [pace for pace, done in before.items() if pace.done > done + 10]
             process.send_signal(signal.SIGCONT)
             assert process.wait(PATIENCE) != 0  # it was taken for dead

@@ -16,6 +16,7 @@ from tests import drivers
 from tests.cluster.load import PATIENCE, TOPIC, keep_all
 from tests.history.checks import arrange, judge, told
 from tests.history.history import Outcome, Poll, Recorder, Send, read
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.sdks.programs import HERE, SDKS
@@ -195,20 +196,13 @@ class Program(threading.Thread):
         """Have its writers stop; returns when they have."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        until(lambda: self._over == set(self.writers), lambda: (self.failures, self.errors[-20:]))
+        wait_until(lambda: self._over == set(self.writers), lambda: (self.failures, self.errors[-20:]))
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
         self.join()
         self._listening.join()
-
-
-def until(condition: Callable[[], bool], why: Callable[[], object] = lambda: None) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE, why()
-        time.sleep(0.05)
 
 
 class Load:
@@ -262,7 +256,7 @@ class Load:
     def await_more(self, count: int) -> None:
         """Return when each writer has so many more acknowledgements."""
         wanted = {pace: pace.done + count for pace in self.paces}
-        until(lambda: all(pace.done >= end for pace, end in wanted.items()), self.failures)
+        wait_until(lambda: all(pace.done >= end for pace, end in wanted.items()), self.failures)
 
     def failures(self) -> list[object]:
         """What the SDKs have shown their users."""
@@ -280,7 +274,7 @@ class Load:
         self.written = sum(pace.done for pace in self.paces)
         seen: list[Callable[[], int]] = [lambda: len(set.union(*(one.seen for one in self.readers)))]
         seen += [lambda program=program: len(program.seen) for program in self.programs]  # type: ignore[misc]
-        until(
+        wait_until(
             lambda: all(one() >= self.written for one in seen),
             lambda: (
                 self.failures(),
@@ -314,10 +308,10 @@ def load(nodes: list[NodeProcess], directory: Path, programs: Sequence[str] = ()
         settings = {"min_active_partitions": PARTITIONS}
         consumers = [{"name": name} for name in CONSUMERS]
         raw.result("CreateTopic", path=TOPIC, partitioning_settings=settings, consumers=consumers)
-        until(lambda: len(raw.result("ListEndpoints").endpoints) == len(nodes))
+        wait_until(lambda: len(raw.result("ListEndpoints").endpoints) == len(nodes))
     for other in nodes[1:]:
         with RawClient(other.ydb) as asked:
-            until(lambda asked=asked: asked.call("DescribeTopic", path=TOPIC).status == 400000)  # type: ignore[misc]
+            wait_until(lambda asked=asked: asked.call("DescribeTopic", path=TOPIC).status == 400000)  # type: ignore[misc]
     made = Load(nodes, directory, programs)
     made.start()
     try:

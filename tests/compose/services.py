@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from tests.compose.engine import COMPOSE, Engine
+from tests.kit.waiting import wait_until
 
 
 class Services:
@@ -37,17 +37,9 @@ class Services:
     def healthy(self, service: str, seconds: float = 240.0) -> None:
         """Return when a service's health check has succeeded."""
         told = ["inspect", "--format", "{{.State.Health.Status}}", self.container(service)]
-        until(lambda: self.engine.docker(*told).strip() == "healthy", f"{service} is healthy", seconds)
+        wait_until(lambda: self.engine.docker(*told).strip() == "healthy", f"{service} is healthy", seconds=seconds)
 
     def prometheus(self, path: str, **parameters: str) -> Any:
         url = f"http://127.0.0.1:{self.ports['PROMETHEUS']}/api/v1/{path}?{urlencode(parameters)}"
         with urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
-
-
-def until(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Return when it holds. Raises AssertionError when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.2)

@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 from tests.compose.clients import Clients
 from tests.compose.engine import engine
 from tests.compose.queries import alerts, panels
-from tests.compose.services import Services, until
+from tests.compose.services import Services
+from tests.kit.waiting import wait_until
 from tests.ports import free_port
 from tests.s3_server import PROGRAM
 
@@ -62,7 +63,7 @@ class Cluster(Services):
         """Return when all nodes are healthy and lead something."""
         for node in NODES:
             self.healthy(node)
-        until(lambda: self.leaders() == {1, 2, 3}, "all nodes lead partitions", 120)
+        wait_until(lambda: self.leaders() == {1, 2, 3}, "all nodes lead partitions")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_nodes_restart_one_after_the_other_and_no_client_is_shown_an_error(
 def test_prometheus_sees_all_and_takes_every_query(cluster: Cluster) -> None:
     cluster.whole()
     targets = lambda: [one["health"] for one in cluster.prometheus("targets")["activeTargets"]]  # noqa: E731
-    until(lambda: targets() == ["up"] * 4, "nodes and the load generator are scraped")
+    wait_until(lambda: targets() == ["up"] * 4, "nodes and the load generator are scraped")
     for query in [query for _, query in panels()] + alerts():
         cluster.prometheus("query", query=query)
     time.sleep(60)

@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from benchmarks import kafka_broker, pravega_standalone
 from benchmarks.java_server import fetch_jars
 from tests.compose.engine import engine
-from tests.compose.services import Services, until
+from tests.compose.services import Services
+from tests.kit.waiting import wait_until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.compose, pytest.mark.java, pytest.mark.timeout(1800)]
@@ -86,9 +87,9 @@ def test_kafka_and_pravega_are_followed_and_cut_over(migrate: Migrate) -> None:
     migrate.healthy("node")
     migrate.healthy("load")
     migrate.healthy("events")
-    until(lambda: sum(map(float, migrate.jobs().values())) >= 2, "both migrations run", 180)
+    wait_until(lambda: sum(map(float, migrate.jobs().values())) >= 2, "both migrations run", seconds=180)
     before = len(migrate.records("KAFKA", "orders"))
-    until(lambda: len(migrate.records("KAFKA", "orders")) > before, "what is new comes", 240)
+    wait_until(lambda: len(migrate.records("KAFKA", "orders")) > before, "what is new comes", seconds=240)
     print("kafka-migration", migrate.found("kafka-migration", "verify"))
     migrate.compose("stop", "load", "events", "kafka-migration", "pravega-migration")
     told = migrate.engine.docker("logs", "--tail", "1", migrate.container("events"))
@@ -104,7 +105,9 @@ def test_kafka_and_pravega_are_followed_and_cut_over(migrate: Migrate) -> None:
     # The application goes on at the node.
     migrate.environment["LOAD_BOOTSTRAP"] = "node:19092"
     migrate.compose("up", "--detach", "--no-deps", "load")
-    until(lambda: len(migrate.records("KAFKA", "orders")) > len(orders) + 100, "the application writes to the node")
+    wait_until(
+        lambda: len(migrate.records("KAFKA", "orders")) > len(orders) + 100, "the application writes to the node"
+    )
     container = migrate.container("load")
     migrate.engine.docker("stop", "--time", "120", container)
     assert migrate.engine.docker("inspect", "--format", "{{.State.ExitCode}}", container).strip() == "0"

@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.compose.engine import Engine, engine
 from tests.compose.queries import alerts, panels
-from tests.compose.services import Services, until
+from tests.compose.services import Services
+from tests.kit.waiting import wait_until
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
@@ -116,7 +117,7 @@ def test_spark_beside_it_reads_what_kafka_wrote(single: Single) -> None:
 
 def test_prometheus_sees_the_node_and_takes_every_query(single: Single) -> None:
     targets = lambda: [one["health"] for one in single.prometheus("targets")["activeTargets"]]  # noqa: E731
-    until(lambda: targets() == ["up"], "the node is scraped")
+    wait_until(lambda: targets() == ["up"], "the node is scraped")
     rules = single.prometheus("rules")["groups"][0]["rules"]
     assert len(rules) == len(alerts())
     for _, query in panels():

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -17,6 +17,7 @@ from sbp_back.client.client import Client
 from sbp_back.client.leader import pd_carrier
 from sbp_back.transport.tcp_carrier import parse_address, tcp_connector
 from tests.conftest import TEST_SETTINGS
+from tests.kit.waiting import wait_until
 from tests.node_process import ANY, NodeFailed, NodeProcess
 
 PATIENCE = 90.0
@@ -87,7 +88,7 @@ class Cluster:
         node.launch()
         for process in (*self.servers, node):
             process.await_ready()
-        until(lambda: self.alive() == self.wanted, "range servers report")
+        wait_until(lambda: self.alive() == self.wanted, "range servers report")
         return self
 
     def add_server(self) -> Server:
@@ -157,7 +158,7 @@ class Cluster:
             if process.process is None or process.process.poll() is not None:
                 process.process = None
                 process.start()
-        until(lambda: self.alive() == self.wanted, "range servers report")
+        wait_until(lambda: self.alive() == self.wanted, "range servers report")
         return self
 
     def dispose(self) -> None:
@@ -166,21 +167,6 @@ class Cluster:
 
     def tail(self) -> str:
         return "\n".join(f"--- {p.log.name}\n{p.tail()}" for p in (self.pd, *self.servers, *self.nodes))
-
-
-def until(
-    condition: Callable[[], bool], what: str, seconds: float = PATIENCE, also: Callable[[], object] | None = None
-) -> None:
-    """Return as soon as ``condition`` holds; ``also`` is done before it is looked at again.
-
-    Raises AssertionError when it does not come to that.
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
-        if also is not None:
-            also()
-        time.sleep(0.02)
 
 
 class Load(threading.Thread):
@@ -236,7 +222,7 @@ class Load(threading.Thread):
     def more(self, count: int) -> None:
         """Return once ``count`` further records are acknowledged."""
         enough = len(self.acked) + count
-        until(lambda: len(self.acked) >= enough or bool(self.refused), f"{count} more acknowledgements")
+        wait_until(lambda: len(self.acked) >= enough or bool(self.refused), f"{count} more acknowledgements")
         assert not self.refused, self.refused[:5]
 
     def finish(self) -> None:

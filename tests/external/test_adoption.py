@@ -13,7 +13,8 @@ import pytest
 from sbp_back.errors import ConnectionLost
 from sbp_back.transport.tcp_carrier import tcp_connector
 from sbp_back.wire import model as m
-from tests.external.cluster import PATIENCE, Cluster, Load, Server, until
+from tests.external.cluster import PATIENCE, Cluster, Load, Server
+from tests.kit.waiting import wait_until
 from tests.s3_server import ACCESS, s3_server
 
 PARTITIONS = 6
@@ -93,7 +94,7 @@ def test_what_a_killed_range_server_had_is_served_by_who_adopts_it_and_by_who_ad
     second.kill()
     cluster.pd.kill()
     cluster.pd.start()
-    until(lambda: cluster.alive() >= 2, "range servers report")
+    wait_until(lambda: cluster.alive() >= 2, "range servers report")
     assert adopt(third, two).status.ok
     assert places(cluster) <= {three, again}
     load.more(500)

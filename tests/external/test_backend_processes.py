@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.external.cluster import ANY, SERVER_SETTINGS, Server, until
+from tests.external.cluster import ANY, SERVER_SETTINGS, Server
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeFailed, NodeProcess
 from tests.ports import free_port
 
@@ -70,10 +71,10 @@ def test_a_pair_of_servers_lives(server_of: Make) -> None:
         assert get(process, "/healthz") == (200, {"healthy": True, "failure": None})
         assert get(process, "/readyz") == (200, {"ready": True})
         assert process.metric("anabranch_cpu_seconds_total") > 0
-    until(lambda: pd.metric("anabranch_pd_range_servers_alive") == 1, "the range server reports")
+    wait_until(lambda: pd.metric("anabranch_pd_range_servers_alive") == 1, "the range server reports")
     assert server.metric("anabranch_store_segments") >= 1
     server.kill()
-    until(lambda: pd.metric("anabranch_pd_range_servers_alive") == 0, "its silence is noticed")
+    wait_until(lambda: pd.metric("anabranch_pd_range_servers_alive") == 0, "its silence is noticed")
     server.start()
     assert server.metric("anabranch_range_server_id") == 0, "a number is given once and kept"
     for process in (server, pd):
@@ -88,7 +89,7 @@ def test_a_range_server_without_a_number_waits_for_the_placement_driver(server_o
     pd.terminate()
     server = server_of("range-server", "rs", "--pd", pd.address)
     server.launch()
-    until(lambda: "waiting for the placement driver" in server.tail(), "it says what it waits for")
+    wait_until(lambda: "waiting for the placement driver" in server.tail(), "it says what it waits for")
     assert not server.ready_file.exists()
     pd.start()
     server.await_ready()
@@ -100,10 +101,10 @@ def test_a_range_server_without_a_number_waits_for_the_placement_driver(server_o
 def test_a_range_server_that_waits_can_be_stopped(server_of: Make) -> None:
     server = server_of("range-server", "rs", "--pd", f"127.0.0.1:{free_port()}")
     server.launch()
-    until(lambda: "waiting for the placement driver" in server.tail(), "it waits")
+    wait_until(lambda: "waiting for the placement driver" in server.tail(), "it waits")
     assert server.terminate() == 0
     server.launch()  # the directory is free again
-    until(lambda: server.tail().count("waiting for the placement driver") == 2, "it waits")
+    wait_until(lambda: server.tail().count("waiting for the placement driver") == 2, "it waits")
 
 
 def test_a_directory_is_used_once(server_of: Make) -> None:

@@ -24,8 +24,9 @@ from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
 from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.endpoints.node_reader import NodeReader
 from spark_pipeline.endpoints.sbp_reader import SbpReader
-from tests.external.cluster import PATIENCE, SERVER_SETTINGS, Server, until
+from tests.external.cluster import PATIENCE, SERVER_SETTINGS, Server
 from tests.external.ticket_place import MONTH_S, TicketPlace
+from tests.kit.waiting import wait_until
 from tests.node_process import ANY, NodeFailed, NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -81,7 +82,7 @@ def test_records_go_in_and_out_also_after_servers_and_the_node_were_killed(place
             got.append(message.value())
         return len(got) >= 3
 
-    until(more, "all records read")
+    wait_until(more, "all records read")
     consumer.close()
     assert got == [b"0", b"1", b"2"]
 
@@ -151,7 +152,7 @@ def test_a_node_that_shows_no_tickets_is_refused(place: TicketPlace, tmp_path: P
         listen={"kafka": ANY, "console": "off"},
     )
     with node.lent():
-        until(lambda: "this listener wants a ticket" in node.log.read_text(), "it is told why")
+        wait_until(lambda: "this listener wants a ticket" in node.log.read_text(), "it is told why")
 
 
 def test_where_servers_demand_no_tickets_nobody_is_led_there_and_records_come_through_the_node(

@@ -16,7 +16,8 @@ from sbp_back.errors import ConnectionLost
 from sbp_back.transport.tcp_carrier import TcpOptions
 from sbp_back.wire.model import DescribePdRequest
 from tests.certificates import Authority
-from tests.external.cluster import ANY, NODE_TIMEOUT_MS, PATIENCE, SERVER_SETTINGS, Server, until
+from tests.external.cluster import ANY, NODE_TIMEOUT_MS, PATIENCE, SERVER_SETTINGS, Server
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeFailed, NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -102,7 +103,7 @@ def read(place: Place, count: int) -> list[bytes]:
             got.append(message.value())
         return len(got) >= count
 
-    until(more, "all records read")
+    wait_until(more, "all records read")
     consumer.close()
     return got
 
@@ -146,7 +147,7 @@ async def test_certificates_are_read_again_on_sighup(place: Place) -> None:
         key.write_bytes(content[1])
         told = place.pd.log.read_text().count("was read again")
         os.kill(place.pd.pid, signal.SIGHUP)
-        until(lambda told=told: place.pd.log.read_text().count("was read again") == told + 2, "read again")
+        wait_until(lambda told=told: place.pd.log.read_text().count("was read again") == told + 2, "read again")
         answers = (await asks(place.pd.address, theirs)) == "ok"
         assert answers is (content is not before)
     write(place, [b"still"])

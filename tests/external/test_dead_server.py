@@ -8,7 +8,8 @@ from collections.abc import Callable
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.external.cluster import PATIENCE, Cluster, until, value
+from tests.external.cluster import PATIENCE, Cluster, value
+from tests.kit.waiting import wait_until
 
 MANY = 600
 """Partitions; about half of them are on the server that is gone."""
@@ -34,4 +35,4 @@ def test_a_node_that_starts_without_a_server_retains_what_others_have(cluster_of
         return all(answer.result(PATIENCE).offset == 1 for answer in answers)
 
     # Those that are gone take most of a second each: eight at a time that would be twice as long.
-    until(trimmed, "what others have is trimmed", seconds=(MANY - len(left)) / 8 * 0.4)
+    wait_until(trimmed, "what others have is trimmed", seconds=(MANY - len(left)) / 8 * 0.4)

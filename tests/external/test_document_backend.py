@@ -25,8 +25,9 @@ from kafka_front.wire.errors import ErrorCode
 from sbp_back import DocumentClient, parse_address
 from sbp_back import ErrorCode as ErrorCodes
 from tests.conftest import NodeFactory
-from tests.external.cluster import Load, until
+from tests.external.cluster import Load
 from tests.kafka_front.groups.wire_client import WireClient
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -218,7 +219,7 @@ def test_retention_and_deletion_reach_the_backend(factory: NodeFactory) -> None:
     create(node, "t", 1, **{"retention.ms": "1", "segment.ms": "1"})
     produce(node, "t", *(b"old %d" % n for n in range(20)))
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "unused"})
-    until(lambda: consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=30) == (20, 20), "retention")
+    wait_until(lambda: consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=30) == (20, 20), "retention")
     consumer.close()
 
     async def deleted() -> None:

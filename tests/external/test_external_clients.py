@@ -18,7 +18,8 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NotLeaderForPartitionError
 
-from tests.external.cluster import NODE_TIMEOUT_MS, Cluster, Load, read_all, until, value
+from tests.external.cluster import NODE_TIMEOUT_MS, Cluster, Load, read_all, value
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -69,7 +70,9 @@ def test_two_client_libraries_and_ranges_on_all_servers(shared_cluster: Make, to
     consumer = KafkaConsumer(bootstrap_servers=cluster.node.kafka, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(topic, p) for p in range(12)])
     read: dict[tuple[int, int], bytes] = {}
-    until(lambda: len(read) == 240, "kafka-python reads everything", also=lambda: read.update(polled(consumer)))
+    wait_until(
+        lambda: len(read) == 240, "kafka-python reads everything", meanwhile=lambda: read.update(polled(consumer))
+    )
     assert read == {(n % 12, n // 12): value(n) for n in range(240)}
     consumer.close()
     placement = asyncio.run(cluster.placement(topic, 12))
@@ -116,12 +119,12 @@ def test_ranges_of_a_dead_server_move_at_once(cluster_of: Make, topic: str) -> N
     cluster = cluster_of(2)
     cluster.pd.settings["sbp.alive_ms"] = "1h"
     cluster.pd.restart()
-    until(lambda: cluster.alive() == 2, "range servers report")
+    wait_until(lambda: cluster.alive() == 2, "range servers report")
     cluster.create_topic(topic, 12)
     load = Load(cluster.node.kafka, topic, 12)
     load.start()
     load.more(500)
-    until(lambda: all(asyncio.run(cluster.placement(topic, 12)).values()), "every partition is written to")
+    wait_until(lambda: all(asyncio.run(cluster.placement(topic, 12)).values()), "every partition is written to")
     placement = asyncio.run(cluster.placement(topic, 12))
     victim_id = placement[0][-1]
     cluster.server_of(victim_id).kill()
@@ -147,7 +150,7 @@ def test_the_placement_driver_dies_under_load_and_comes_back(shared_cluster: Mak
     cluster.pd.kill()
     load.more(2000)  # open ranges need no placement driver
     cluster.pd.start()
-    until(lambda: cluster.alive() == 2, "range servers report again")
+    wait_until(lambda: cluster.alive() == 2, "range servers report again")
     cluster.create_topic(f"{topic}-after", 4)
     with_confluent = Producer({"bootstrap.servers": cluster.node.kafka})
     for n in range(40):
@@ -209,11 +212,11 @@ def test_without_its_only_server_a_partition_refuses_clearly_and_works_again_by_
     python.close()
     cluster.servers[0].start()
     for partition in (0, 1):
-        until(partial(accepts, cluster, topic, partition), "works again")
+        wait_until(partial(accepts, cluster, topic, partition), "works again")
     found: dict[tuple[int, int], bytes] = {}
     consumer = KafkaConsumer(bootstrap_servers=cluster.node.kafka, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
-    until(lambda: len(found) >= 3, "everything can be read", also=lambda: found.update(polled(consumer)))
+    wait_until(lambda: len(found) >= 3, "everything can be read", meanwhile=lambda: found.update(polled(consumer)))
     consumer.close()
     assert found == {(0, 0): b"before", (0, 1): b"after", (1, 0): b"after"}
 
@@ -232,13 +235,13 @@ def test_a_server_that_hangs_is_answered_for_in_time(shared_cluster: Make, topic
     finally:
         os.kill(cluster.servers[0].pid, signal.SIGCONT)
     for partition in (0, 1):
-        until(partial(accepts, cluster, topic, partition), "works again")
+        wait_until(partial(accepts, cluster, topic, partition), "works again")
 
 
 def test_streams_made_while_a_server_is_dead_go_to_the_living(shared_cluster: Make, topic: str) -> None:
     cluster = shared_cluster(3)
     cluster.servers[1].kill()
-    until(lambda: cluster.alive() == 2, "the placement driver notices")
+    wait_until(lambda: cluster.alive() == 2, "the placement driver notices")
     cluster.create_topic(topic, 8)
     producer = Producer({"bootstrap.servers": cluster.node.kafka})
     for n in range(80):
@@ -259,13 +262,13 @@ def test_a_deleted_topic_is_forgotten_by_a_server_that_was_dead_meanwhile(shared
     for n in range(20):
         producer.produce(topic, bytes(1000), partition=n % 2)
     assert producer.flush(60) == 0
-    until(lambda: server.metric("anabranch_store_live_bytes") > before + 20_000, "the store counts its data")
+    wait_until(lambda: server.metric("anabranch_store_live_bytes") > before + 20_000, "the store counts its data")
     server.kill()
     request = urllib.request.Request(f"{cluster.node.console}/api/topics/{topic}", method="DELETE")
     with urllib.request.urlopen(request, timeout=60) as response:
         assert response.status == 200
     server.start()
-    until(lambda: server.metric("anabranch_store_live_bytes") == before, "the data is given back")
+    wait_until(lambda: server.metric("anabranch_store_live_bytes") == before, "the data is given back")
 
 
 def test_data_of_an_embedded_backend_is_served_by_processes_of_their_own(cluster_of: Make) -> None:

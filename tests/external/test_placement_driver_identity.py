@@ -17,7 +17,8 @@ from confluent_kafka import Producer
 from sbp_back.client.client import Client
 from sbp_back.client.leader import pd_carrier
 from sbp_back.transport.tcp_carrier import tcp_connector
-from tests.external.cluster import SERVER_SETTINGS, Cluster, Server, read_all, until, value
+from tests.external.cluster import SERVER_SETTINGS, Cluster, Server, read_all, value
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -136,13 +137,13 @@ def test_another_placement_driver_found_later_makes_partitions_unavailable(clust
     status, body = post(node, "t")
     assert (status, body["kind"]) == (503, "LogUnavailable")
     sentence = f"this is placement driver {identity(wrong)}, but the topics of this node are in placement driver"
-    until(lambda: sentence in node.tail(), "the log says what is wrong")
+    wait_until(lambda: sentence in node.tail(), "the log says what is wrong")
     assert json.loads(urllib.request.urlopen(f"{node.console}/api/topics", timeout=60).read()), "the node lives"
     # Set right while the node runs.
     wrong.terminate()
     right.start()
-    until(lambda: cluster.alive() == 1, "the range server reports again")
-    until(lambda: post(node, "t")[0] == 200, "works again by itself")
+    wait_until(lambda: cluster.alive() == 1, "the range server reports again")
+    wait_until(lambda: post(node, "t")[0] == 200, "works again by itself")
     found = read_all(node.kafka, "t", 1)
     assert written.items() <= found.items()
     assert set(found.values()) == set(range(41))
@@ -166,7 +167,7 @@ def test_a_range_server_led_to_another_placement_driver_keeps_its_data(cluster_o
     assert other.metric("anabranch_pd_range_servers_alive") == 0
     server.arguments = ["--pd", cluster.pd.address]
     server.start()
-    until(lambda: cluster.alive() == 1, "it reports")
+    wait_until(lambda: cluster.alive() == 1, "it reports")
     cluster.node.restart()  # what it has in memory proves nothing
     assert read_all(cluster.node.kafka, "t", 1) == written
 
@@ -181,11 +182,11 @@ def test_a_range_server_meets_another_placement_driver_where_its_own_was(cluster
     server.start()  # it has its number and needs nobody
     other.addresses["sbp-pd"] = address
     other.start()
-    until(lambda: refused_to_compare(server), "the log says what is wrong")
+    wait_until(lambda: refused_to_compare(server), "the log says what is wrong")
     assert other.metric("anabranch_pd_range_servers_alive") == 0
     other.terminate()
     cluster.pd.start()
-    until(lambda: cluster.alive() == 1, "it reports to its own again")
+    wait_until(lambda: cluster.alive() == 1, "it reports to its own again")
     cluster.node.restart()
     assert read_all(cluster.node.kafka, "t", 1) == written
 

@@ -19,6 +19,7 @@ from kafka_front.service.produce import requests as produce_service
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.node_lab import connect, log_of, serving
+from tests.kit.waiting import until
 
 MOST = 60_000
 
@@ -74,8 +75,7 @@ async def test_a_pipelining_producer_keeps_its_order_behind_a_long_check(node: N
         client.send(9, produce("compacted", (0, one(b"last")))),
     ]
     # The other's answer comes although the first connection's batches are still looked at.
-    while not node.works.steps:
-        await asyncio.sleep(0)
+    await until(lambda: node.works.steps)
     assert outcomes(await other.call(9, produce("compacted", (0, one(b"other"))))) == [(0, 0)]
     answers = dict([await client.receive() for _ in sent])
     bad = outcomes(answers[sent[2]])

@@ -15,16 +15,10 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
 FAST = {"log.cleaner_interval_ms": "50", "sbp.segment_bytes": "1MiB", "logging.level": "info"}
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.05)
 
 
 def make(node: NodeProcess, name: str, **config: str) -> None:
@@ -98,7 +92,7 @@ def test_a_topic_shrinks_and_is_the_same_after_kill_9(
         producer.produce("t", None, b"%d" % n)
     assert producer.flush(60) == 0
     wanted = [(n, b"%d" % (n % 300), b"value %d" % n * 20) for n in range(19_700, 20_000) if n % 300 >= 100]
-    eventually(lambda: read(node, "t") == wanted, "compaction")
+    wait_until(lambda: read(node, "t") == wanted, "compaction")
     node.restart(kill=True)
     assert read(node, "t") == wanted
     view = described(node, "t")
@@ -106,7 +100,7 @@ def test_a_topic_shrinks_and_is_the_same_after_kill_9(
     assert view["clean_offset"] == 20_100
     producer.produce("t", b"again", b"5")
     assert producer.flush(60) == 0
-    eventually(lambda: read(node, "t") == [*wanted, (20_100, b"5", b"again")], "the next record")
+    wait_until(lambda: read(node, "t") == [*wanted, (20_100, b"5", b"again")], "the next record")
 
 
 @pytest.mark.slow
@@ -156,7 +150,7 @@ def test_kill_9_at_any_moment_of_compaction_loses_and_brings_back_nothing(
             assert written > last.get(key, -1), "a key's records keep their order, and none is there twice"
             last[key] = written
         assert last == acknowledged
-    eventually(lambda: len(read(node, "t")) == len(acknowledged), "compaction")
+    wait_until(lambda: len(read(node, "t")) == len(acknowledged), "compaction")
 
 
 def test_a_reader_follows_a_topic_that_is_compacted_all_the_time(node_factory: Callable[..., NodeProcess]) -> None:
@@ -208,7 +202,7 @@ def test_transactions_on_a_compacted_topic(node_factory: Callable[..., NodeProce
         else:
             producer.commit_transaction(30)
     last = [(b"%d" % key, b"38") for key in range(5)]
-    eventually(lambda: [one[1:] for one in read(node, "t")] == last, "compaction")
+    wait_until(lambda: [one[1:] for one in read(node, "t")] == last, "compaction")
     producer.begin_transaction()
     producer.produce("t", b"open", b"0")
     producer.flush(30)
@@ -218,4 +212,4 @@ def test_transactions_on_a_compacted_topic(node_factory: Callable[..., NodeProce
     node.restart(kill=True)
     assert [one[1:] for one in read(node, "t")] == last, "neither what is open nor what lies behind"
     producer.abort_transaction(60)
-    eventually(lambda: [one[1:] for one in read(node, "t")] == [last[0], *last[2:], (b"1", b"behind")], "compaction")
+    wait_until(lambda: [one[1:] for one in read(node, "t")] == [last[0], *last[2:], (b"1", b"behind")], "compaction")

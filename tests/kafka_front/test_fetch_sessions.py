@@ -9,6 +9,7 @@ import pytest
 from kafka_front.service.fetch.sessions import FetchedPartition, FetchSession, FetchSessions, SessionError
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
+from tests.kit.waiting import until
 
 
 def fetch(session_id: int, epoch: int, *partitions: tuple[str, int, int]) -> FetchRequest:
@@ -176,8 +177,7 @@ async def test_a_session_that_was_changed_in_part_is_gone_and_counts_no_more(how
     session = opened(sessions, *named(15_000))
     request = changing(session, 30_000 if how == "too large" else 5_000, 0)
     work = asyncio.ensure_future(sessions.resolve_in_turns(request, False, 1))
-    while not session.busy:
-        await asyncio.sleep(0)
+    await until(lambda: session.busy)
     if how == "dropped":
         sessions.resolve(fetch(session.id, -1), False, 1)
     elif how == "cancelled":

@@ -35,6 +35,7 @@ from kafka_front.wire.messages import FetchRequest, FetchResponse
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.record_batch import DocumentRecord, encode_batch
 from tests.bridges.log.log_lab import World, batch, settle
+from tests.kit.waiting import until
 
 
 class Loop:
@@ -308,8 +309,7 @@ async def test_a_long_batch_of_another_protocol_is_translated_off_the_loop(lab: 
     store_document(lab, 1000)
     lab.fill(1)
     assert lab.ask(request(("t", 0))) is DEFERRED
-    while not lab.answers:
-        await asyncio.sleep(0)
+    await until(lambda: lab.answers)
     (partition,) = lab.answers[0].responses[0].partitions
     assert partition.error_code == 0
     assert [parse_header(part).record_count for part in partition.records] == [1000, 1]
@@ -339,8 +339,7 @@ async def test_a_bad_batch_of_another_protocol_is_an_error_at_its_place(lab: Lab
     log.append(Batch(payload, 1001, int(FormatId.SBP_V01)), lab.world.done)
     lab.world.writer.acknowledge(1)
     assert lab.ask(request(("t", 0))) is DEFERRED
-    while not lab.answers:
-        await asyncio.sleep(0)
+    await until(lambda: lab.answers)
     assert errors(lab.answers[0]) == {"t": int(ErrorCode.INVALID_RECORD)}
 
 
@@ -418,8 +417,7 @@ async def test_a_fetch_of_very_many_partitions_is_worked_on_in_turns(
     asked = request(("t", 0), *((f"gone-{number}", 0) for number in range(many)))
     asked.session_epoch = {"alone": -1, "of a session": 0}[kind]
     handling = asyncio.ensure_future(lab.ask(asked))
-    while not queued:
-        await asyncio.sleep(0)
+    await until(lambda: queued)
     steps = 0
     while queued:
         call, args = queued.popleft()
@@ -447,8 +445,7 @@ async def test_what_a_fetch_of_very_many_partitions_has_waited_with_counts_until
     assert await handled is DEFERRED
     assert lab.budget.held == 300 * 512
     lab.fill(1)
-    while not lab.written:
-        await asyncio.sleep(0)
+    await until(lambda: lab.written)
     assert lab.budget.held > 300 * 512
     lab.written.pop()()
     assert lab.budget.held == 0
@@ -460,8 +457,7 @@ async def test_a_short_request_for_the_very_many_partitions_of_its_session_has_r
     first = many(299)
     first.session_epoch, first.max_wait_ms = 0, 0
     handling = asyncio.ensure_future(lab.ask(first))
-    while not lab.written:
-        await asyncio.sleep(0)
+    await until(lambda: lab.written)
     lab.written.pop()()
     await handling
     lab.rooms.clear()
@@ -478,8 +474,7 @@ async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: 
     lab.fill(1)
     handled = lab.ask(request(("t", 0), *((f"gone-{number}", 0) for number in range(50))), on_close=ended.append)
     handling = asyncio.ensure_future(handled)
-    while not queued:
-        await asyncio.sleep(0)
+    await until(lambda: queued)
     call, args = queued.popleft()
     ended[-1]()
     assert await handling is DEFERRED

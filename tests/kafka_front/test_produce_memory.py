@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,14 +24,9 @@ from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.bridges.log.log_lab import World, batch
 from tests.kafka_front.test_session import Client
+from tests.kit.waiting import until
 
 RULES = TopicRules(1 << 20, False, 2**63 - 1, 2**63 - 1, False)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so; the test's timeout bounds it."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 class Lab:

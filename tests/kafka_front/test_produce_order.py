@@ -10,8 +10,9 @@ from bridges.errors import LogUnavailable
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.bridges.log.log_lab import batch
-from tests.kafka_front.test_produce_memory import Lab, code, until
+from tests.kafka_front.test_produce_memory import Lab, code
 from tests.kafka_front.test_session import Client
+from tests.kit.waiting import until
 
 
 class Behind:

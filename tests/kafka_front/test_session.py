@@ -26,6 +26,7 @@ from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from tests.anabranch_kit.net.test_outbox import Pages
+from tests.kit.waiting import until
 
 
 class Client:
@@ -489,14 +490,14 @@ async def test_the_budget_pauses_connections_and_wakes_all() -> None:
     for client in clients:
         client.send(9, produce("first", b"x" * 60_000))
         client.send(9, produce("second", b"x" * 60_000))
-    await turns(lambda: front.server.budget.waiting > 0)
+    await until(lambda: front.server.budget.waiting > 0)
     for _ in range(12):
         await front.until(lambda: bool(front.produces))
         front.produces.pop(0)[0].respond(produced("t"))
     for client in clients:
         await client.receive()
         await client.receive()
-    await turns(lambda: front.server.budget.waiting == 0)
+    await until(lambda: front.server.budget.waiting == 0)
     assert front.server.budget.held == 0
     await finish(front)
 
@@ -510,10 +511,10 @@ async def test_memory_of_unfinished_requests_is_bounded() -> None:
     other = b"".join(codec.encode_request(9, 2, "c", produce("two", b"y" * 300_000)))
     first.sent[1], second.sent[2] = (0, 9), (0, 9)
     first.writer.write(whole[:5000])
-    await turns(lambda: budget.held > 300_000)
+    await until(lambda: budget.held > 300_000)
     assert budget.held == len(whole) - 4
     second.writer.write(other)
-    await turns(lambda: budget.waiting == 1)
+    await until(lambda: budget.waiting == 1)
     assert budget.held <= len(whole) + 256 * 1024  # what was received before the reservation was refused
     assert front.produces == []
     third = await front.connect()
@@ -526,9 +527,9 @@ async def test_memory_of_unfinished_requests_is_bounded() -> None:
     front.produces.pop()[0].respond(produced("two"))
     assert topic_of((await second.receive())[1]) == "two"
     first.writer.write(whole[:5000])
-    await turns(lambda: budget.held > 300_000)
+    await until(lambda: budget.held > 300_000)
     first.writer.close()
-    await turns(lambda: budget.held == 0)
+    await until(lambda: budget.held == 0)
     await finish(front)
 
 
@@ -539,7 +540,7 @@ async def test_a_request_must_arrive_in_time(size: int) -> None:
     client = await front.connect()
     client.writer.write(b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * size)))[:5000])
     assert await client.closed()
-    await turns(lambda: front.server.budget.held == 0)
+    await until(lambda: front.server.budget.held == 0)
     await finish(front)
 
 
@@ -553,7 +554,7 @@ async def test_what_waits_behind_a_long_poll_holds_little_memory_however_much_is
         for _ in range(80):
             hog.send(9, produce("queued", b"x" * (50_000 if number % 2 else 500_000)))
     await front.until(lambda: len(front.fetches) == 9)
-    await turns(lambda: sum(not c._reading for c in front.server.connections) == 9)
+    await until(lambda: sum(not c._reading for c in front.server.connections) == 9)
     assert budget.held <= 9 * (64 * 1024 + 256 * 1024)
     modest = await front.connect()
     modest.send(9, produce("modest", b"x" * 3_000_000))
@@ -576,7 +577,7 @@ async def test_what_waits_behind_a_long_poll_holds_little_memory_however_much_is
             assert topic_of((await hog.receive())[1]) == "queued"
     for hog in hogs:
         hog.writer.transport.abort()
-    await turns(lambda: budget.held == 0)
+    await until(lambda: budget.held == 0)
     await finish(front)
 
 
@@ -585,7 +586,7 @@ async def test_many_halves_of_small_requests_are_counted(front: Front) -> None:
     whole = b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * 12_000)))
     for client in clients:
         client.writer.write(whole[:10_000])
-    await turns(lambda: front.server.budget.held == 20 * 10_000)
+    await until(lambda: front.server.budget.held == 20 * 10_000)
     for client in clients:
         client.sent[1] = (0, 9)
         client.writer.write(whole[10_000:])
@@ -595,12 +596,6 @@ async def test_many_halves_of_small_requests_are_counted(front: Front) -> None:
     for client in clients:
         await client.receive()
     assert front.server.budget.held == 0
-
-
-async def turns(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so; the test's timeout bounds it."""
-    while not condition():
-        await asyncio.sleep(0)
 
 
 async def test_a_client_that_does_not_read_is_not_served_further() -> None:
@@ -615,7 +610,7 @@ async def test_a_client_that_does_not_read_is_not_served_further() -> None:
     await front.until(lambda: len(front.fetches) == 1)
     front.fetches[0][0].respond(m.FetchResponse(responses=[big]))
     connection = front.fetches[0][0].connection
-    await turns(lambda: connection._write_paused)
+    await until(lambda: connection._write_paused)
     assert len(front.fetches) == 1
     await client.receive()
     await front.until(lambda: len(front.fetches) == 2)
@@ -720,8 +715,7 @@ async def test_the_answer_that_nothing_can_join_leaves_at_once(front: Front) -> 
     client.send(4, m.HeartbeatRequest())
     await front.until(lambda: len(front.produces) == 1)
     connection = front.produces[0][0].connection
-    while not connection._waiting:
-        await asyncio.sleep(0)
+    await until(lambda: connection._waiting)
     transport = connection._transport
     assert transport is not None
     writes: list[bytes] = []
@@ -993,7 +987,7 @@ async def test_a_client_that_takes_nothing_for_long_is_cut() -> None:
     soon_idle(front, 0.1)
     front.fetches[0][0].respond(large_response(bytes(40_000_000)))
     assert front.server.budget.held > 20_000_000
-    await turns(lambda: not front.server.connections)
+    await until(lambda: not front.server.connections)
     assert front.server.budget.held == 0
     await finish(front)
 
@@ -1012,14 +1006,14 @@ async def test_while_memory_is_short_a_client_that_takes_nothing_keeps_no_chunk(
     data = bytes(range(250)) * 160_000
     front.fetches[0][0].respond(large_response(Pages(data, page=100_000)))
     (connection,) = front.server.connections
-    await turns(lambda: connection.stalled_since < float("inf"))
+    await until(lambda: connection.stalled_since < float("inf"))
     assert 0 < connection.account.held <= 1_000_000
     other = budget.account(lambda: None)
     other.take(Kind.REQUESTS, 7 * 1024 * 1024)
-    await turns(lambda: connection.account.held <= 256 * 1024)
+    await until(lambda: connection.account.held <= 256 * 1024)
     other.give(Kind.REQUESTS, other.held)
     client.writer.transport.resume_reading()  # type: ignore[attr-defined]
     _, response = await client.receive()
     assert bytes(response.responses[0].partitions[0].records) == data
-    await turns(lambda: budget.held == 0)
+    await until(lambda: budget.held == 0)
     await finish(front)

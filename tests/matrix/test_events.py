@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from pravega_front.wire import commands as wire
 from tests.clients.api import Rec
+from tests.kit.waiting import wait_until
 from tests.matrix.conftest import LISTEN
 from tests.matrix.world import (
     AT_ONCE,
@@ -30,7 +31,6 @@ from tests.matrix.world import (
     a_transaction_aborted,
     a_transaction_committed,
     by_console,
-    eventually,
     made_anew,
     partitions_added,
     retention,
@@ -144,7 +144,7 @@ def test_compaction_by_key_of_two_protocols(node: NodeProcess) -> None:
                     world.kafka.produce(world.topic, 0, [Rec(value, key)])
                 else:
                     write(raw, world.topic, value, metadata_items=[{"key": "__key", "value": key}])
-    eventually(lambda: len(by_console(world, {})) <= len(latest), "compaction")
+    wait_until(lambda: len(by_console(world, {})) <= len(latest), "compaction")
     found = by_console(world, {})
     assert sorted(value or b"" for value in found.values()) == sorted(latest.values())
     for read in READERS:

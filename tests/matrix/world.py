@@ -9,7 +9,7 @@ import json
 import struct
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -27,6 +27,7 @@ from spark_pipeline.endpoints.base import endpoint
 from tests.clients.api import Rec
 from tests.clients.client_confluent import ConfluentClient
 from tests.conftest import TEST_SETTINGS
+from tests.kit.waiting import wait_until
 from tests.matrix.conftest import CONSUMERS, Written, settled, shortened, unlike, wanted_of
 from tests.matrix.expected import Protocol
 from tests.matrix.kinds import CREATED, UNTOLD, Kind, Told
@@ -352,14 +353,6 @@ def by_console(world: World, counts: dict[int, int]) -> Found:
 READERS = (by_kafka, by_ydb, by_spark, by_console)
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait for what the node does by itself."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not happen in {PATIENCE} s"
-        time.sleep(0.05)
-
-
 # --- what happens ---------------------------------------------------------------------------------------------------
 
 
@@ -408,7 +401,7 @@ def truncation_by_pravega(world: World) -> None:
 
 def retention(world: World) -> None:
     world.kafka.set_config(world.topic, {"retention.ms": "1"})
-    eventually(lambda: all(one["start_offset"] == one["end_offset"] for one in world.state()), "retention")
+    wait_until(lambda: all(one["start_offset"] == one["end_offset"] for one in world.state()), "retention")
     world.kafka.set_config(world.topic, {"retention.ms": "-1"})
     world.gone[0] = len(world.written[0])
     world.write(0)
@@ -519,7 +512,7 @@ def compaction(world: OneWriter) -> None:
         seen.update(state["compaction"] or {})
         return seen.get("state") == "refused" or seen.get("clean_offset") == state["end_offset"]
 
-    eventually(over, "compaction")
+    wait_until(over, "compaction")
     if seen["state"] == "refused":
         assert world.writer.protocol == Protocol.PRAVEGA
         return

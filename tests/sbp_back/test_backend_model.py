@@ -38,6 +38,7 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import AnswerTo, Carrier
 from sbp_back.wire.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request
 from tests.depth import examples, factor, timeout
+from tests.kit.waiting import until
 from tests.sbp_back.dying import Place, copy_log
 
 SERVERS = 2
@@ -158,8 +159,8 @@ class BackendMachine(RuleBasedStateMachine):
 
     async def _reported(self) -> None:
         """The placement driver knows of every range server that lives."""
-        while self.pd is not None and len(self.pd.driver.alive_servers()) < sum(s is not None for s in self.servers):
-            await asyncio.sleep(0.001)
+        alive = sum(server is not None for server in self.servers)
+        await until(lambda: self.pd is None or len(self.pd.driver.alive_servers()) >= alive)
 
     def client(self) -> Client:
         return Client(Wire(self.pd_place), self._connect, OPTIONS)
@@ -371,8 +372,7 @@ class BackendMachine(RuleBasedStateMachine):
         elif victim == -1:
             await self._stop_pd(gracefully=False)
             await self._start_pd()
-        while left:
-            await asyncio.sleep(0.0005)
+        await until(lambda: not left)
         assert answers == bases, "not in order, or not once each"
         await self._reported()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from sbp_back.errors import FencedError, SbpError
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.wire.model import AppendRequest, FetchRequest, RangeInfo, Request, SealRangeRequest
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import write
 from tests.sbp_back.truth_lab import PD, World, answer_lost, request_lost, world
 
@@ -64,12 +64,6 @@ def range_here(world: World, stream_id: int, index: int = 0) -> RangeState:
     state = world.servers[0].server.state_of(stream_id, index)
     assert state is not None
     return state
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def is_durable(world: World, stream_id: int, offset: int) -> None:

@@ -24,6 +24,7 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.listener import ListenerOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 from sbp_back.wire.model import DeleteStreamRequest, DescribePdRequest, Entry, Response, TrimStreamRequest
+from tests.kit.waiting import until
 
 
 def options(**arguments: Any) -> EmbeddedOptions:
@@ -195,8 +196,7 @@ async def test_a_reader_that_waits_for_data_does_not_delay_the_end(tmp_path: Pat
     stream_id = (await outside.create_stream()).stream_id
     await append(await outside.open(stream_id, 0), b"data")
     waiting = asyncio.ensure_future(outside.fetch_entries(stream_id, 1, 1000, max_wait_ms=300_000))
-    while not embedded.range_server.waiting_fetches:
-        await asyncio.sleep(0)
+    await until(lambda: embedded.range_server.waiting_fetches)
     await embedded.close()
     await asyncio.wait([waiting])
     await outside.close()
@@ -210,8 +210,7 @@ async def test_a_deletion_the_range_server_was_not_told_of_reaches_it(tmp_path: 
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         embedded.placement_driver.handle(DeleteStreamRequest(stream_id), answered.set_result)
         assert (await answered).status.ok
-        while any(key[0] == stream_id for key in embedded.store.ranges):
-            await asyncio.sleep(0)
+        await until(lambda: not any(key[0] == stream_id for key in embedded.store.ranges))
 
 
 async def test_a_trim_within_the_open_range_reaches_the_range_server_through_the_placement_driver(

@@ -6,7 +6,6 @@ Every combination of: the carrier, what is restarted after the seal and how it e
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from sbp_back.transport.handler import Reply
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.wire.model import AppendRequest, GoAway, RangeServerInfo, Request, Status, SystemErrorResponse
+from tests.kit.waiting import until
 from tests.sbp_back.tries import Tries
 
 LOCAL = ("127.0.0.1", 0)
@@ -118,8 +118,7 @@ class Backend:
             await self.start_pd()
         if "rs" in what:
             await self.start_server()
-        while not self.pd.driver.alive_servers():
-            await asyncio.sleep(0.001)
+        await until(self.pd.driver.alive_servers)
 
     def carrier(self, name: str) -> Carrier:
         if self.kind == "tcp":
@@ -187,9 +186,7 @@ async def test_fenced_for_good(backend: Backend, restarted: str, doing: str) -> 
             server.handle = door.handle  # type: ignore[method-assign]
         door.held = []
         old.append(b"in flight")
-        async with asyncio.timeout(20):
-            while not door.held:
-                await asyncio.sleep(0.001)
+        await until(lambda: door.held)
     elif doing == "appending":
         for n in range(5, 50):
             old.append(b"old %d" % n)

@@ -28,6 +28,7 @@ from sbp_back.wire import model as m
 from sbp_back.wire.entry import entry_crc, pack_entry
 from sbp_back.wire.frame import crc32
 from tests.databases import pd_state
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import write
 
 DIALECT = DIALECTS["sbp-0.2"]
@@ -132,12 +133,6 @@ async def ask(carrier: Carrier, request: m.Request, kind: type[T], code: int = E
     assert isinstance(response, kind), response
     assert response.status.code == code, response.status
     return response
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def append(writer: StreamWriter, payload: bytes, count: int = 1) -> asyncio.Future[int]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from sbp_back.client.client import StreamWriter
 from sbp_back.errors import SbpError
+from tests.kit.waiting import until
 
 
 class Tries:
@@ -30,6 +29,4 @@ class Tries:
         base = self.writer.append(payload, 1, 0, 5, done)
 
     async def settled(self) -> None:
-        async with asyncio.timeout(60):
-            while self.open:
-                await asyncio.sleep(0.001)
+        await until(lambda: not self.open)

@@ -27,6 +27,7 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import AnswerTo, Carrier
 from sbp_back.transport.handler import Handler
 from sbp_back.wire.model import GoAway, RangeServerInfo, Request, Response
+from tests.kit.waiting import until
 
 PD = -1
 LOST = ConnectionLost("lost")
@@ -101,8 +102,7 @@ class World:
         await self.reported(servers)
 
     async def reported(self, servers: int) -> None:
-        while len(self.pd.driver.alive_servers()) < servers:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(self.pd.driver.alive_servers()) >= servers)
 
     async def start_pd(self) -> None:
         self.pd = await start_placement_driver(

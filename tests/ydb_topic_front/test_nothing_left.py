@@ -12,7 +12,8 @@ from bridges.log.partition.partition_log import PartitionLog
 from bridges.net.grpc_server import Code, GrpcServer
 from bridges.node.assembly import Node
 from tests.grpc_left_behind import Client, calls_over, cancel, not_grpcs, rest
-from tests.left_behind import left_behind, until
+from tests.kit.waiting import until
+from tests.left_behind import left_behind
 from tests.ydb_topic_front.service.test_read_lineage import node
 from ydb_topic_front.front import YdbFront
 from ydb_topic_front.service.core import YdbService

@@ -12,6 +12,7 @@ import ydb
 import ydb.aio
 
 from tests.conftest import NodeFactory
+from tests.kit.waiting import until
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
 
@@ -142,8 +143,7 @@ async def test_reading_from_a_time_on(driver: ydb.aio.Driver, topic: str) -> Non
     async with driver.topic_client.reader(topic, "c") as reader:
         (*_, last) = await receive(reader, 5, commit=False)
     # What comes next is written later than the last one, to the millisecond.
-    while datetime.datetime.now(datetime.UTC).timestamp() <= last.written_at.timestamp() + 0.002:
-        await asyncio.sleep(0)
+    await until(lambda: datetime.datetime.now(datetime.UTC).timestamp() > last.written_at.timestamp() + 0.002)
     await write(driver, topic, "new")
     selector = ydb.TopicReaderSelector(topic, read_from=last.written_at + datetime.timedelta(milliseconds=1))
     async with driver.topic_client.reader(selector, "c") as reader:

@@ -20,6 +20,7 @@ from bridges.net.quotas import Quotas
 from bridges.net.request_response import RequestConnection, RequestServer
 from bridges.net.server import Limits
 from tests.bridges.net.echo import Counts
+from tests.kit.waiting import until
 
 
 def feed(framer: object, data: bytes, cuts: list[int]) -> list[bytes]:
@@ -157,8 +158,7 @@ async def test_a_request_under_way_is_answered_when_the_server_drains() -> None:
     async with serving() as (words, server, address):
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"wait\n")
-        while not words.under_way:
-            await asyncio.sleep(0)
+        await until(lambda: words.under_way)
         draining = asyncio.create_task(server.drain())
         words.go_on.set()
         assert await reader.readline() == b"wait\n"

@@ -14,6 +14,7 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.net.outbox import CHUNK, Buffer, Outbox, Turns
 from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError
+from tests.kit.waiting import until
 
 
 class Sender(asyncio.Protocol):
@@ -158,8 +159,7 @@ async def test_a_peer_that_takes_nothing_can_be_made_to_give_its_chunk_back() ->
     assert outbox is not None
     pages = Pages(data)
     outbox.send([pages])
-    while sender.account.held < 500_000:
-        await asyncio.sleep(0)
+    await until(lambda: sender.account.held >= 500_000)
     outbox.shed()
     assert sender.account.held <= 256 * 1024
     reads = pages.reads
@@ -187,8 +187,7 @@ async def test_small_answers_that_nobody_takes_count_with_what_they_take() -> No
     received = 0
     while received < 1_008_000:
         received += len(await asyncio.get_running_loop().sock_recv(peer, 1 << 20))
-    while outbox.unsent:
-        await asyncio.sleep(0)
+    await until(lambda: not outbox.unsent)
     assert sender.account.held == 0
     sender.transport.close()
     peer.close()
@@ -221,8 +220,7 @@ async def test_a_source_waits_for_memory_and_goes_on_when_there_is_some() -> Non
     for hog in hogs:
         hog.admit(Kind.REQUESTS, budget.share)
     outbox.send([Pages(data)])
-    while not outbox.starved:
-        await asyncio.sleep(0)
+    await until(lambda: outbox.starved)
     assert sender.account.held == 0
     for hog in hogs:
         hog.give(Kind.REQUESTS, hog.held)
@@ -279,12 +277,10 @@ async def test_a_lost_connection_gives_everything_back_also_with_a_read_under_wa
     assert outbox is not None
     pages = Pages(bytes(3_000_000), later=True)
     outbox.send([pages])
-    while not pages.under_way:
-        await asyncio.sleep(0)
+    await until(lambda: pages.under_way)
     outbox.drop()
     sender.transport.abort()
-    while pages.under_way:
-        await asyncio.sleep(0)
+    await until(lambda: not pages.under_way)
     assert sender.budget.held == 0
     peer.close()
 

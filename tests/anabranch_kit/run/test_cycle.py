@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from anabranch_kit.run.cycle import CycleLoop, cycle_of
+from tests.kit.waiting import until
 
 
 def on_cycles(main: Callable[[], object]) -> None:
@@ -113,15 +114,13 @@ def test_what_wakes_another_thread_is_done_behind_everything_else_unless_answers
             cycle.gather(lambda: done.append("next cycle"))
 
         loop.call_soon(cycle.gather, gathered)
-        while "next cycle" not in done:
-            await asyncio.sleep(0)
+        await until(lambda: "next cycle" in done)
         alone = ["gathered", "handed over", "next cycle"]
         assert [one for one in done if one in alone] == alone
         done.clear()
         cycle.gather(gathered)
         cycle.answer(lambda: done.append("answer"))
-        while "answer" not in done:
-            await asyncio.sleep(0)
+        await until(lambda: "answer" in done)
         assert done[:3] == ["gathered", "handed over", "answer"]
 
     on_cycles(main)

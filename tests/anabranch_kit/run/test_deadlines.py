@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.deadlines import STEP_SECONDS, DeadlineQueue, Deadlines
+from tests.kit.waiting import until
 
 LARGEST = 2**63 - 1
 DELAYS = st.one_of(st.integers(-3, 50), st.sampled_from([-(2**63), LARGEST]))
@@ -220,7 +221,6 @@ async def test_a_deadline_that_has_passed_is_armed_ahead_of_now() -> None:
     deadlines: Deadlines[Waiter] = Deadlines(loop, expired, Barrier())
     deadlines.add(Waiter(), loop.time() - 60)
     start = loop.time()
-    while rounds < 3:
-        await asyncio.sleep(0)
+    await until(lambda: rounds >= 3)
     assert loop.time() - start >= 2 * STEP_SECONDS
     deadlines.clear()

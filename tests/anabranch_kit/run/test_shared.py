@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from anabranch_kit.run.shared import SharedWorks
+from tests.kit.waiting import until
 
 MANY = 2_000
 FEW = 100
@@ -84,8 +85,7 @@ async def test_who_goes_away_while_others_go_on_is_not_waited_for() -> None:
     works = Works()
     tasks = await begun(works, MANY)
     works.may_end.set()
-    while not tasks[0].done():
-        await asyncio.sleep(0)
+    await until(lambda: tasks[0].done())
     for task in tasks[MANY // 2 :]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -118,8 +118,7 @@ async def test_who_asks_in_the_turn_in_which_a_work_ends_suspends_until_a_new_on
     (first,) = await begun(works, 1)
     (task,) = works.shared.tasks
     works.may_end.set()
-    while not task.done():
-        await asyncio.sleep(0)  # the task ends in this turn, before this goes on: its callbacks have not run
+    await until(task.done)  # the task ends in this turn, before this goes on: its callbacks have not run
     assert works.ended == []
     turned = asyncio.Event()
     asyncio.get_running_loop().call_soon(turned.set)

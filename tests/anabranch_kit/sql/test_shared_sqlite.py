@@ -21,6 +21,7 @@ from anabranch_kit.sql.engine import Job, SqlFailed
 from anabranch_kit.sql.notices import Notices, mailboxes
 from anabranch_kit.sql.row_sums import make_table
 from anabranch_kit.sql.sqlite import SqliteEngine
+from tests.kit.waiting import until
 
 PROCESSES = 4
 EACH = 60
@@ -129,11 +130,9 @@ async def test_others_are_told_of_what_was_committed_and_of_nothing_else(tmp_pat
             told += 1
 
     listening = asyncio.create_task(listen())
-    while not told:  # it has begun
-        await asyncio.sleep(0)
+    await until(lambda: told)  # it has begun
     assert ran(engine, "UPDATE t SET v = 3", "SELECT tell_others('x')").error is None
-    while told < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: told >= 2)
     assert ran(engine, "UPDATE t SET v = 4").error is None
     undone = ran(engine, "UPDATE t SET v = 9", "SELECT tell_others('x')", "INSERT INTO t VALUES (0, 0)")
     assert isinstance(undone.error, sqlite3.IntegrityError)

@@ -32,6 +32,7 @@ from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.catalog.test_catalog import Home
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.databases import database
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -278,8 +279,7 @@ async def test_what_was_promised_to_a_partition_is_waited_for_before_it_is_seale
     catalog.before_sealing.append(hold)
     given_up = asyncio.create_task(catalog.change_partitions("t", [0], THIRDS))
     change = asyncio.create_task(catalog.change_partitions("t", [0], HALVES))
-    while inside < 2:
-        await asyncio.sleep(0)
+    await until(lambda: inside >= 2)
     given_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await given_up

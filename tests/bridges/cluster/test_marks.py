@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from bridges.cluster.service import Cluster
 from bridges.cluster.versions import OURS
 from sbp_back.range_server.object_log.bucket import Bucket
 from tests.bridges.cluster.test_taking_over import database
+from tests.kit.waiting import until
 from tests.postgres import Postgres
 
 PATIENCE = Patience(heartbeat=0.02, lease=10.0)
@@ -122,12 +122,6 @@ _COLUMNS = "SELECT column_name, table_name AS t FROM information_schema.columns 
 @pytest.fixture
 def world(postgres: Postgres, tmp_path: Path) -> World:
     return World(postgres.made(), tmp_path)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def beaten(service: Cluster, more: int = 3) -> None:

@@ -18,6 +18,7 @@ from anabranch_kit.run.barrier import Barrier
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers, PeerUnreachable
 from bridges.errors import LogError, LogUnavailable, NotOwner
+from tests.kit.waiting import until
 
 
 class Number(Struct):
@@ -183,8 +184,7 @@ async def test_what_is_being_answered_has_a_bound(lab: Lab) -> None:
     answers.serve("hold", Number, held)
     size = 1024**2
     waiting = [asyncio.create_task(asks.ask(there, "hold", Number(n, bytes(size)), Number)) for n in range(30)]
-    while most < 8 * size:
-        await asyncio.sleep(0.01)
+    await until(lambda: most >= 8 * size)
     free.set()
     assert [(await one).value for one in waiting] == list(range(30))
     assert most < 10 * size

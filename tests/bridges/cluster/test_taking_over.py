@@ -18,6 +18,7 @@ from bridges.cluster.members import Patience
 from bridges.cluster.service import Cluster
 from bridges.cluster.versions import OURS
 from sbp_back.range_server.adoption import AdoptionRefused
+from tests.kit.waiting import until
 from tests.postgres import Postgres
 
 PATIENCE = Patience(heartbeat=0.05, lease=0.6)
@@ -78,8 +79,7 @@ async def test_whose_range_server_has_the_log_already_takes_over(postgres: Postg
         services = [await stack.enter_async_context(served(url, number, adopt)) for number in (1, 2, 3)]
         async with asyncio.timeout(WAIT_S):
             await taken.wait()
-            while start in services[0].keeper.members:
-                await asyncio.sleep(0.01)  # it hears of it with a heartbeat
+            await until(lambda: start not in services[0].keeper.members)  # it hears of it with a heartbeat
         assert sum(service.taken_over for service in services) == 1
         assert services[has - 1].taken_over == 1
 
@@ -121,8 +121,7 @@ async def test_a_node_that_is_cut_off_from_the_database_finds_out_that_it_was_ta
         service.fenced = fenced
         await service.enter()
         await service.join(1, {}, "")
-        while not service.is_sure:
-            await asyncio.sleep(0.01)  # its first heartbeat
+        await until(lambda: service.is_sure)  # its first heartbeat
         assert not asked, "while its heart beats there is nothing to ask"
         await asyncio.to_thread(server.stop)
         async with asyncio.timeout(WAIT_S):

@@ -19,6 +19,7 @@ from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from spark_pipeline.node.front import PipelineFront
+from tests.kit.waiting import until
 
 MIB = 1024 * 1024
 BUDGET = 16 * MIB
@@ -67,8 +68,7 @@ async def told(link: Link) -> tuple[int, dict[str, object]]:
 
 
 async def all_given_back(node: Node) -> None:
-    while node.budget.held:
-        await asyncio.sleep(0.01)
+    await until(lambda: not node.budget.held)
 
 
 async def until_counted_or_too_much(node: Node, base: int, too_much: int) -> int:
@@ -147,8 +147,7 @@ async def test_what_readers_are_sent_is_counted_until_they_take_it(node: Node) -
     for reader, writer in links:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(head(RECORDS + "?partition=0", "GET"))
-    while node.budget.by_kind[Kind.READS] < 60 * 16 * 1024 and not node.budget.waiting:
-        await asyncio.sleep(0.01)
+    await until(lambda: node.budget.by_kind[Kind.READS] >= 60 * 16 * 1024 or node.budget.waiting)
     assert node.budget.held <= BUDGET
     for _, writer in links:
         writer.transport.abort()
@@ -167,9 +166,7 @@ async def test_what_a_large_record_decompresses_to_is_counted_while_a_reader_tak
     reader, writer = await connect(node)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(head(RECORDS + "?partition=0", "GET"))
-    async with asyncio.timeout(30):
-        while node.budget.by_kind[Kind.READS] < size:
-            await asyncio.sleep(0.01)
+    await until(lambda: node.budget.by_kind[Kind.READS] >= size)
     writer.transport.abort()
     await all_given_back(node)
 
@@ -215,8 +212,7 @@ async def test_half_sent_bodies_of_json_wait_for_memory_and_are_given_up(node: N
         links = [await connect(node, listener) for _ in range(40)]
         for _, writer in links:
             writer.write(head(path, "POST", f"Content-Length: {MIB}") + b"{" * 1000)
-        while not node.budget.waiting:
-            await asyncio.sleep(0.01)
+        await until(lambda: node.budget.waiting)
         assert node.budget.held <= BUDGET
         if listener == "console":
             for link in links:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bridges.node.assembly import Node
 from bridges.node.config import load
-from tests.left_behind import End, Link, left_behind, on_link, until
+from tests.kit.waiting import until
+from tests.left_behind import End, Link, left_behind, on_link
 
 
 def request(path: str, method: str = "GET", body: bytes = b"", length: int = 0) -> bytes:

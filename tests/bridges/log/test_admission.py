@@ -36,6 +36,7 @@ from bridges.log.partition import admission
 from bridges.log.partition.admission import Admission, look
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from tests.bridges.log.log_lab import World
+from tests.kit.waiting import until
 
 FOREVER = 2**63 - 1
 HOUR = 3_600_000
@@ -279,8 +280,7 @@ async def test_a_front_that_forgets_what_a_topic_demands_cannot_break_it(held: b
     for number, one in enumerate(wrong):
         to.append(one, lambda _, error, number=number: told.update({number: type(error)}))  # type: ignore[misc]
     to.append(foreign(FormatId.YDB, old(b"k")), world.done)
-    while world.logs.admission.queues:
-        await asyncio.sleep(0.001)
+    await until(lambda: not world.logs.admission.queues)
     world.writer.acknowledge(1)
     kinds = [told[number] for number in range(len(wrong))]
     assert kinds == [BatchTooLarge, KeyMissing, KeyMissing, KeyMissing, BatchTooLarge, KeyMissing]
@@ -458,8 +458,7 @@ class Looks(Admission):
             log.append(one, log.done)
 
     async def settled(self) -> None:
-        while self.queues:
-            await asyncio.sleep(0.001)
+        await until(lambda: not self.queues)
         self.works.close()
 
 

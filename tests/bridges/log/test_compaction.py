@@ -38,6 +38,7 @@ from sbp_back.wire.model import Entry
 from tests.bridges.log.blocks_lab import small_blocks
 from tests.bridges.node.test_node import settings_of
 from tests.depth import examples
+from tests.kit.waiting import until
 
 DAY = 86_400_000
 Pair = tuple[bytes | None, bytes | None]
@@ -543,8 +544,8 @@ async def test_what_is_promised_is_waited_for_and_what_is_about_to_change_is_not
         before = log.locate(0, 1 << 20)
         assert before is not None
         task = asyncio.create_task(lab.compact())
-        while log.replacing is None and not task.done():  # who waits for nobody may have done it by now
-            await asyncio.sleep(0.001)
+        # Who waits for nobody may have done it by now.
+        await until(lambda: log.replacing is not None or task.done())
         await asyncio.sleep(0.1)
         assert len(await visible(log)) == 3, "not while an answer holds where it lies"
         assert log.locate(0, 1 << 20) is None
@@ -602,8 +603,7 @@ async def test_policies_change_and_retention_goes_by_what_is_left(tmp_path: Path
         log = await lab.topic(cleanup_policy="delete", retention_bytes="100000", retention_ms="-1")
         for n in range(1000):
             await put(log, plain((b"%d" % (n % 5), bytes(1000))))
-        while log.log_start_offset == 0:
-            await asyncio.sleep(0.01)
+        await until(lambda: log.log_start_offset != 0)
         await lab.compact()
         assert lab.node.cleaner.counts.passes == 0
         await lab.node.catalog.set_config("t", {"cleanup.policy": "compact"})

@@ -11,6 +11,7 @@ from bridges.errors import LogUnavailable
 from bridges.log import logs as logs_module
 from sbp_back.errors import ConnectionLost
 from tests.bridges.log.log_lab import Backend, World, Writer, batch
+from tests.kit.waiting import until
 
 DAY = 86_400_000
 LATE = 1 << 60
@@ -179,9 +180,7 @@ async def test_retention_reaches_them_before_it_gives_up_those_that_do_not_open(
     await world.boot(open_it=False)
     places = [("t", number) for number in range(80)]
     retaining = asyncio.ensure_future(world.logs.enforce_retention(places, lambda topic: (DAY, -1), LATE))
-    async with asyncio.timeout(30):
-        while [backend.start for backend in world.backends.values()] != [0] * 60 + [1] * 20:
-            await asyncio.sleep(0)
+    await until(lambda: [backend.start for backend in world.backends.values()] == [0] * 60 + [1] * 20)
     world.back.set()
     await retaining
     await world.logs.close()

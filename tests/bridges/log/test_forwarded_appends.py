@@ -21,6 +21,7 @@ from bridges.log.interfaces import NOT_APPENDED, AppendDone, Appended, Batch, Gu
 from bridges.log.partition.admission import look
 from bridges.log.remote.forwarded_appends import ForwardedAppends
 from bridges.log.remote.forwarded_wire import decode_append, encode_append
+from tests.kit.waiting import until
 from tests.line_front.line_front import LINES, LineFormat, LineStamp, payload_of
 
 TOPIC_ID = b"t" * 16
@@ -129,12 +130,6 @@ async def appended(end: End, one: Batch) -> Appended:
 
     end.appends.append("t", 0, one, answer)
     return await asyncio.wait_for(done, 30)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_batch_comes_over_as_it_is() -> None:

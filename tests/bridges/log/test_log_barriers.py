@@ -18,6 +18,7 @@ from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import Entry
 from tests.bridges.log.log_lab import World, batch, settle
+from tests.kit.waiting import until
 
 
 def broken(*_: object) -> None:
@@ -194,8 +195,7 @@ async def test_a_log_that_fails_while_it_takes_what_was_queued_refuses_the_rest_
         log.append(batch(sequence=sequence), world.done)
     opened: list[LogError | None] = []
     log.when_open(opened.append)
-    while len(world.backend.writers) < 2 or not world.writer.flying:
-        await asyncio.sleep(0)
+    await until(lambda: len(world.backend.writers) >= 2 and world.writer.flying)
     assert 0 < len(world.writer.flying) < 700
     world.writer.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "lost"))
     await log.ready()

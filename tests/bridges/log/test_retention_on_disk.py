@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
 MIB = 1024 * 1024
 KEPT = 4 * MIB
 WRITTEN = 64 * MIB
 VALUE = bytes(16 * 1024)
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Poll for something the node does on its own in the background."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.05)
 
 
 def log_bytes(data: Path) -> int:
@@ -56,9 +48,9 @@ def test_trimmed_data_frees_segments_and_slow_partitions_do_not_pin_them(
         return int(low)
 
     total = rounds * per_round
-    eventually(lambda: (total - earliest()) * len(VALUE) < 2 * KEPT, "trimming to retention.bytes")
+    wait_until(lambda: (total - earliest()) * len(VALUE) < 2 * KEPT, "trimming to retention.bytes")
     assert (total - earliest()) * len(VALUE) >= KEPT, "what is to be kept is kept"
-    eventually(lambda: log_bytes(node.data) < WRITTEN // 2, "freeing segments")
+    wait_until(lambda: log_bytes(node.data) < WRITTEN // 2, "freeing segments")
     consumer.assign([TopicPartition("slow", 0, OFFSET_BEGINNING)])
     values = []
     while len(values) < rounds:

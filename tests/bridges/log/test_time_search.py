@@ -20,6 +20,7 @@ from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.log.partition.time_search import CLOCK_SKEW_MS
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log.log_lab import World
+from tests.kit.waiting import until
 
 LIE = 1 << 62
 LARGE = 70_000
@@ -176,8 +177,7 @@ async def test_one_partition_s_claims_keep_no_other_from_being_trimmed(monkeypat
     world = World()
     log = await written(world, batch(NOW - 2 * DAY, claim=LIE, size=LARGE), batch(NOW, size=LARGE))
     assert await retained(world, log) == 0, "nobody waited"
-    while world.logs.search._settling:
-        await asyncio.sleep(0)
+    await until(lambda: not world.logs.search._settling)
     assert await retained(world, log) == 1, "it went on by itself"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 
@@ -12,12 +11,7 @@ import pytest
 from bridges.net import connection as connection_module
 from bridges.net.server import Limits
 from tests.bridges.net.echo import ALONE, LATER, NOW, frame, receive, serving
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
+from tests.kit.waiting import until
 
 
 async def test_answers_leave_in_the_order_of_their_requests() -> None:

@@ -16,6 +16,7 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.run.barrier import Barrier
 from bridges.metrics import FrontMetrics
 from bridges.net.grpc_server import Code, GrpcCall, GrpcLimits, GrpcRefusal, GrpcServer, GrpcStream
+from tests.kit.waiting import until
 
 MIB = 1024 * 1024
 
@@ -68,12 +69,10 @@ async def test_what_an_answer_takes_is_counted_until_it_is_sent_or_nobody_wants_
             await call(b"900000")
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         first.cancel()
-        while lab.budget.held >= 180_000:
-            await asyncio.sleep(0)  # the server hears of it
+        await until(lambda: lab.budget.held < 180_000)  # the server hears of it
         lab.go_on.set()
         assert await second == b"done"
-        while lab.budget.held:
-            await asyncio.sleep(0)
+        await until(lambda: not lab.budget.held)
 
 
 async def test_nobody_is_refused_for_a_small_answer_however_short_memory_is(lab: Lab) -> None:
@@ -87,8 +86,7 @@ async def test_nobody_is_refused_for_a_small_answer_however_short_memory_is(lab:
         with pytest.raises(grpc.aio.AioRpcError):
             await call(b"70000")
         others.give(Kind.RESPONSES, 2 * MIB)
-        while lab.budget.held:
-            await asyncio.sleep(0)
+        await until(lambda: not lab.budget.held)
 
 
 async def test_a_connection_too_many_is_closed_until_others_are() -> None:
@@ -201,9 +199,7 @@ async def test_nothing_of_a_refused_request_is_kept(path: str, refused: bool) ->
                 await call.write(bytes(1000))
                 await call.done_writing()
                 assert await call.code() is (Code.RESOURCE_EXHAUSTED if refused else Code.INTERNAL)
-        async with asyncio.timeout(20):
-            while any(one() is not None for one in kept):
-                await asyncio.sleep(0)  # the server ends the call
+        await until(lambda: not any(one() is not None for one in kept))  # the server ends the call
         assert len(kept) == 3
     finally:
         gc.enable()
@@ -228,10 +224,8 @@ async def test_large_requests_of_calls_that_take_long_have_room_or_are_refused(l
             assert told.value.code() is Code.UNAVAILABLE
         assert lab.budget.held <= lab.budget.total
         small = asyncio.ensure_future(call(b"small"))
-        while lab.holding.locked():
-            await asyncio.sleep(0)
+        await until(lambda: not lab.holding.locked())
         lab.go_on.set()
         assert await small == b"kept"
         await asyncio.gather(*large, return_exceptions=True)
-        while lab.budget.held:
-            await asyncio.sleep(0)
+        await until(lambda: not lab.budget.held)

@@ -15,6 +15,7 @@ from bridges.console.errors import errors_as_json
 from bridges.metrics import FrontMetrics
 from bridges.net.http_site import HttpSite
 from bridges.net.own_names import OwnNames
+from tests.kit.waiting import until
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -186,8 +187,7 @@ async def test_a_body_of_which_nothing_more_comes_is_given_up_and_that_is_told()
             answer = await ended(link)
         # The handler is told, who may answer with what it likes.
         assert answer.startswith(b"HTTP/1.1 408 ")
-        while found.site.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not found.site.connections)
 
 
 async def test_a_body_that_nobody_reads_is_given_up_too_when_nothing_more_comes() -> None:
@@ -221,8 +221,9 @@ async def test_half_sent_bodies_make_room_however_often_a_byte_of_them_comes() -
         for link in halves:
             link[1].write(HALF)
             link[1].write(b"{")
-        while len(found.site.waited_for) != len(halves) or not all(one.body for one in found.site.waited_for):
-            await asyncio.sleep(0.001)
+        await until(
+            lambda: len(found.site.waited_for) == len(halves) and all(one.body for one in found.site.waited_for)
+        )
         for _ in range(2):
             halves[0][1].write(b"{")  # the other has done nothing for longest, and then this one
             assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
@@ -239,8 +240,7 @@ async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
             await asyncio.wait([began], timeout=1)
             began.cancel()
         link[0]._transport.pause_reading()  # type: ignore[attr-defined]
-        while found.site.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not found.site.connections)
 
 
 async def test_health_is_told_while_all_places_are_taken() -> None:
@@ -304,8 +304,7 @@ async def test_who_waits_for_the_application_has_a_place_like_others_and_may_go(
         first[1].close()
         await first[1].wait_closed()
         await found.asked.wait()
-        while found.site.connections > 1:
-            await asyncio.sleep(0.001)
+        await until(lambda: found.site.connections <= 1)
         found.made.set()
         assert await ask(second) == b"HTTP/1.1 200 OK\r\n"
         assert found.metrics.connections_refused == 1
@@ -332,7 +331,5 @@ async def test_connections_are_counted_from_their_beginning_to_their_end() -> No
             assert await ask(link) == b"HTTP/1.1 200 OK\r\n"
         assert (metrics.connections, metrics.connections_total) == (2, 2)
         links[0][1].close()
-        async with asyncio.timeout(30):
-            while metrics.connections > 1:
-                await asyncio.sleep(0.01)
+        await until(lambda: metrics.connections <= 1)
     assert (metrics.connections, metrics.connections_total, metrics.connections_refused) == (0, 2, 0)

@@ -11,7 +11,8 @@ from anabranch_kit.net.tls import ListenerTls, TlsFiles
 from bridges.net.server import Limits
 from tests.bridges.net.echo import NOW, EchoServer, frame
 from tests.certificates import Authority
-from tests.left_behind import Link, left_behind, on_link, until
+from tests.kit.waiting import until
+from tests.left_behind import Link, left_behind, on_link
 
 T = TypeVar("T")
 

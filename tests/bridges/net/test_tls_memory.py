@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 
 from anabranch_kit.memory.budget import Kind
@@ -13,12 +12,7 @@ from anabranch_kit.net.tls_memory import BOUNDED_BYTES, RECEIVED_AT_ONCE, UNBOUN
 from bridges.net.server import Limits
 from tests.bridges.net.echo import NOW, EchoServer, frame, receive
 from tests.certificates import Authority
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
+from tests.kit.waiting import until
 
 
 async def test_each_connection_counts_while_it_lives_and_receives_in_small_pieces(tmp_path: Path) -> None:

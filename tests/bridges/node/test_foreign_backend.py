@@ -36,6 +36,7 @@ from sbp_back.wire.model import (
 )
 from tests.bridges.log.log_lab import batch
 from tests.databases import pd_state
+from tests.kit.waiting import until
 from tests.sbp_back.client.foreign import ForeignCluster, Panic
 
 
@@ -338,8 +339,7 @@ async def test_a_deleted_topic_leaves_the_backend_able_to_start(
             await node.catalog.create_topic(topic, 2)
             await append(await opened(node, topic))  # the other partition was never used: its stream has no range
             await node.catalog.delete_topic(topic)
-        while node.catalog.pending_deletions:
-            await asyncio.sleep(0)
+        await until(lambda: not node.catalog.pending_deletions)
         assert node.catalog.left_streams == 2
         assert b"anabranch_streams_left 2.0" in render(node.metrics)
         await node.catalog.create_topic("t", 1)
@@ -395,7 +395,6 @@ async def test_a_topic_whose_stream_somebody_else_deleted_leaves_the_backend_abl
         await append(await opened(node))
         cluster.pd.serve(DeleteStreamRequest(0))
         await node.catalog.delete_topic("t")
-        while node.catalog.pending_deletions:
-            await asyncio.sleep(0)
+        await until(lambda: not node.catalog.pending_deletions)
         assert node.catalog.left_streams == 1
     await cluster.start_again()

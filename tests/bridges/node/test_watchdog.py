@@ -18,6 +18,7 @@ import pytest
 
 from anabranch_kit.run.watchdog import LOOKS, SlowThreads, Watchdog, stacks
 from bridges.commands.cli import EXIT_STALLED
+from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 
 SECONDS = 60.0
@@ -141,10 +142,7 @@ def test_a_node_lives_while_its_disk_or_database_stands_still_and_goes_on_with_i
 def test_a_worker_whose_loop_is_blocked_is_started_again(node: NodeProcess) -> None:
     (worker, _) = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
     os.kill(int(worker), signal.SIGUSR1)
-    until = time.monotonic() + SECONDS
-    while "a worker has ended" not in node.tail():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: "a worker has ended" in node.tail(), seconds=SECONDS)
     told = next(line for line in map(json.loads, node.tail().splitlines()) if line["event"] == "a worker has ended")
     assert told["exit_code"] == EXIT_STALLED
     assert "stand_still" in node.tail()

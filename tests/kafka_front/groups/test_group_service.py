@@ -26,6 +26,7 @@ from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_sn
 from kafka_front.service.groups.journal import GroupJournal
 from tests.databases import database
 from tests.kafka_front.groups.lab import assignment, subscription
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -149,8 +150,7 @@ async def test_sessions_run_out_by_the_timer(life: Life) -> None:
     service = await life.start()
     await member(service, "g")
     pass_time(61)
-    while service.coordinator.groups["g"].members:
-        await asyncio.sleep(0.005)
+    await until(lambda: not service.coordinator.groups["g"].members)
     assert service.coordinator.groups["g"].state.value == "Empty"
 
 
@@ -160,8 +160,7 @@ async def test_sessions_of_restored_members_run_out_too(life: Life) -> None:
     service = await life.start()
     assert service.coordinator.groups["g"].members
     pass_time(61)
-    while service.coordinator.groups["g"].members:
-        await asyncio.sleep(0.005)
+    await until(lambda: not service.coordinator.groups["g"].members)
 
 
 async def test_an_emptied_group_is_stored_so(life: Life) -> None:

@@ -30,6 +30,7 @@ from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.kafka_front.node_lab import append, log_of, serving
+from tests.kit.waiting import until
 
 GROUP = "shared"
 GAP, ACCEPT, RELEASE, REJECT = 0, 1, 2, 3
@@ -529,8 +530,7 @@ async def test_share_sessions_remember_no_more_partitions_than_they_may(tmp_path
             assert answer.error_code == (ErrorCode.SHARE_SESSION_LIMIT_REACHED if number == 2 else 0)
         for client in made.clients:
             await client.__aexit__(None, None, None)
-        while sessions.partitions:
-            await asyncio.sleep(0.01)
+        await until(lambda: not sessions.partitions)
         assert (len(sessions), sessions._readers, sessions._ending) == (0, {}, {})
         assert not share_of(made)._live, "what nobody reads is not kept"
 

@@ -15,6 +15,7 @@ from kafka_front.front import KafkaFront
 from kafka_front.service.transactions.transaction import Transaction, TxnState
 from tests.kafka_front.node_lab import serving
 from tests.kill_steps import Steps
+from tests.kit.waiting import until
 
 
 def live(path: str, address: str, kill_at: int | None, pipe: Connection) -> None:
@@ -51,8 +52,9 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
         appends.append = stepped
         pipe.send(str(node.addresses["kafka"]))
         await asyncio.to_thread(pipe.recv)
-        while any(one.state is TxnState.ONGOING or not one.ended.is_set() for one in _begun(transactions)):
-            await asyncio.sleep(0.01)
+        await until(
+            lambda: not any(one.state is TxnState.ONGOING or not one.ended.is_set() for one in _begun(transactions))
+        )
         pipe.send(steps.seen)
 
 

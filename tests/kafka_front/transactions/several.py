@@ -36,6 +36,7 @@ from kafka_front.service.transactions.coordinator import CONCURRENT, NONE, NOT_A
 from kafka_front.service.transactions.service import Transactions
 from kafka_front.service.transactions.tables import NotAsBelieved, require_group
 from kafka_front.wire.errors import KafkaError
+from tests.kit.waiting import until
 
 T = TypeVar("T")
 
@@ -465,8 +466,7 @@ class Log:
     async def give_up(self, in_order: bool) -> None:
         if in_order:
             self.is_open = False
-            while self.in_flight:
-                await asyncio.sleep(0.01)
+            await until(lambda: not self.in_flight)
         self.is_open = False
         self.state.transactions.open = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from pravega_front.session.connection import Connection
 from pravega_front.settings import PravegaSettings
 from pravega_front.wire import commands as wire
 from pravega_front.wire.frames import encode
+from tests.kit.waiting import until
 
 MIB = 1024 * 1024
 
@@ -75,12 +76,6 @@ async def lab() -> AsyncIterator[Lab]:
     yield lab
     lab.go_on.set()
     await lab.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_what_is_carried_out_is_counted_when_its_client_has_gone_as_well(lab: Lab) -> None:

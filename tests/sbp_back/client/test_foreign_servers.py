@@ -24,6 +24,7 @@ from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 from sbp_back.wire import model as m
 from tests.databases import pd_state
+from tests.kit.waiting import until
 from tests.sbp_back.client.foreign import ForeignCluster, ForeignPlacementDriver, Panic
 
 
@@ -123,8 +124,7 @@ async def test_waiting_for_data_is_done_here(world: World) -> None:
     writer = await client.open(stream_id, 0)
     await append(writer, b"first", 1)
     waiting = asyncio.ensure_future(world.client().fetch_entries(stream_id, 1, 1000, max_wait_ms=60_000))
-    while not any(request.offset == 1 for server in world.servers for request in server.fetches):
-        await asyncio.sleep(0)
+    await until(lambda: any(request.offset == 1 for server in world.servers for request in server.fetches))
     await append(writer, b"second", 1)
     assert [bytes(entry.payload) for entry in await waiting] == [b"second"]
     assert await client.fetch_entries(stream_id, 2, 1000, max_wait_ms=1) == []
@@ -155,8 +155,7 @@ async def test_a_reader_that_waits_follows_into_the_next_range(world: World) -> 
     stream_id = (await client.create_stream()).stream_id
     await append(await client.open(stream_id, 0), b"first", 1)
     waiting = asyncio.ensure_future(world.client().fetch_entries(stream_id, 1, 1000, max_wait_ms=60_000))
-    while not any(request.offset == 1 for request in world.fetches):
-        await asyncio.sleep(0)
+    await until(lambda: any(request.offset == 1 for request in world.fetches))
     # Another client: what the reader's knows of ranges is old now.
     await append(await world.client().open(stream_id, 1), b"second", 1)
     assert [bytes(entry.payload) for entry in await waiting] == [b"second"]
@@ -310,8 +309,7 @@ async def test_a_range_that_is_given_up_loses_and_doubles_nothing(world: World, 
     last = asyncio.ensure_future(append(writer, b"3", 1))
     if swallows:
         server.swallows = 1
-        while server.swallows:
-            await asyncio.sleep(0)
+        await until(lambda: not server.swallows)
     server.broken = True
     if forgets:
         server.restart()

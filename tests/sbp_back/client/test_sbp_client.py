@@ -18,6 +18,7 @@ from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode, FencedEr
 from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier
 from sbp_back.transport.handler import Reply
 from sbp_back.wire import model as m
+from tests.kit.waiting import until
 
 # --- small servers, written from the rules and not from the real ones ----------------------------------------------
 
@@ -283,12 +284,6 @@ class Book:
 
     async def settled(self, count: int) -> None:
         await until(lambda: len(self.answers) >= count)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def read_all(client: Client, stream_id: int, offset: int = 0) -> dict[int, bytes]:

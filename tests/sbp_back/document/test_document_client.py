@@ -28,7 +28,8 @@ from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.wire.model import PdNode, Request, Response, Status, SystemErrorResponse
-from tests.sbp_back.document.document_lab import running, until
+from tests.kit.waiting import until
+from tests.sbp_back.document.document_lab import running
 
 
 class Lab:

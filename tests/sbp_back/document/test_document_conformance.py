@@ -25,6 +25,7 @@ from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire import model as w
 from sbp_back.wire.record_batch import count_records, parse_batches
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import (
     appended,
     ask,
@@ -34,7 +35,6 @@ from tests.sbp_back.document.document_lab import (
     exchange,
     fetched,
     running,
-    until,
     write,
 )
 

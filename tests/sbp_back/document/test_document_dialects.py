@@ -20,6 +20,7 @@ from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 from sbp_back.wire.model import CreateRangeRequest, Entry, RangeInfo, RangeResponse, Status, StreamInfo
 from sbp_back.wire.record_batch import FORMAT_FLAG, parse_batch, parse_batches, set_base_offset
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import (
     appended,
     batch,
@@ -28,7 +29,6 @@ from tests.sbp_back.document.document_lab import (
     exchange,
     fetched,
     running,
-    until,
     write,
 )
 

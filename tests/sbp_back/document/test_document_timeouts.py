@@ -30,6 +30,7 @@ from sbp_back.transport.handler import Reply
 from sbp_back.wire import model as w
 from sbp_back.wire.record_batch import parse_batches
 from sbp_back.wire.wrapped import unwrap
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import (
     Wire,
     appended,
@@ -40,7 +41,6 @@ from tests.sbp_back.document.document_lab import (
     exchange,
     fetched,
     running,
-    until,
 )
 from tests.sbp_back.document.test_document_tables import Oracle
 from tests.sbp_back.range_server.store.store_harness import FaultyFiles

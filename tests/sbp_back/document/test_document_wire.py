@@ -18,7 +18,8 @@ from sbp_back.wire import model
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import encode_frame
 from sbp_back.wire.model import Opcode, Status, SystemErrorResponse
-from tests.sbp_back.document.document_lab import Wire, appended, batch, carrier, created, fetched, running, until
+from tests.kit.waiting import until
+from tests.sbp_back.document.document_lab import Wire, appended, batch, carrier, created, fetched, running
 from tests.sbp_back.document.test_document_tables import Oracle
 
 DOC = DIALECTS["sbp-v0.1"]

@@ -38,6 +38,7 @@ from sbp_back.transport.tcp_carrier import Introduce, TcpCarrier, TcpOptions
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import ask_identity, identity_of, new_identity, pd_name
 from tests.databases import pd_state
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import running
 
 STORE = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
@@ -275,8 +276,7 @@ async def test_a_carrier_closed_while_a_server_is_asked_who_it_is() -> None:
     handler.mute = True
     async with reaching(handler, wanting("somebody")) as (_, carrier):
         waiting = asyncio.ensure_future(carrier.call(m.PingRequest()))
-        while not handler.seen:
-            await asyncio.sleep(0.001)
+        await until(lambda: handler.seen)
         await carrier.close()
         with pytest.raises(ConnectionLost, match="carrier is closed"):
             await waiting
@@ -381,9 +381,7 @@ async def test_another_placement_driver_met_later_is_refused_as_well(tmp_path: P
         await own.listener.close()
         successor = Listener(other.driver, DIALECTS["sbp-0.2"], host, port)
         await successor.start()
-        async with asyncio.timeout(20):
-            while home.refusal is None:
-                await asyncio.sleep(0.005)
+        await until(lambda: home.refusal is not None)
         with pytest.raises(ConnectionLost, match="but what this range server keeps belongs to"):
             await carrier.call(m.HeartbeatRequest("rs"))
         assert other.driver.alive_servers() == []

@@ -12,6 +12,7 @@ from sbp_back.client.client import ClientOptions
 from sbp_back.client.replica import RetryOptions
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.errors import ErrorCode, FencedError, SbpError
+from tests.kit.waiting import until
 from tests.sbp_back.test_embedded import append, read_all, running
 
 
@@ -60,9 +61,7 @@ async def test_what_the_store_is_slow_with_is_repeated_and_stored_once(
             appending = asyncio.create_task(append(writer, b"second"))
             replica = writer._replica
             assert replica is not None
-            async with asyncio.timeout(30):
-                while not replica.uncertain:
-                    await asyncio.sleep(0.001)
+            await until(lambda: replica.uncertain)
         assert not appending.done()
         for entries, done in held:
             store.append(entries, done)
@@ -85,8 +84,7 @@ async def test_what_is_under_way_is_answered_though_its_range_refuses_what_comes
         with monkeypatch.context() as slow:
             slow.setattr(store, "append_gathered", lambda *given: held.append(given))
             under_way = [asyncio.create_task(append(one, b"second")) for one in (other, writer)]
-            while not held:
-                await asyncio.sleep(0)
+            await until(lambda: held)
             state = embedded.range_server.state_of(writer.stream_id, 0)
             assert state is not None
             state.window.start_closing(ErrorCode.RANGE_ALREADY_SEALED)

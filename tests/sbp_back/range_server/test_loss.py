@@ -15,6 +15,7 @@ from sbp_back.range_server.object_log.moved import moved_rows
 from sbp_back.range_server.store import Store
 from sbp_back.range_server.store.format import BLOCK
 from sbp_back.range_server.store.recovery import LOSSES
+from tests.kit.waiting import until
 from tests.sbp_back.range_server.object_log.object_harness import (
     contents,
     crash_copy,
@@ -22,7 +23,6 @@ from tests.sbp_back.range_server.object_log.object_harness import (
     mixed,
     moving,
     the_mover_stopped,
-    until,
     wanted,
 )
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options

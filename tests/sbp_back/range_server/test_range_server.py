@@ -20,6 +20,7 @@ from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import pack_entry
+from tests.kit.waiting import until
 
 Done = Callable[[StoreError | None], None]
 
@@ -777,8 +778,7 @@ async def test_many_operations_on_one_stream_do_not_nest(bench: Bench) -> None:
     trims = [bench.ask(m.TrimStreamRequest(1, 0)) for _ in range(5000)]
     bench.store.hold = False
     bench.store.finish()
-    while not trims[-1]:
-        await asyncio.sleep(0)
+    await until(lambda: trims[-1])
     assert all(isinstance(answer[0], m.StreamResponse) and answer.code == OK for answer in trims)
 
 

@@ -27,6 +27,7 @@ from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import RangeServerCheck, ask_who, range_server_name
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import write
 
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0)
@@ -57,8 +58,7 @@ class Backend:
         self.servers[number] = await start_range_server(store, InProcessCarrier(self.pd.driver), setup)
 
     async def reported(self) -> None:
-        while len(self.pd.driver.alive_servers()) < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(self.pd.driver.alive_servers()) >= 2)
 
     def address(self, number: int) -> tuple[str, int]:
         listener = self.servers[number].listener
@@ -130,8 +130,7 @@ async def test_a_deletion_is_not_told_to_whoever_is_at_the_address(tmp_path: Pat
         both.pd.driver.tell_servers([home])
         assert await both.pd.driver.run(lambda tx: tx.deletions_of_server(home, 10)) == [stream_id], "still to be told"
         await both.start_server(home, ("127.0.0.1", 0))
-        while any(key[0] == stream_id for key in both.servers[home].store.ranges):
-            await asyncio.sleep(0.001)
+        await until(lambda: not any(key[0] == stream_id for key in both.servers[home].store.ranges))
         while await both.pd.driver.run(lambda tx: tx.deletions_of_server(home, 10)):
             await asyncio.sleep(0.001)
 

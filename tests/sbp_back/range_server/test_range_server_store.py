@@ -22,6 +22,7 @@ from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import pack_entry
+from tests.kit.waiting import until
 
 OK = ErrorCode.OK
 SEGMENT = 256 * 1024
@@ -221,8 +222,7 @@ async def test_trimming_everything_frees_the_disk_and_writing_goes_on(bench: Ben
     await bench.restart()
     assert await code(bench.append(base)) == OK
     assert [e.base_offset for e in await bench.all_entries(base)] == [base]
-    while disk_usage(bench.path) > 3 * SEGMENT:  # files go in the background
-        await asyncio.sleep(0)
+    await until(lambda: disk_usage(bench.path) <= 3 * SEGMENT)  # files go in the background
 
 
 async def test_deleting_a_stream_frees_the_disk_and_leaves_its_neighbour(bench: Bench) -> None:
@@ -235,8 +235,7 @@ async def test_deleting_a_stream_frees_the_disk_and_leaves_its_neighbour(bench: 
     await bench.restart()
     assert await code(bench.fetch(0)) == ErrorCode.RANGE_NOT_FOUND
     assert [bytes(e.payload) for e in await bench.all_entries(stream_id=2)] == [b"neighbour"]
-    while disk_usage(bench.path) > 3 * SEGMENT:
-        await asyncio.sleep(0)
+    await until(lambda: disk_usage(bench.path) <= 3 * SEGMENT)
 
 
 def disk_usage(path: Path) -> int:

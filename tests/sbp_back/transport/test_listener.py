@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -26,6 +26,7 @@ from sbp_back.wire.frame import (
     FrameReader,
     encode_frame,
 )
+from tests.kit.waiting import until
 
 DIALECT = DIALECTS["sbp-0.2"]
 
@@ -104,12 +105,6 @@ async def served(**options: object) -> AsyncIterator[tuple[Listener, Puppet]]:
 
 async def connect(listener: Listener) -> Peer:
     return Peer(*await asyncio.open_connection(*listener.address))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until it is so; the test's own timeout is the limit."""
-    while not condition():
-        await asyncio.sleep(0)
 
 
 FETCH = m.FetchRequest(m.RangeInfo(0, 0, 0, 0), 0, max_wait_ms=100)

@@ -26,6 +26,7 @@ from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import FrameReader, encode_frame, receive_buffer
 from sbp_back.wire.record_batch import RECORDS_IN_A_TURN
 from sbp_back.wire.v02 import MAX_APPEND_ENTRIES
+from tests.kit.waiting import until
 from tests.sbp_back.document.document_lab import appended, ask, batch, carrier, created, running, write
 
 DIALECT = DIALECTS["sbp-0.2"]
@@ -125,12 +126,6 @@ async def served(total: int, **options: object) -> AsyncIterator[tuple[Listener,
     finally:
         await listener.close()
     assert (shared.held, shared.accounts, shared.waiting) == (0, 0, 0), "everything was given back"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def paused(listener: Listener) -> int:

@@ -10,7 +10,8 @@ from sbp_back.document import messages as doc
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model as m
 from sbp_back.wire.frame import FLAG_RESPONSE, encode_frame
-from tests.left_behind import End, Link, left_behind, on_link, until
+from tests.kit.waiting import until
+from tests.left_behind import End, Link, left_behind, on_link
 from tests.sbp_back.document.document_lab import LISTENERS, appended, batch, carrier, created, running
 
 LENGTH = struct.Struct(">I")

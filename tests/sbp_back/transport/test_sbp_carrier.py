@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address
 from sbp_back.wire import model as w
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
+from tests.kit.waiting import until
 
 DIALECT = DIALECTS["sbp-0.2"]
 LOCAL = "127.0.0.1"
@@ -62,12 +63,6 @@ async def reaching(kind: str, handler: Scripted, options: TcpOptions | None = No
 
 
 both = pytest.mark.parametrize("kind", ["in-process", "tcp"])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 # --- both -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from spark_pipeline.core.node_client import NodeUnavailable
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask
+from tests.kit.waiting import until
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, client_of, committed, open_lab
 
 MEMORY = 8 * 1024 * 1024
@@ -56,8 +57,7 @@ async def write_one(lab: Lab, number: int) -> None:
 
 async def nothing_held(lab: Lab) -> None:
     """Returns once no request holds memory."""
-    while lab.node.budget.held:
-        await asyncio.sleep(0.01)
+    await until(lambda: not lab.node.budget.held)
 
 
 async def test_requests_that_never_end_are_given_up_and_hold_no_more_than_there_is(lab: Lab) -> None:

@@ -19,6 +19,7 @@ from bridges.cluster.forwarded_grpc import Opening
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers
 from bridges.net.grpc_server import Code, GrpcRefusal
+from tests.kit.waiting import until
 from tests.left_out import Scenario, is_noticed, without
 from tests.ports import free_port
 from ydb_topic_front.service import forwarding
@@ -150,8 +151,7 @@ async def nodes(made: ModuleType, owner: int = 2) -> AsyncIterator[list[Node]]:
 
 async def settled(found: list[Node]) -> None:
     """Nothing is held by anybody any more."""
-    while any(node.budget.held or node.peers._opened for node in found):
-        await asyncio.sleep(0.01)
+    await until(lambda: not any(node.budget.held or node.peers._opened for node in found))
 
 
 async def it_goes_to_the_owner_and_back_whole(made: ModuleType) -> None:
@@ -268,8 +268,7 @@ async def a_lost_answer_is_asked_for_again(made: ModuleType) -> None:
     async with nodes(made) as found:
         found[1].failing = True
         asking = asyncio.create_task(found[0].call(b"one", cast("Any", Client(found[0].budget))))
-        while found[1].failing:
-            await asyncio.sleep(0.01)
+        await until(lambda: not found[1].failing)
         found[0].has = 3
         assert await asking == b"3:one"
         found[0].has = 1

@@ -15,6 +15,7 @@ from bridges.catalog.topic import Change, ChangeKind
 from bridges.log.partition.partition_log import PartitionLog
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal
 from bridges.node.assembly import Node
+from tests.kit.waiting import until
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.reading import write
 from tests.ydb_topic_front.service.test_read_lineage import PATIENCE, make, node, of_client
@@ -160,8 +161,7 @@ async def test_answers_that_are_not_taken_are_counted(node: Node) -> None:
         lab.stream.taking.clear()
         for _ in range(3000):
             lab.stream.send(partition_session_status_request={"partition_session_id": 1})
-        while len(lab.session._answers) <= 1000:
-            await asyncio.sleep(0)
+        await until(lambda: len(lab.session._answers) > 1000)
         for _ in range(100):
             await asyncio.sleep(0)
         assert lab.stream.messages.qsize() >= 1900

@@ -8,6 +8,7 @@ from typing import Any
 
 from anabranch_kit.memory.budget import Kind
 from bridges.node.assembly import Node
+from tests.kit.waiting import until
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.service.test_read_lineage import PATIENCE, allow_splits, node, of_client, split
 from tests.ydb_topic_front.service.test_write import Session, refused
@@ -130,8 +131,9 @@ async def test_a_client_that_takes_no_answers_is_read_no_further(node: Node) -> 
     assert log is not None
     most = service.settings.unacknowledged_bytes_per_stream // MEBIBYTE + 1
     async with asyncio.timeout(PATIENCE):
-        while stream.reading or log.high_watermark < most - 1 or log.next_offset != log.high_watermark:
-            await asyncio.sleep(0)
+        await until(
+            lambda: not stream.reading and log.high_watermark >= most - 1 and log.next_offset == log.high_watermark
+        )
         assert stream.messages.qsize() >= number - most
         stream.taking.set()
         stream.messages.put_nowait(None)
@@ -187,8 +189,7 @@ async def test_a_client_that_asks_and_takes_no_answers_is_read_no_further(node: 
         stream.send(update_token_request={"token": ""})
     async with asyncio.timeout(PATIENCE):
         # All but the first answer, which is being sent.
-        while node.budget.held - before < service.settings.unacknowledged_bytes_per_stream - 2048:
-            await asyncio.sleep(0)
+        await until(lambda: node.budget.held - before >= service.settings.unacknowledged_bytes_per_stream - 2048)
         for _ in range(100):
             await asyncio.sleep(0)
         assert stream.messages.qsize() >= most
@@ -214,8 +215,7 @@ async def test_a_producer_that_writes_is_not_forgotten(node: Node) -> None:
 
     stream.send(init_request={"path": "t", "producer_id": "p"})
     async with asyncio.timeout(PATIENCE):
-        while not stream.answers:
-            await asyncio.sleep(0)
+        await until(lambda: stream.answers)
         assert await bound() == 1
         await service.node.db.run(lambda connection: connection.execute("DELETE FROM front_ydb_producers"))
         session._bound_at -= 3601

@@ -3,7 +3,6 @@ and entries to be written and found again."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 import threading
@@ -119,12 +118,6 @@ def at_rest(driver: Driver) -> Callable[[], bool]:
     return lambda: (
         said() and upkeep._tidied and upkeep._packing.idle and not upkeep._dead() and not upkeep._doomed._waiting
     )
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def fill(driver: Driver, stream: int, count: int, first: int = 0) -> None:

@@ -22,6 +22,7 @@ from sbp_back.range_server.object_log.object_upkeep import ObjectUpkeep
 from sbp_back.range_server.store import Store
 from sbp_back.range_server.store.options import OBJECTS
 from tests.depth import examples, timeout
+from tests.kit.waiting import until
 from tests.sbp_back.range_server.object_log.object_harness import (
     Clock,
     at_rest,
@@ -33,7 +34,6 @@ from tests.sbp_back.range_server.object_log.object_harness import (
     quick_pauses,
     requests_of,
     server,
-    until,
     upkeep_of,
 )
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options

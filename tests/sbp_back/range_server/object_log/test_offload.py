@@ -27,6 +27,7 @@ from sbp_back.range_server.store import Files, Store
 from sbp_back.range_server.store.checkpoint import checkpoint_files
 from sbp_back.range_server.store.recovery import Recovery
 from tests.depth import examples, timeout
+from tests.kit.waiting import until
 from tests.sbp_back.range_server.object_log import object_harness
 from tests.sbp_back.range_server.object_log.object_harness import (
     Clock,
@@ -41,7 +42,6 @@ from tests.sbp_back.range_server.object_log.object_harness import (
     requests_of,
     store_of,
     the_mover_stopped,
-    until,
 )
 from tests.sbp_back.range_server.store.power_images import change
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options

@@ -32,6 +32,7 @@ from sbp_back.range_server.object_log.range_object import (
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.tcp_carrier import tcp_connector
 from sbp_back.wire import model as m
+from tests.kit.waiting import until
 from tests.sbp_back.range_server.object_log.object_harness import (
     Faults,
     all_indexed,
@@ -45,7 +46,6 @@ from tests.sbp_back.range_server.object_log.object_harness import (
     mixed,
     quick_pauses,
     server,
-    until,
     upkeep_of,
     wanted,
 )

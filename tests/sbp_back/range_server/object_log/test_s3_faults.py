@@ -12,6 +12,7 @@ import pytest
 from anabranch_kit.errors import StoreCorrupt, StoreError
 from sbp_back.range_server.object_log.object_store import ObjectStore
 from sbp_back.range_server.store import StoreOptions
+from tests.kit.waiting import until
 from tests.s3_server import ACCESS, s3_server
 from tests.sbp_back.range_server.object_log.object_harness import indexed
 from tests.sbp_back.range_server.object_log.s3_faults import Fault, Faults, Handler, between
@@ -130,8 +131,7 @@ async def test_a_store_that_refuses_for_a_while_stops_nothing_for_good(
     faults.fault = fault
     waiting = [driver.append(make_entry(1, base)) for base in (1, 2)]
     trimming = driver.trim(1, 1)
-    while faults.met < 10:
-        await asyncio.sleep(0.01)
+    await until(lambda: faults.met >= 10)
     assert not any(one.done() for one in (*waiting, trimming))
     assert [e.base_offset for e in await driver.read(1)] == [0]
     assert sum(one.failed for one in driver.store.stats.objects.values()) >= 9
@@ -139,8 +139,7 @@ async def test_a_store_that_refuses_for_a_while_stops_nothing_for_good(
     faults.fault = None
     await asyncio.gather(*waiting, trimming)
     assert [e.base_offset for e in await driver.read(1, 1)] == [1, 2]
-    while driver.store.stats.checkpoints == before:  # indexes go on, too
-        await asyncio.sleep(0.01)
+    await until(lambda: driver.store.stats.checkpoints != before)  # indexes go on, too
     assert driver.failures == []
     driver.close()
 
@@ -212,9 +211,7 @@ async def test_objects_of_ranges_are_written_in_spite_of_faults(tmp_path: Path, 
     await driver.create(2)
     for base in range(60):
         await driver.append(*(make_entry(stream, base, size=4 * KIB) for stream in (1, 2)))
-    async with asyncio.timeout(60):
-        while driver.store.stats.packed_bytes < 300 * KIB or driver.store.stats.segments_deleted < 2:
-            await asyncio.sleep(0.02)
+    await until(lambda: driver.store.stats.packed_bytes >= 300 * KIB and driver.store.stats.segments_deleted >= 2)
     assert faults.met > 5
     faults.fault = None
     driver.reopen()

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from sbp_back.range_server.store.inbox import Inbox
+from tests.kit.waiting import until
 
 
 async def test_everything_arrives_in_the_order_of_each_thread() -> None:
@@ -72,8 +73,7 @@ async def test_one_thing_at_once_comes_behind_what_was_there() -> None:
     inbox.receive_next("second")
     assert got == ["first", "second"]
     inbox.put("third")
-    while len(got) < 3:
-        await asyncio.sleep(0)
+    await until(lambda: len(got) >= 3)
     assert got == ["first", "second", "third"]
     inbox.close()
 

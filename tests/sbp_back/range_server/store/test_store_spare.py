@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
+from tests.kit.waiting import until
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, make_entry
 
 
@@ -14,8 +14,8 @@ async def test_a_spare_segment_found_at_start_is_empty_whatever_its_size(tmp_pat
         await driver.create(1)
         for base in range(2):
             await driver.append(make_entry(1, base, size=20 * KIB))
-        while len(list((tmp_path / "first" / "wal").glob("*.seg"))) < 2:
-            await asyncio.sleep(0.001)  # the spare is made by a thread that tells nobody
+        # The spare is made by a thread that tells nobody.
+        await until(lambda: len(list((tmp_path / "first" / "wal").glob("*.seg"))) >= 2)
         crashed = driver.crash_copy(tmp_path / "crashed")
     copies = []
     async with Driver(crashed) as driver:

@@ -22,6 +22,7 @@ from sbp_back.range_server.store.fair_queue import FairQueue
 from sbp_back.range_server.store.format import RecordType
 from sbp_back.range_server.store.wal_items import Append, Control, Item
 from sbp_back.wire.model import Entry
+from tests.kit.waiting import until
 from tests.sbp_back.range_server.store.store_harness import KIB, Driver, make_entry
 
 MIB = 1024 * KIB
@@ -56,8 +57,7 @@ class SlowDisk:
         self._may.set()
 
     async def until_held(self) -> None:
-        while not self.waits.is_set():
-            await asyncio.sleep(0)
+        await until(self.waits.is_set)
 
     def _log(self) -> bool:
         return threading.current_thread().name == "anabranch-wal"
@@ -168,8 +168,7 @@ async def test_who_appends_little_does_not_wait_for_what_others_append_in_the_sa
         append(modest, "modest", 10)
         queue = embedded.store._writer.queue
         before = queue.qsize()
-        while queue.qsize() == before:
-            await asyncio.sleep(0)  # the log's thread takes nothing while it is held
+        await until(lambda: queue.qsize() != before)  # the log's thread takes nothing while it is held
         disk.go_on()
         await asyncio.gather(*done)
         assert order.index("modest") < 45, order.index("modest")
