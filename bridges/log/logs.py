@@ -415,6 +415,8 @@ class Logs:
             async with asyncio.timeout(_GIVEN_UP_S):
                 await self._client.seal(stream_id, epoch)
         except (TimeoutError, SbpError) as error:
+            if isinstance(error, SbpError) and error.code == ErrorCode.NOT_FOUND:
+                return  # the stream was deleted meanwhile, as those of transactions are
             _log.warning("a range of a lost partition is left open", stream_id=stream_id, error=str(error))
 
     async def _give_up(self, log: PartitionLog, in_order: bool) -> None:

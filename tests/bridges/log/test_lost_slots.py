@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
+import structlog.testing
+
 from bridges.cluster.members import Member, State
 from bridges.cluster.ownership import Gained, Gone, Lost
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.compaction.cleaned_logs import CleanedLogs
 from bridges.log.compaction.cleaner import Cleaner, CompactionPolicy
 from bridges.log.damage.skips import Skips
-from sbp_back.errors import ConnectionLost
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from tests.bridges.log.log_lab import Backend, World, Writer, batch, settle
 
 OTHER = Member(2, 2, State.UP)
@@ -226,6 +228,22 @@ async def test_a_log_that_failed_after_it_was_opened_is_sealed_before_its_slot_g
     assert isinstance((await asyncio.gather(log.ready(), return_exceptions=True))[0], LogUnavailable)
     await owners.lose(0)
     assert world.backend.seals == [5]
+    await world.logs.close()
+
+
+async def test_a_stream_that_was_deleted_meanwhile_is_no_range_left_open() -> None:
+    class Deleted(Backend):
+        async def seal(self, stream_id: int, epoch: int) -> int:
+            raise SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} was deleted")
+
+    world, owners = await world_of(Deleted())
+    log = world.logs.get("t", 0)
+    assert log is not None
+    world.backend.end, world.backend.broken_at = 3, 0  # it cannot be rebuilt
+    assert isinstance((await asyncio.gather(log.ready(), return_exceptions=True))[0], LogUnavailable)
+    with structlog.testing.capture_logs() as logged:
+        await owners.lose(0)
+    assert [one["event"] for one in logged] == []
     await world.logs.close()
 
 
