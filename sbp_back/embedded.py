@@ -46,7 +46,7 @@ from sbp_back.wire.identity import RangeServerCheck
 from sbp_back.wire.model import RangeServerInfo
 
 if TYPE_CHECKING:
-    from sbp_back.document.document_service import DocumentService
+    from sbp_document.server.document_service import DocumentService
 
 PD_LISTENER = "sbp-pd"
 RANGE_SERVER_LISTENER = "sbp-range-server"
@@ -253,7 +253,7 @@ async def start_embedded(
         named = options.listen.keys() - {PD_LISTENER, RANGE_SERVER_LISTENER}
         wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in sorted(named)}
         if wanted:
-            from sbp_back.document.document_service import start_document  # few nodes serve it
+            from sbp_document.server.document_service import start_document  # few nodes serve it
 
             document = await start_document(
                 client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}

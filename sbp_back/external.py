@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.client import Client, ClientOptions
-from sbp_back.client.foreign import ForeignClient
 from sbp_back.client.leader import PdCarrier, pd_carrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import Introduce, TcpOptions, tcp_connector
 from sbp_back.wire.identity import RangeServerCheck
+from sbp_document.elastic_stream.client import ForeignClient
 
 if TYPE_CHECKING:
-    from sbp_back.document.streams import DocumentStreams
+    from sbp_document.client.streams import DocumentStreams
 
 
 class Servers(Struct, frozen=True):
@@ -59,7 +59,7 @@ def external_client(
     if servers.dialect != "v0.1":
         kind = ForeignClient if servers.flavor == "elastic-stream" else Client
         return External(kind(pd, connect, options, barrier), pd)
-    from sbp_back.document.streams import DocumentStreams, StreamsOptions
+    from sbp_document.client.streams import DocumentStreams, StreamsOptions
 
     times = StreamsOptions(
         options.control,

@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 ALLOWED: dict[str, frozenset[str]] = {
     "anabranch_kit": frozenset(),
-    "sbp_back": frozenset({"anabranch_kit"}),
-    "bridges": frozenset({"anabranch_kit", "sbp_back"}),
+    "sbp_back": frozenset({"anabranch_kit", "sbp_document"}),
+    "sbp_document": frozenset({"anabranch_kit", "bridges", "sbp_back"}),
+    "bridges": frozenset({"anabranch_kit", "sbp_back", "sbp_document"}),
     "kafka_front": frozenset({"anabranch_kit", "bridges"}),
     "pravega_front": frozenset({"anabranch_kit", "bridges"}),
     "ydb_topic_front": frozenset({"anabranch_kit", "bridges"}),
@@ -58,7 +59,6 @@ FLOORS: dict[str, dict[str, int]] = {
         "__init__": 9,
         "embedded": 8,
         "external": 8,
-        "document": 7,
         "range_server": 6,
         "client": 5,
         "placement_driver": 5,
@@ -96,16 +96,16 @@ TOGETHER: tuple[tuple[str, str], ...] = (
 )
 """(Room, its modules that know of each other, at least by the types of their arguments): one object and its parts."""
 
-UPSTAIRS = {
-    ("sbp_back/transport/dialects.py", "sbp_back.document.v01"): "the registry of dialects knows them all",
-}
+UPSTAIRS: dict[tuple[str, str], str] = {}
 """(file, module) -> why this one import may go upwards."""
 
 DOORS: dict[str, tuple[str, str]] = {
-    "sbp_back/__init__.py": ("sbp_back.document", "public names: each is imported when somebody uses it"),
-    "sbp_back/embedded.py": ("sbp_back.document.document_service", "a listener of the document is made"),
-    "sbp_back/external.py": ("sbp_back.document.streams", "a client of the document is made"),
-    "sbp_back/transport/dialects.py": ("sbp_back.document.v01", "either of them asks the registry for the dialect"),
+    "bridges/formats/__init__.py": ("sbp_document.format", "the registry of formats knows it"),
+    "bridges/log/streams.py": ("sbp_document.wire.wrapped", "what is read may hold batches of other formats"),
+    "bridges/node/assembly.py": ("sbp_document.partition_owners", "its clients append to partitions of the node"),
+    "sbp_back/embedded.py": ("sbp_document.server.document_service", "a listener of the document is made"),
+    "sbp_back/external.py": ("sbp_document", "a client of foreign servers is made"),
+    "sbp_back/transport/dialects.py": ("sbp_document.wire.v01", "either of them asks the registry for the dialect"),
 }
 """File -> what it imports of the specification document, and when. The core and the backends live without the rest."""
 
@@ -217,17 +217,17 @@ def upwards(root: Path) -> list[str]:
 
 
 def of_the_document(root: Path) -> list[str]:
-    """Imports of ``sbp_back.document`` from outside of it that go through no door, one sentence each."""
+    """Imports of ``sbp_document`` from outside of it that go through no door, one sentence each."""
     found: list[str] = []
     for package in ALLOWED:
         for path in sorted((root / package).rglob("*.py")):
-            if path.is_relative_to(root / "sbp_back/document"):
+            if path.is_relative_to(root / "sbp_document"):
                 continue
             inside = path.relative_to(root).as_posix()
             door, _ = DOORS.get(inside, ("nothing", ""))
             for item in imports_of(path, root):
                 module = f"{item.module}."
-                if module.startswith("sbp_back.document.") and not module.startswith(f"{door}."):
+                if module.startswith("sbp_document.") and not module.startswith(f"{door}."):
                     found.append(f"{inside}:{item.line}: the core lives without {item.module}")
     return found
 
@@ -244,9 +244,9 @@ def test_the_core_lives_without_the_specification_document() -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("sbp_back/client/a.py", "from sbp_back.document.errors import DocumentError\n"),
-        ("bridges/log/a.py", "def f():\n    from sbp_back import document\n"),
-        ("sbp_back/embedded.py", "from sbp_back.document.lanes import Lanes\n"),
+        ("sbp_back/client/a.py", "from sbp_document.errors import DocumentError\n"),
+        ("bridges/log/a.py", "def f():\n    from sbp_document import wire\n"),
+        ("sbp_back/embedded.py", "from sbp_document.server.lanes import Lanes\n"),
     ],
 )
 def test_a_way_around_the_doors_is_found(tmp_path: Path, path: str, source: str) -> None:

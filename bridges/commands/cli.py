@@ -38,7 +38,6 @@ _COMMANDS = {
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",
     "accept-data-loss": "Go on without data that is damaged.",
-    "repair-streams": "Make an elastic-stream placement driver know streams again.",
     "api": "Send a request to the node's JSON interface.",
     "top": "Show what a node does, refreshed in place.",
     "doctor": "Say what is wrong with this installation, and what to do.",

@@ -24,7 +24,6 @@ from bridges.formats.base import (
     times_of,
 )
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE
-from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.ledger_note import LedgerNoteFormat
 from bridges.formats.plain import PlainBuilder, PlainSource
@@ -32,6 +31,7 @@ from bridges.formats.pravega import PravegaFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import YdbFormat
+from sbp_document.format import DocumentFormat
 
 __all__ = [
     "APPEND_TIME",

@@ -1,6 +1,6 @@
 """What the node asks of its backend's client, whichever dialect that speaks, and what it makes of what it reads there.
 
-:class:`sbp_back.client.client.Client` and :class:`sbp_back.document.streams.DocumentStreams` are such clients.
+:class:`sbp_back.client.client.Client` and :class:`sbp_document.client.streams.DocumentStreams` are such clients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.records import StoredBatch
-from sbp_back.wire.wrapped import unwrap
+from sbp_document.wire.wrapped import unwrap
 
 if TYPE_CHECKING:
     from bridges.formats.records import Buffer

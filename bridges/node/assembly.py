@@ -66,7 +66,6 @@ from bridges.node import backend, databases, promises
 from bridges.node.compaction_policies import Policies
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
-from bridges.node.document_owner import PartitionOwners
 from bridges.node.front import (
     Front,
     FrontError,
@@ -85,6 +84,7 @@ from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
 from bridges.node.worker import LEASE_S, Worker
 from bridges.version import VERSION
+from sbp_document.partition_owners import PartitionOwners
 
 if TYPE_CHECKING:
     import ssl

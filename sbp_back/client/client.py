@@ -46,7 +46,7 @@ class Client:
     """``pd`` leads to the placement driver, ``connect`` to a range server it names. The client closes both.
 
     Errors are ``SbpError`` with the code of the server that refused; ``ConnectionLost`` when it did not answer. For
-    servers of elastic-stream there is :class:`sbp_back.client.foreign.ForeignClient`.
+    servers of elastic-stream there is :class:`sbp_document.elastic_stream.client.ForeignClient`.
     """
 
     fetch_kind: ClassVar[type[Fetch]] = Fetch

@@ -21,7 +21,7 @@ class _Dialects(Mapping[str, Dialect]):
     def __getitem__(self, name: str) -> Dialect:
         made = self._made[name]
         if made is None:
-            from sbp_back.document.v01 import DialectV01
+            from sbp_document.wire.v01 import DialectV01
 
             made = self._made[name] = DialectV01(name, april=name.endswith("-april"))
         return made

@@ -20,7 +20,7 @@ from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as encode_ydb
 from bridges.formats.ydb_codecs import FIRST_CUSTOM, Codec, codec_name
-from sbp_back.wire.record_batch import DocumentRecord, encode_batch
+from sbp_document.wire.record_batch import DocumentRecord, encode_batch
 from tests.fuzz.harness import run
 
 LIMIT = 1 << 20
@@ -98,4 +98,4 @@ def seeds() -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    run(one_input, seeds, ("bridges.formats.", "sbp_back.document."))
+    run(one_input, seeds, ("bridges.formats.", "sbp_document."))

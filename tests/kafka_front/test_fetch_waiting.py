@@ -33,7 +33,7 @@ from kafka_front.service.fetch.sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from sbp_back.wire.entry import pack_entry
-from sbp_back.wire.record_batch import DocumentRecord, encode_batch
+from sbp_document.wire.record_batch import DocumentRecord, encode_batch
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.kit.waiting import until
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from kafka.record import MemoryRecords
 
-from sbp_back import DocumentClient, RecordBatch
+from sbp_document import DocumentClient, RecordBatch
 from tests.matrix import table
 from tests.matrix.cells import LONG, READERS, WRITERS, marks
 from tests.matrix.conftest import CONFIG, Clients, Written, differences, make_topics

@@ -21,7 +21,7 @@ import ydb
 from pravega_client import StreamManager
 
 from pravega_front.wire import commands as wire
-from sbp_back import DocumentClient, DocumentRecord
+from sbp_document import DocumentClient, DocumentRecord
 from tests.clients.api import Client, Rec
 from tests.matrix.expected import Protocol, refused
 from tests.matrix.kinds import CODEC_NUMBERS, Kind, Where

@@ -14,8 +14,8 @@ from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.wire.model import AppendRequest, FetchRequest, RangeInfo, Request, SealRangeRequest
 from tests.kit.waiting import until
-from tests.sbp_back.document.document_lab import write
 from tests.sbp_back.truth_lab import PD, World, answer_lost, request_lost, world
+from tests.sbp_document.document_lab import write
 
 
 def answers_to_appends_lost(request: Request) -> str:

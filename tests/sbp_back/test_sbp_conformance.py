@@ -29,7 +29,7 @@ from sbp_back.wire.entry import entry_crc, pack_entry
 from sbp_back.wire.frame import crc32
 from tests.databases import pd_state
 from tests.kit.waiting import until
-from tests.sbp_back.document.document_lab import write
+from tests.sbp_document.document_lab import write
 
 DIALECT = DIALECTS["sbp-0.2"]
 LOCAL = "127.0.0.1"

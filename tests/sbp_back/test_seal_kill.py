@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back import Client, DocumentClient, FencedError, TcpCarrier, tcp_connector
+from sbp_back import Client, FencedError, TcpCarrier, tcp_connector
+from sbp_document import DocumentClient
 from tests.sbp_back.tries import Tries
 
 CHILD = """

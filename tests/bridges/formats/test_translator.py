@@ -20,7 +20,7 @@ from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as ydb_batch
-from sbp_back.wire.record_batch import DocumentRecord, encode_batch
+from sbp_document.wire.record_batch import DocumentRecord, encode_batch
 
 
 def document(count: int, base: int = 0) -> StoredBatch:

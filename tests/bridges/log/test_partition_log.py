@@ -23,8 +23,8 @@ from bridges.formats.kafka import parse_header
 from bridges.log.partition.partition_log import PartitionLog
 from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.wire.entry import pack_entry
-from sbp_back.wire.record_batch import set_base_offset
-from sbp_back.wire.wrapped import Payload, wrap
+from sbp_document.wire.record_batch import set_base_offset
+from sbp_document.wire.wrapped import Payload, wrap
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.left_behind import left_behind
 

@@ -34,7 +34,7 @@ from pathlib import Path
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition("sbp_back.document")[1]:
+        if name.partition("sbp_document")[1]:
             raise ImportError(name + " is not installed")
 
 sys.meta_path.insert(0, Blocker())
@@ -45,9 +45,10 @@ from bridges.formats.records import Record
 from bridges.log.partition.partition_log import Batch
 from bridges.node.assembly import Node
 from bridges.node.config import load
-from sbp_back import DIALECTS, DocumentRecord, encode_batch
-from sbp_back.wire.record_batch import FORMAT_FLAG
-from sbp_back.wire.wrapped import Payload, wrap
+from sbp_back import DIALECTS
+from sbp_document import DocumentRecord, encode_batch
+from sbp_document.wire.record_batch import FORMAT_FLAG
+from sbp_document.wire.wrapped import Payload, wrap
 
 async def append(log, payload, count, format_id):
     done = asyncio.get_running_loop().create_future()
@@ -103,9 +104,9 @@ UNUSED = {
     "importlib.metadata": "entry points are found without it",
     "tomllib": "settings in a file: where there is one",
     "psycopg": "PostgreSQL: of nodes of a cluster",
-    "sbp_back.client.foreign": "for servers of elastic-stream",
+    "sbp_document.elastic_stream.client": "for servers of elastic-stream",
     "sbp_back.range_server.object_log": "logs in objects, and old data that moves there",
-    "sbp_back.document": "the specification document's dialect",
+    "sbp_document": "the specification document's dialect",
     "ydb_topic_front.serving": "a front that is off",
     "pravega_front.serving": "likewise",
     "spark_pipeline.node.serving": "when somebody asks",
@@ -124,13 +125,13 @@ def test_a_start_imports_nothing_that_nobody_has_asked_for(tmp_path: Path) -> No
 
 def test_a_node_lives_without_the_specification_document(tmp_path: Path) -> None:
     """As it does by default: it appends, reads, and reads what the document's clients or nodes that used them have
-    stored, for that is a format of the store (``sbp_back/wire/record_batch.py``)."""
+    stored, for that is a format of the store (``sbp_document/wire/record_batch.py``)."""
     command = [sys.executable, "-c", WITHOUT_THE_DOCUMENT, str(tmp_path / "data")]
     told = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
     first, again, refused = json.loads(told.splitlines()[-1])
     assert first == ["kafka's", "the document's"]
     assert again == [*first, "kafka's"], "what was wrapped is found again"
-    assert refused == "sbp_back.document is not installed"
+    assert refused == "sbp_document is not installed"
 
 
 def test_who_has_use_for_rich_imports_it_as_ever() -> None:

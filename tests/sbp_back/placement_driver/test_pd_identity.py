@@ -39,7 +39,7 @@ from sbp_back.wire import model as m
 from sbp_back.wire.identity import ask_identity, identity_of, new_identity, pd_name
 from tests.databases import pd_state
 from tests.kit.waiting import until
-from tests.sbp_back.document.document_lab import running
+from tests.sbp_document.document_lab import running
 
 STORE = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
 LOCAL = ("127.0.0.1", 0)

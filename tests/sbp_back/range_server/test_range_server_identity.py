@@ -28,7 +28,7 @@ from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import RangeServerCheck, ask_who, range_server_name
 from tests.kit.waiting import until
-from tests.sbp_back.document.document_lab import write
+from tests.sbp_document.document_lab import write
 
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0)
 TCP = TcpOptions(backoff_first=0.001, backoff_limit=0.01)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sbp_back.document import messages as m
 from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
@@ -19,6 +18,7 @@ from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address
 from sbp_back.wire import model as w
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
+from sbp_document.wire import messages as m
 from tests.kit.waiting import until
 
 DIALECT = DIALECTS["sbp-0.2"]

@@ -32,7 +32,7 @@ from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
 from spark_pipeline.endpoints.base import Positions, endpoint
 from spark_pipeline.node import groups
 from tests.ports import free_port
-from tests.sbp_back.client.foreign import ForeignCluster
+from tests.sbp_document.elastic_stream.servers import ForeignCluster
 from tests.spark_pipeline.node.pipeline_lab import Lab, appended, client_of, node_of, open_lab
 
 T = TopicPartition("t", 0)

@@ -1,0 +1,1 @@
+"""Clients of servers that speak sbp-v0.1."""

@@ -1,0 +1,320 @@
+"""A writer of one stream on a backend that speaks only the document.
+
+The server gives the offsets, any number of writers may append, and a batch that is sent twice is stored twice. So one
+batch of a stream is under way at a time, and what is appended meanwhile travels together in the next, as one batch that
+is stored whole or not at all. When an answer is lost, the range is sealed, which decides what was under way, and what
+has come since is read: the batch is among it, or it is sent again. What another writer has put between two batches of
+ours is noticed by the offsets and told to the home of this one before the next batch is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from msgspec import Struct
+
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.barrier import Barrier
+from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
+from sbp_back.errors import ErrorCode, NoSpace, SbpError
+from sbp_back.wire.model import Entry
+from sbp_document.client.channel import AppendDone as Stored
+from sbp_document.wire.wrapped import Payload, token_of, wrap, wrapped_bytes
+
+AppendDone = Callable[[SbpError | None], None]
+
+MERGE_BYTES = 1024 * 1024
+"""Batches of one stream are stored together up to so many bytes."""
+_TAKES = 3
+_DELAY_FIRST = 0.05
+_DELAY_LIMIT = 1.0
+
+_TAKEN_CODES = frozenset(
+    {int(ErrorCode.RANGE_ALREADY_SEALED), int(ErrorCode.RANGE_NOT_FOUND), int(ErrorCode.PRECONDITION_FAILED)}
+)
+"""The stream's range takes no appends of the document: SEAL_RANGES opens one that does."""
+_REFUSED_CODES = frozenset(
+    {
+        int(ErrorCode.BAD_REQUEST),
+        int(ErrorCode.PAYLOAD_TOO_LARGE),
+        int(ErrorCode.TOO_MANY_REQUESTS),
+        int(ErrorCode.UNSUPPORTED_OPERATION),
+        *_TAKEN_CODES,
+    }
+)
+"""What is refused with these was not stored."""
+
+
+class WriterHome(Protocol):
+    """What a writer needs of its client."""
+
+    @property
+    def barrier(self) -> Barrier: ...
+
+    def append(self, stream_id: int, batch: Buffer, done: Stored) -> None:
+        """Have the stream's range server store a record batch."""
+
+    async def take(self, stream_id: int) -> int:
+        """Have the stream continue in a range that takes appends of the document; returns its next offset."""
+
+    async def between(self, stream_id: int, start: int, end: int) -> list[Entry]:
+        """What lies in [start, end)."""
+
+    def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries``; all that is still under way here comes behind them."""
+
+
+class _Append(Struct):
+    payload: Payload
+    flags: int
+    done: AppendDone
+
+
+class DocumentWriter:
+    """Appends to a stream; made by ``DocumentStreams.open``.
+
+    ``next_offset`` is what the next batch gets unless another writer comes between. All below ``confirm_offset`` is
+    durable. ``failed`` tells why the writer is of no further use; the stream can be opened anew then. ``patience``:
+    seconds from a batch's first sending until a server that stays away makes the writer fail.
+    """
+
+    def __init__(
+        self, home: WriterHome, stream_id: int, epoch: int, start_offset: int, next_offset: int, patience: float
+    ) -> None:
+        self.stream_id = stream_id
+        self.epoch = epoch
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.confirm_offset = next_offset
+        self.failed: SbpError | None = None
+        self._loop = asyncio.get_running_loop()
+        self.appended_at = self._loop.time()
+        """When something was last appended, or the stream was opened, on the loop's clock."""
+        self._home = home
+        self._barrier = home.barrier
+        self._queue: deque[_Append] = deque()
+        self._under_way: list[_Append] = []
+        self._batch: Buffer = b""
+        self._name = uuid.uuid4().hex
+        self._sent = 0
+        self._patience = patience
+        self._deadline = 0.0
+        self._takes = 0
+        self._scheduled = False
+        self._task: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()  # set whenever nothing is pending any more
+
+    @property
+    def servers(self) -> frozenset[int]:
+        """Nobody tells."""
+        return frozenset()
+
+    def append(self, payload: Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
+        """Appends a batch of ``count`` records and returns the base offset it is expected to get; ``timestamp`` in ms.
+
+        ``done(None)`` is called once the batch is durable, ``done(error)`` if it will not be or that is unknown; never
+        before this returns, and for all batches in the order of their offsets. When another writer came between,
+        ``WriterHome.overtaken`` is called before: the batches under way have moved up by as many offsets. After an
+        error that leaves ``failed`` unset, that batch and all after it were not stored and ``next_offset`` has gone
+        back.
+
+        ``payload`` must not change until ``done``. Raises ``ValueError`` for a count below 1, ``SbpError`` 1413 for a
+        payload no frame can carry.
+        """
+        if self.failed is not None:
+            self._loop.call_soon(done, self.failed)
+            return self.next_offset
+        if count < 1:
+            raise ValueError(f"a batch of {count} records")
+        size = wrapped_bytes(payload, count)
+        if size > MAX_ENTRY_PAYLOAD:
+            message = f"a batch of {len(payload)} bytes with {count} records takes {size} bytes, of {MAX_ENTRY_PAYLOAD}"
+            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, message)
+        base = self.next_offset
+        self.next_offset = base + count
+        self.appended_at = self._loop.time()
+        self._queue.append(_Append(Payload(payload, count, timestamp), flags, done))
+        self._schedule()
+        return base
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing of ours is under way."""
+        return self.failed is None and not self._under_way and not self._queue
+
+    def found(self, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries``, it seems. Of no interest while something of ours is under way, whose
+        offset will tell, or if they are not what comes next."""
+        if self.is_quiet and entries and entries[0].base_offset == self.confirm_offset:
+            self._overtaken(entries)
+
+    async def close(self) -> None:
+        """Waits until the fate of every batch is decided, then appends no more. Idempotent."""
+        if self._queue or self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        if self.failed is None:
+            self.fail(SbpError(ErrorCode.PRECONDITION_FAILED, "the writer is closed"))
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def fail(self, error: SbpError) -> None:
+        """Appends nothing more; the outcome of what is under way is unknown."""
+        if self.failed is None:
+            self.failed = error
+            self._end_all(error)
+
+    # --- one batch after the other ----------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._under_way and self._queue:
+            self._scheduled = True
+            self._loop.call_soon(self._send_next)
+
+    def _send_next(self) -> None:
+        if not self._barrier.call("sending a batch", self._send):
+            self.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log"))
+
+    def _send(self) -> None:
+        self._scheduled = False
+        if self._under_way or not self._queue:
+            return
+        flags = self._queue[0].flags
+        room = MERGE_BYTES
+        taken = self._under_way
+        while self._queue and self._queue[0].flags == flags:
+            room -= wrapped_bytes(self._queue[0].payload.data, self._queue[0].payload.count)
+            if taken and room < 0:
+                break
+            taken.append(self._queue.popleft())
+        self._sent += 1
+        self._batch = wrap(self.stream_id, flags, [one.payload for one in taken], self._token)
+        self._takes = 0
+        self._deadline = self._loop.time() + self._patience
+        self._home.append(self.stream_id, self._batch, self._answered)
+
+    def _answered(self, outcome: int | SbpError) -> None:
+        if self.failed is not None:
+            return
+        if isinstance(outcome, SbpError):
+            self._not_stored(outcome)
+        elif outcome == self.confirm_offset:
+            self._settle()
+        elif outcome > self.confirm_offset:
+            self._start(self._catch_up(outcome))
+        else:
+            message = f"offset {outcome} of stream {self.stream_id} was given twice"
+            self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
+
+    def _not_stored(self, error: SbpError) -> None:
+        """As far as is known."""
+        if error.code in _TAKEN_CODES and self._takes < _TAKES:
+            self._takes += 1
+            self._start(self._take())
+        elif isinstance(error, NoSpace) or error.code in _REFUSED_CODES:
+            self._refuse(error)
+        elif error.code == ErrorCode.NOT_FOUND or self._loop.time() >= self._deadline:
+            self.fail(error)
+        else:
+            self._start(self._find_out(error))
+
+    @property
+    def _token(self) -> str:
+        return f"{self._name}-{self._sent}"
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._task = self._loop.create_task(self._guard(work))
+
+    async def _guard(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except SbpError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            # Nobody knows what became of the batch under way: the stream is to be opened again.
+            self._barrier.caught("writer of the document", error)
+            self.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}"))
+
+    async def _take(self) -> None:
+        await self._home.take(self.stream_id)
+        if self.failed is None:
+            self._home.append(self.stream_id, self._batch, self._answered)
+
+    async def _catch_up(self, base: int) -> None:
+        """Another writer has come between: whoever follows this stream must know of it before he hears of ours."""
+        entries = await self._home.between(self.stream_id, self.confirm_offset, base)
+        if self.failed is None:
+            self._overtaken(entries)
+        if self.failed is None:
+            self._settle()
+
+    async def _find_out(self, error: SbpError) -> None:
+        """What became of the batch under way, whose answer was lost with ``error``."""
+        entries = await self._since_confirmed(error)
+        if self.failed is not None:
+            return
+        ours = next((index for index, entry in enumerate(entries) if token_of(entry) == self._token), len(entries))
+        self._overtaken(entries[:ours])
+        if self.failed is not None:
+            return
+        if ours == len(entries):
+            self._home.append(self.stream_id, self._batch, self._answered)
+            return
+        self._settle()
+        self._overtaken(entries[ours + 1 :])
+
+    async def _since_confirmed(self, error: SbpError) -> list[Entry]:
+        """What has been stored behind what is confirmed; nothing more comes there. Raises ``error`` when the server
+        stays away, another ``SbpError`` when the stream is gone."""
+        delay = _DELAY_FIRST
+        while True:
+            try:
+                end = await self._home.take(self.stream_id)
+                return await self._home.between(self.stream_id, self.confirm_offset, end)
+            except SbpError as refused:
+                if refused.code == ErrorCode.NOT_FOUND or self.failed is not None:
+                    raise
+            if self._loop.time() + delay >= self._deadline:
+                raise error
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _DELAY_LIMIT)
+
+    def _overtaken(self, entries: list[Entry]) -> None:
+        if entries:
+            self.next_offset += entries[-1].end_offset - self.confirm_offset
+            self.confirm_offset = entries[-1].end_offset
+            if not self._barrier.call("following a stream", self._home.overtaken, self.stream_id, entries):
+                # Offsets and producers would be wrong for whoever missed it: the stream is to be opened again.
+                message = f"stream {self.stream_id} was overtaken, and not everybody could be told"
+                self.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, message))
+
+    def _settle(self) -> None:
+        stored, self._under_way = self._under_way, []
+        self._batch = b""
+        self.confirm_offset += sum(one.payload.count for one in stored)
+        self._schedule()
+        for one in stored:
+            self._barrier.call("append answer", one.done, None)
+        self._tell_idle()
+
+    def _refuse(self, error: SbpError) -> None:
+        """None of what is pending is stored; the writer lives on."""
+        self.next_offset = self.confirm_offset
+        self._end_all(error)
+
+    def _end_all(self, error: SbpError) -> None:
+        ended = [*self._under_way, *self._queue]
+        self._under_way = []
+        self._queue.clear()
+        self._batch = b""
+        for one in ended:
+            self._barrier.call("append answer", one.done, error)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if not self._queue and not self._under_way:
+            self._idle.set()

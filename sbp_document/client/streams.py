@@ -1,0 +1,353 @@
+"""Streams of a backend that speaks only the document: created, written, read and trimmed.
+
+The counterpart of :class:`sbp_back.client.client.Client`, for somebody who is content with what the document has: there
+are no epochs, so opening a stream keeps nobody else from appending to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from anabranch_kit.memory.buffers import Buffer
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.barrier import Barrier
+from sbp_back.client.control import ControlOptions, opening, repeatedly
+from sbp_back.client.gathering import Gathering, place_of
+from sbp_back.client.replacing import Substitute
+from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
+from sbp_back.transport.carrier import Carrier
+from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
+from sbp_document.client.channel import AppendDone, DocumentChannel, FetchDone
+from sbp_document.client.client import DocumentClient
+from sbp_document.client.document_writer import DocumentWriter
+from sbp_document.client.follower import Follower, FollowOptions
+from sbp_document.errors import DocumentError
+from sbp_document.wire.messages import DocumentRange
+
+__all__ = ["DocumentStreams", "StreamsOptions"]
+
+T = TypeVar("T")
+
+_CATCH_UP_BYTES = 4 * 1024 * 1024
+
+
+class StreamsOptions(Struct):
+    """Seconds: ``append_timeout`` and ``fetch_timeout`` of one request, ``open_timeout`` until the opening of a stream
+    is given up, ``patience`` until a batch is whose server stays away."""
+
+    control: ControlOptions = field(default_factory=ControlOptions)
+    append_timeout: float = 15.0
+    fetch_timeout: float = 20.0
+    open_timeout: float = 60.0
+    patience: float = 30.0
+    follow: FollowOptions = field(default_factory=FollowOptions)
+
+
+def _ignored(stream_id: int, entries: list[Entry]) -> None:
+    return None
+
+
+class DocumentStreams:
+    """``pd`` leads to the document's placement driver, ``connect`` to a range server it names; both are closed with it.
+
+    ``overtaken`` is told what another writer has appended to a stream that is written here: before the next batch of
+    ours is acknowledged, and within some seconds when there is none (:mod:`.follower`). Errors are ``SbpError``;
+    ``ConnectionLost`` when a server did not answer.
+    """
+
+    def __init__(
+        self,
+        pd: Carrier,
+        connect: Callable[[RangeServerInfo], Carrier],
+        options: StreamsOptions | None = None,
+        barrier: Barrier | None = None,
+    ) -> None:
+        self.barrier = barrier or Barrier()
+        self.overtaken: Callable[[int, list[Entry]], None] = _ignored
+        self._options = options if options is not None else StreamsOptions()
+        self._pd = DocumentClient(pd, self._options.control.timeout)
+        self._connect = connect
+        self._channels: dict[str, DocumentChannel] = {}
+        self._ranges: dict[int, list[DocumentRange]] = {}
+        self._listing: dict[int, asyncio.Task[None]] = {}
+        self._writers: dict[int, DocumentWriter] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._follower = Follower(
+            lambda: list(self._writers.values()), self._channel_of, self._options.follow, self.barrier
+        )
+
+    @property
+    def pd(self) -> DocumentClient:
+        """The placement driver."""
+        return self._pd
+
+    async def close(self) -> None:
+        """Answers everything under way with ``ConnectionLost``. Idempotent."""
+        for writer in list(self._writers.values()):
+            writer.fail(ConnectionLost("the client is closed"))
+        await self._follower.close()
+        for channel in list(self._channels.values()):
+            await channel.close()
+        await self._pd.close()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo:
+        """A new stream; every replica acknowledges, the document knows no other count. After ``ConnectionLost`` there
+        may be one that nobody knows of."""
+        created = await self._pd.create_stream(replica, retention_ms)
+        self._ranges[created.stream.stream_id] = [created.range]
+        return created.stream.as_info()
+
+    async def describe_stream(self, stream_id: int) -> StreamInfo:
+        """Raises ``SbpError`` 1404 when there is no such stream."""
+        return (await self._repeatedly(lambda: self._pd.describe_stream(stream_id))).as_info()
+
+    async def list_ranges(self, stream_id: int) -> list[RangeInfo]:
+        """The ranges of a stream in order, asked for anew; none for a stream that does not exist."""
+        try:
+            ranges = await self._list(stream_id)
+        except SbpError as error:
+            if error.code != ErrorCode.NOT_FOUND:
+                raise
+            return []
+        return [_range_info(known) for known in ranges]
+
+    async def delete_stream(self, stream_id: int) -> None:
+        """Deletes the stream and its data. Raises ``SbpError`` 1404 when there is no such stream."""
+        await self._repeatedly(lambda: self._pd.delete_stream(stream_id))
+        self._ranges.pop(stream_id, None)
+        writer = self._writers.pop(stream_id, None)
+        if writer is not None:
+            writer.fail(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} was deleted"))
+
+    async def trim(self, stream_id: int, min_offset: int) -> int:
+        """Gives up everything below ``min_offset``; returns the stream's start offset. Batches are kept whole."""
+        await self._repeatedly(lambda: self._pd.trim_stream(stream_id, min_offset))
+        ranges = await self._list(stream_id)
+        return ranges[0].start if ranges else 0
+
+    async def _repeatedly(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """For what does no harm when it is done twice."""
+        return await repeatedly(ask, self._options.control)
+
+    async def _list(self, stream_id: int) -> list[DocumentRange]:
+        ranges = await self._repeatedly(lambda: self._pd.list_ranges(stream_id))
+        ranges.sort(key=lambda known: known.index)
+        self._ranges[stream_id] = ranges
+        return ranges
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def open(self, stream_id: int, epoch: int) -> DocumentWriter:
+        """A writer of the stream. ``epoch`` goes with it and means nothing to the server: a writer elsewhere may go on
+        appending. One of this client is shut out.
+
+        What was under way when the stream was last written is decided here: the range is sealed, so a batch that was
+        being stored is either below the end or refused. Raises ``SbpError`` 1404 for an unknown stream,
+        ``ConnectionLost`` when it takes longer than it may.
+        """
+        async with opening(stream_id, self._options.open_timeout):
+            return await self._open(stream_id, epoch)
+
+    async def _open(self, stream_id: int, epoch: int) -> DocumentWriter:
+        older = self._writers.pop(stream_id, None)
+        if older is not None:
+            older.fail(SbpError(ErrorCode.PRECONDITION_FAILED, f"stream {stream_id} was opened again"))
+        ranges = await self._list(stream_id)
+        last = ranges[-1] if ranges else None
+        if older is None and last is not None and last.is_open and last.next == last.start:
+            next_offset = last.next  # new, or nobody has written since it was last opened
+        else:
+            next_offset = await self._continue(stream_id, last)
+        start_offset = ranges[0].start if ranges else next_offset
+        writer = DocumentWriter(self, stream_id, epoch, start_offset, next_offset, self._options.patience)
+        self._writers[stream_id] = writer
+        self._follower.start()
+        return writer
+
+    async def seal(self, stream_id: int, epoch: int) -> int:
+        """Decides what was under way, shuts this client's writer out, and tells where the stream ends now.
+
+        The document knows no end of a stream: other clients can append behind it (docs/sbp.md).
+        """
+        writer = self._writers.pop(stream_id, None)
+        if writer is not None:
+            writer.fail(SbpError(ErrorCode.RANGE_ALREADY_SEALED, f"stream {stream_id} was sealed"))
+        return await self.take(stream_id)
+
+    async def take(self, stream_id: int) -> int:
+        """Ends the stream's last range and has it continue in one that takes appends; returns the next offset."""
+        ranges = await self._list(stream_id)
+        return await self._continue(stream_id, ranges[-1] if ranges else None)
+
+    async def _continue(self, stream_id: int, last: DocumentRange | None) -> int:
+        if last is None:
+            opened = await self._pd.create_range(stream_id)
+        else:
+            index = last.index
+            opened = await self._repeatedly(lambda: self._pd.seal_range(stream_id, index))
+        await self._list(stream_id)
+        return opened.next
+
+    async def between(self, stream_id: int, start: int, end: int) -> list[Entry]:
+        """The entries that fill [start, end). Raises ``SbpError``."""
+        found: list[Entry] = []
+        while start < end:
+            entries = await self.fetch_entries(stream_id, start, _CATCH_UP_BYTES, limit=end)
+            if not entries:
+                raise SbpError(ErrorCode.RS_DATA_CORRUPTED, f"stream {stream_id} has nothing at offset {start}")
+            found += entries
+            start = entries[-1].end_offset
+        return found
+
+    def append(self, stream_id: int, batch: Buffer, done: AppendDone) -> None:
+        """For writers: has the stream's range server store a batch."""
+        channel = self._channel_of(stream_id)
+        if channel is None:
+            error = ConnectionLost(f"there is no way to the range server of stream {stream_id}")
+            asyncio.get_running_loop().call_soon(done, error)
+        else:
+            channel.append(stream_id, batch, done)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
+        """Only the servers know."""
+        return None
+
+    def gathering(self) -> Gathering | None:
+        """The servers are elsewhere."""
+        return None
+
+    @property
+    def cannot_replace(self) -> str:
+        return "the document's dialect (sbp.dialect = v0.1) knows no replacement of what is stored"
+
+    async def replace(self, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
+        raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, self.cannot_replace)
+
+    def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
+        """The servers are elsewhere."""
+        return None
+
+    def fetch(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, *, limit: int = -1) -> None:
+        """Batches from the one that contains ``offset``, as entries, about ``max_bytes`` bytes but at least one; none
+        at the stream's end.
+
+        Only those that begin below ``limit`` (-1: all) are returned. ``done`` is called once, possibly before this
+        returns. Errors: 1463 below the stream's start (``Reclaimed`` where a server of ours says so), 1461 beyond its
+        end.
+        """
+        ranges = self._ranges.get(stream_id)
+        if ranges is None:
+            self._spawn(self._fetch_anew(stream_id, offset, max_bytes, done, limit))
+            return
+
+        def fetched(answer: list[Entry] | SbpError) -> None:
+            if isinstance(answer, SbpError):
+                # Perhaps the range is on another server by now.
+                self._spawn(self._fetch_anew(stream_id, offset, max_bytes, done, limit))
+            else:
+                done(_below(answer, limit))
+
+        self._fetch_from(ranges, stream_id, offset, max_bytes, fetched)
+
+    async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]:
+        """The same, awaited. Raises ``SbpError``."""
+        return await awaited(lambda settle: self.fetch(stream_id, offset, max_bytes, settle, limit=limit))
+
+    async def _fetch_anew(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, limit: int) -> None:
+        try:
+            ranges = await self._list_once(stream_id)
+        except SbpError as error:
+            done(error)
+            return
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self.barrier.caught("listing of ranges", error)
+            done(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}"))
+            return
+
+        def fetched(answer: list[Entry] | SbpError) -> None:
+            if isinstance(answer, DocumentError) and answer.detail == RECLAIMED_DETAIL:
+                done(Reclaimed(offset, answer.message))
+            else:
+                done(answer if isinstance(answer, SbpError) else _below(answer, limit))
+
+        self._fetch_from(ranges, stream_id, offset, max_bytes, fetched)
+
+    async def _list_once(self, stream_id: int) -> list[DocumentRange]:
+        """All who want the ranges of one stream at a time share one request."""
+        listing = self._listing.get(stream_id)
+        if listing is None:
+
+            async def ask() -> None:
+                await self._list(stream_id)
+
+            listing = self._listing[stream_id] = asyncio.ensure_future(ask())
+            listing.add_done_callback(lambda _: self._listing.pop(stream_id, None))
+        await asyncio.shield(listing)
+        return self._ranges.get(stream_id, [])
+
+    def _fetch_from(
+        self, ranges: list[DocumentRange], stream_id: int, offset: int, max_bytes: int, done: FetchDone
+    ) -> None:
+        if not ranges:
+            done(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} has no ranges"))
+            return
+        # Below the first range its server says what is wrong.
+        position = max(0, place_of(ranges, offset))
+        try:
+            channel = self._channel(ranges[position])
+        except ConnectionLost as error:
+            done(error)
+            return
+        channel.fetch(stream_id, offset, max_bytes, done)
+
+    # --- own --------------------------------------------------------------------------------------------------------
+
+    def _channel_of(self, stream_id: int) -> DocumentChannel | None:
+        """The way to the server of a stream's last range, if one is known."""
+        ranges = self._ranges.get(stream_id)
+        try:
+            return self._channel(ranges[-1]) if ranges else None
+        except ConnectionLost:
+            return None
+
+    def _channel(self, known: DocumentRange) -> DocumentChannel:
+        """The way to the primary server of a range. Raises ``ConnectionLost`` when its address is of no use."""
+        servers = [replica.server for replica in known.servers if replica.server is not None and replica.is_primary]
+        servers = servers or [replica.server for replica in known.servers if replica.server is not None]
+        if not servers:
+            raise ConnectionLost(f"range {known.index} of stream {known.stream_id} has no server")
+        address = servers[0].advertise_addr
+        channel = self._channels.get(address)
+        if channel is None:
+            try:
+                carrier = self._connect(servers[0])
+            except ValueError as error:
+                raise ConnectionLost(f"range server {servers[0].server_id}: {error}") from error
+            options = self._options
+            channel = DocumentChannel(carrier, options.append_timeout, options.fetch_timeout, self.barrier)
+            self._channels[address] = channel
+        return channel
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _below(entries: list[Entry], limit: int) -> list[Entry]:
+    return entries if limit < 0 else [entry for entry in entries if entry.base_offset < limit]
+
+
+def _range_info(known: DocumentRange) -> RangeInfo:
+    servers = [replica.server for replica in known.servers if replica.server is not None]
+    return RangeInfo(known.stream_id, -1, known.index, known.start, known.end, servers)
