@@ -15,12 +15,14 @@ import pytest
 import ydb
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from grpc import StatusCode
 
+from tests.cluster.test_moves import await_like_shares
 from tests.cluster.together import together
 from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 from tests.postgres import Postgres
-from tests.ydb_topic_front.raw import RawClient
+from tests.ydb_topic_front.raw import RawClient, RawStream
 from ydb_topic_front.wire.statuses import Status
 
 PATIENCE = 60
@@ -32,6 +34,7 @@ LISTENERS = ("kafka", "ydb", "console", "sbp-pd", "sbp-range-server")
 def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[list[NodeProcess]]:
     directory = tmp_path_factory.mktemp("forwarded")
     with together(directory, 2, postgres.made(), LISTENERS, lambda _: {}) as made:
+        await_like_shares(made[0])  # a session is told to come again whose owner hands it over at that moment
         yield made
 
 
@@ -351,3 +354,71 @@ def test_a_producer_goes_on_in_a_part_of_its_partition_that_another_node_has(nod
         assert opened.last_seq_no == number
         assert opened.partition_id != 0
         stream.cancel()
+
+
+def reading(consumer: str, **topic: object) -> dict[str, object]:
+    return {"init_request": {"topics_read_settings": [topic], "consumer": consumer}}
+
+
+REFUSED = {
+    "StreamRead": {
+        "no consumer of the topic's": reading("nobody", path="refused"),
+        "no topic": reading("c", path="nowhere"),
+        "no partition": reading("c", path="refused", partition_ids=[PARTITIONS]),
+        "no topics": {"init_request": {"consumer": "c"}},
+        "not the first message": {"read_request": {"bytes_size": 1}},
+    },
+    "StreamWrite": {
+        "no topic": {"init_request": {"path": "nowhere", "producer_id": "p"}},
+        "no partition": {"init_request": {"path": "refused", "partition_id": PARTITIONS}},
+        "a partition of another node's": {
+            "init_request": {"path": "refused", "partition_with_generation": {"partition_id": 0, "generation": 0}}
+        },
+        "not the first message": {"write_request": {"messages": [{"seq_no": 1, "data": b"x"}], "codec": 1}},
+    },
+}
+
+
+def test_a_stream_whose_start_is_refused_is_over(nodes: list[NodeProcess]) -> None:
+    made(nodes, "refused")
+    for node in nodes:
+        with RawClient(node.ydb) as raw:
+            for method, firsts in REFUSED.items():
+                for why, first in firsts.items():
+                    stream = raw.stream(method)
+                    stream.send(**first)
+                    (last,) = stream.rest()
+                    assert last.status not in (0, Status.SUCCESS), why
+                    assert stream.call.code() is StatusCode.OK, why
+                stream = raw.stream(method)
+                stream.send_raw(b"\xff")  # no message at all
+                assert [last.status for last in stream.rest()] == [Status.BAD_REQUEST]
+
+
+def test_streams_are_over_when_their_node_or_its_peer_is(nodes: list[NodeProcess]) -> None:
+    one, two = nodes
+    leaders = made(nodes, "over")
+    with RawClient(one.ydb) as raw:
+        raw.result("AlterTopic", path="over", add_consumers=[{"name": f"c{n}"} for n in range(PARTITIONS)])
+
+        def opened() -> list[RawStream]:
+            """A reader and a writer of each partition."""
+            streams = []
+            for number in range(PARTITIONS):
+                streams += [raw.stream("StreamRead"), raw.stream("StreamWrite")]
+                streams[-2].send(**reading(f"c{number}", path="over"))
+                streams[-1].send(init_request={"path": "over", "partition_id": number})
+            return streams
+
+        streams = opened()
+        assert {stream.receive().status for stream in streams} == {Status.SUCCESS}
+        two.kill()
+        led = [streams[2 * number + 1] for number, leader in leaders.items() if leader == 2]
+        assert {stream.rest()[-1].status for stream in led} == {Status.UNAVAILABLE}
+        two.start()
+        # Of two nothing has been said yet.
+        streams = [*opened(), raw.stream("StreamRead"), raw.stream("StreamWrite")]
+        raw.result("DescribeTopic", path="over")
+        assert one.terminate() == 0
+        assert {stream.rest()[-1].status for stream in streams} == {Status.UNAVAILABLE}
+    one.start()

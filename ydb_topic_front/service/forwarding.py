@@ -63,19 +63,21 @@ class Forwarding:
         last message of a stream."""
         self._handlers[method] = handler
 
-        async def lead(stream: GrpcStream) -> None:
-            async with asyncio.timeout(self._init_timeout_s):
-                raw = await stream.read()
+        async def serve(stream: GrpcStream) -> None:
+            try:
+                async with asyncio.timeout(self._init_timeout_s) as patience:
+                    stream.when_draining(lambda: patience.reschedule(0))
+                    raw = await stream.read()
+                    stream.when_draining(lambda: None)
+            except TimeoutError:
+                stopping = Status.UNAVAILABLE, "the node is stopping"
+                silent = Status.TIMEOUT, "there was no init_request"
+                await stream.write(lost(YdbError(*(stopping if stream.draining else silent))))
+                return
             if raw is None or not await self._led(stream, method, raw, find, lost):
                 if raw is not None:
                     stream.unread(raw)
                 await handler(stream)
-
-        async def serve(stream: GrpcStream) -> None:
-            try:
-                await lead(stream)
-            except TimeoutError:
-                await stream.write(lost(YdbError(Status.TIMEOUT, "there was no init_request")))
 
         return serve
 

@@ -62,6 +62,8 @@ class Client:
 
     def when_draining(self, callback: Callable[[], None]) -> None:
         self._drain = callback
+        if self.draining:
+            callback()
 
     def drain(self) -> None:
         self.draining = True
@@ -257,6 +259,20 @@ async def who_says_nothing_is_told_so(made: ModuleType) -> None:
         assert client.told.get_nowait().startswith(b"last TIMEOUT")
 
 
+async def who_has_said_nothing_is_not_waited_for_by_a_node_that_stops(made: ModuleType) -> None:
+    async with nodes(made) as found:
+        found[0].forwarding._init_timeout_s = patience.get()
+        for early in (True, False):
+            client = Client(found[0].budget)
+            if early:
+                client.drain()
+            talking = asyncio.create_task(found[0].talk(cast("Any", client)))
+            await asyncio.sleep(0)
+            client.drain()
+            await talking
+            assert client.told.get_nowait().startswith(b"last UNAVAILABLE: the node is stopping")
+
+
 async def to_find_the_place_may_take_its_time(made: ModuleType) -> None:
     async with nodes(made) as found:
         client = Client(found[0].budget, b"slowly", None)
@@ -288,6 +304,7 @@ SCENARIOS: list[Scenario] = [
     the_next_owner_is_waited_for,
     who_cannot_be_reached_is_left_when_another_is_owner,
     who_says_nothing_is_told_so,
+    who_has_said_nothing_is_not_waited_for_by_a_node_that_stops,
     to_find_the_place_may_take_its_time,
     a_lost_answer_is_asked_for_again,
 ]
@@ -308,6 +325,7 @@ WITHOUT = {
     "a refusal is told": ("await stream.refuse(refusal)", "pass"),
     "the end is told": ("        await peer.done_writing()\n", "        await asyncio.sleep(9)\n"),
     "a message has to come in time": ("asyncio.timeout(self._init_timeout_s)", "asyncio.timeout(9)"),
+    "a node that stops waits for no message": ("patience.reschedule(0)", "None"),
     "the handler tells what is wrong": ("except (YdbError, LogError, GrpcRefusal):", "except LogError:"),
     "a node that stops waits for nobody": (
         "not stream.draining and time.monotonic() < until",

@@ -12,9 +12,9 @@ from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.progress import Committed
 from ydb_topic_front.service.read.coordination import Coordination
 from ydb_topic_front.service.read.readers import Readers
-from ydb_topic_front.service.read.stream import ReadStream
+from ydb_topic_front.service.read.stream import ReadStream, parse_message
 from ydb_topic_front.session.read_init import no_such_consumer
-from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromServer, messages
+from ydb_topic_front.wire.messages import StreamReadFromServer, messages
 from ydb_topic_front.wire.methods import METHODS
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
@@ -92,7 +92,7 @@ def register(registry: Registry, service: YdbService) -> None:
     coordination = readers.coordination = Coordination(service, readers, owners, forwarding)
 
     async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
-        init = StreamReadFromClient.FromString(raw).init_request
+        init = parse_message(raw).init_request
         return coordination.finding(init.consumer) if init.consumer else None  # without one any node will do
 
     registry.stream("StreamRead", forwarding.led("StreamRead", stream_read, slot_of, _last))

@@ -45,6 +45,16 @@ _MESSAGE_BYTES = 1024 * 1024
 """Longest message of a reader: to parse more would hold up others."""
 
 
+def parse_message(raw: bytes) -> Any:
+    """Return what a client says. Raises YdbError."""
+    if len(raw) > _MESSAGE_BYTES:
+        raise bad_request(f"a message of {len(raw)} bytes is more than {_MESSAGE_BYTES}")
+    try:
+        return StreamReadFromClient.FromString(raw)
+    except DecodeError:
+        raise bad_request("this is no message of a reader") from None
+
+
 class ReadStream:
     """One StreamRead."""
 
@@ -254,12 +264,7 @@ class ReadStream:
             stream.account.give(Kind.REQUESTS, len(raw))
             if self._error is not None:
                 return
-            if len(raw) > _MESSAGE_BYTES:
-                raise bad_request(f"a message of {len(raw)} bytes is more than {_MESSAGE_BYTES}")
-            try:
-                message = StreamReadFromClient.FromString(raw)
-            except DecodeError:
-                raise bad_request("this is no message of a reader") from None
+            message = parse_message(raw)
             kind = message.WhichOneof("client_message")
             if not self.session_id:
                 if kind != "init_request":
