@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib import import_module
 from pathlib import Path
@@ -71,6 +72,40 @@ def test_what_documents_name_is_there(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert missing_paths(text, ROOT) == []
     assert [name for name in _DOTTED.findall(text) if unknown(name)] == []
+
+
+def kinds_served(root: Path) -> set[str]:
+    """Kinds of messages that a node serves to others: each is a string or the name of one."""
+    kinds: set[str] = set()
+    for package in ALLOWED:
+        for path in (root / package).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            origins = {
+                name.name: node.module
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom) and node.module
+                for name in node.names
+            }
+            here = ".".join(path.relative_to(root).with_suffix("").parts)
+            for node in ast.walk(tree):
+                match node:
+                    case ast.Call(func=ast.Attribute(value, "serve" | "serve_stream"), args=[kind, *_]) if ast.unparse(
+                        value
+                    ).endswith("peers"):
+                        match kind:
+                            case ast.Constant(str(text)):
+                                kinds.add(text)
+                            case ast.Name(name):
+                                kinds.add(getattr(import_module(origins.get(name, here)), name))
+                            case _:
+                                raise AssertionError(f"{path}:{node.lineno}: which kind is {ast.unparse(kind)}?")
+    return kinds
+
+
+def test_the_table_of_messages_between_nodes_has_every_kind() -> None:
+    text = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("| kind | who asks whom |")[2]
+    rows = re.findall(r"^\| `([^`]+)`", text.partition("\n\n")[0], re.MULTILINE)
+    assert sorted(rows) == sorted(kinds_served(ROOT))
 
 
 def test_the_picture_of_a_batchs_way_names_modules_that_exist() -> None:
