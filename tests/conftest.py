@@ -121,12 +121,19 @@ class NodeFactory:
             node.start()
         return node
 
-    def on(self, backend: str, name: str = "node", settings: Mapping[str, str] | None = None) -> NodeProcess:
+    def on(
+        self,
+        backend: str,
+        name: str = "node",
+        *,
+        settings: Mapping[str, str] | None = None,
+        listen: Mapping[str, str] | None = None,
+    ) -> NodeProcess:
         """A started node of one of the ``BACKENDS``."""
         if backend == "embedded":
-            return self(name, settings=settings)
+            return self(name, settings=settings, listen=listen)
         given = {**TEST_SETTINGS, **(settings or {})}
-        node = DocumentNode(self.directory / name, settings=given, backend_settings=TEST_SETTINGS)
+        node = DocumentNode(self.directory / name, settings=given, backend_settings=TEST_SETTINGS, listen=listen)
         self.nodes += [node.backend, node]
         return node.start()
 
@@ -163,10 +170,10 @@ def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         factory.dispose()
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
-def shared_node(request: pytest.FixtureRequest, shared_nodes: Callable[[str], NodeProcess]) -> NodeProcess:
+@pytest.fixture(scope="session")
+def shared_node(shared_nodes: Callable[[str], NodeProcess]) -> NodeProcess:
     """The node of all tests that leave it running and use topics of their own."""
-    return shared_nodes(request.param)
+    return shared_nodes("embedded")
 
 
 @pytest.fixture

@@ -248,13 +248,14 @@ class DocumentNode(NodeProcess):
         *,
         settings: Mapping[str, str] | None = None,
         backend_settings: Mapping[str, str] | None = None,
+        listen: Mapping[str, str] | None = None,
     ) -> None:
         address = f"127.0.0.1:{free_port()}"
         closed = {"kafka": "off", "console": "off", "sbp-pd": ANY, "sbp-range-server": ANY}
         behind = data.with_name(f"{data.name}-backend")
         self.backend = NodeProcess(behind, settings=backend_settings, listen={**closed, "sbp-v0.1": address})
         to_it = {"sbp.mode": "external", "sbp.dialect": "v0.1", "sbp.pd": address}
-        super().__init__(data, settings={**(settings or {}), **to_it}, listen={"kafka": ANY, "console": ANY})
+        super().__init__(data, settings={**(settings or {}), **to_it}, listen=listen or {"kafka": ANY, "console": ANY})
 
     def start(self) -> Self:
         if self.backend.process is None:

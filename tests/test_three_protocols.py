@@ -37,12 +37,12 @@ from tests.ydb_topic_front.reading import Session, write
 from ydb_topic_front.wire.statuses import Status
 
 PATIENCE = 90
-LISTENERS = ("kafka", "ydb", "pravega", "pravega-segmentstore", "console")
+LISTENERS = dict.fromkeys(("kafka", "ydb", "pravega", "pravega-segmentstore", "console"), ANY)
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    listen = {**dict.fromkeys(LISTENERS, ANY), "sbp-pd": "off", "sbp-range-server": "off"}
+    listen = {**LISTENERS, "sbp-pd": "off", "sbp-range-server": "off"}
     process = NodeProcess(tmp_path_factory.mktemp("three") / "data", settings=TEST_SETTINGS, listen=listen)
     try:
         yield process.start()
@@ -153,7 +153,11 @@ async def events(reader: Any, count: int) -> list[bytes]:
 
 
 def test_what_each_wrote_is_read_by_all_at_the_same_offsets(node: NodeProcess) -> None:
-    name = "flights"
+    write_and_read_with_each(node, "flights")
+
+
+def write_and_read_with_each(node: NodeProcess, name: str) -> None:
+    """Write to a new topic with a client of each protocol in turn, and read all of it with each."""
     with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
         driver.wait(timeout=PATIENCE, fail_fast=True)
         driver.topic_client.create_topic(name, consumers=["readers"])

@@ -1,5 +1,5 @@
-"""The broker under test: a node of ours, once for each backend it may have, unless a test is marked `one_backend`; or
-another broker, at ANABRANCH_TEST_BOOTSTRAP (host:port).
+"""The broker under test: a node of ours, for one client also on the further backends; or another broker, at
+ANABRANCH_TEST_BOOTSTRAP (host:port).
 
 Running these tests against Apache Kafka (benchmarks/kafka_broker.py) shows that what they demand is what Kafka does.
 """
@@ -26,15 +26,18 @@ GIVEN = os.environ.get("ANABRANCH_TEST_BOOTSTRAP")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, on further backends, what is the same whatever keeps the data."""
-    again = {item for item in items if item.get_closest_marker("one_backend") and _backend(item) in BACKENDS[1:]}
+    """Leave out all clients but the reference on further backends: clients meet the front, which is always the same."""
+    again = {item for item in items if _is_superfluous(item)}
     if again:
         config.hook.pytest_deselected(items=list(again))
         items[:] = [item for item in items if item not in again]
 
 
-def _backend(item: pytest.Item) -> object:
-    return item.callspec.params.get("bootstrap") if isinstance(item, pytest.Function) else None
+def _is_superfluous(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    params = dict(item.callspec.params)
+    return params.pop("bootstrap", None) in BACKENDS[1:] and set(params.values()) != {REFERENCE}
 
 
 @pytest.fixture(scope="session", params=["given"] if GIVEN else BACKENDS)

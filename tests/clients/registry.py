@@ -44,16 +44,8 @@ REFERENCE = "confluent-kafka"
 
 
 def pairs(*names: str) -> list[ParameterSet]:
-    """Parameters for a test of every writer with every reader; a further backend gets those with the reference."""
-    return [
-        pytest.param(
-            writer,
-            reader,
-            marks=[*marks(writer, reader), *([] if REFERENCE in (writer, reader) else [pytest.mark.one_backend])],
-        )
-        for writer in names
-        for reader in names
-    ]
+    """Parameters for a test of every writer with every reader."""
+    return [pytest.param(writer, reader, marks=marks(writer, reader)) for writer in names for reader in names]
 
 
 class Opener:

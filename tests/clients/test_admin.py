@@ -72,7 +72,6 @@ def test_asking_for_an_unknown_topic_does_not_create_it(
     assert topic not in reference.topics()
 
 
-@pytest.mark.one_backend
 @pytest.mark.parametrize("name", that_can("config", "set_config"))
 def test_configuration(name: str, open_client: Opener, reference: Client, make_topic: Callable[..., str]) -> None:
     client, topic = open_client(name), make_topic("config", 1, {"retention.ms": "11111111"})
@@ -144,7 +143,6 @@ def test_offsets_by_time(name: str, open_client: Opener, reference: Client, make
     assert client.offset(topic, 1, LATEST) == 0
 
 
-@pytest.mark.one_backend
 @pytest.mark.parametrize("name", that_can("groups", "describe_group", "committed"))
 def test_groups_are_listed_and_described(
     name: str, open_client: Opener, reference: Client, make_topic: Callable[..., str], fresh_name: Callable[[str], str]
@@ -159,7 +157,6 @@ def test_groups_are_listed_and_described(
     assert client.committed(fresh_name("nobody"), topic, 0) == -1
 
 
-@pytest.mark.one_backend
 @pytest.mark.parametrize("name", that_can("delete_group"))
 def test_groups_are_deleted(
     name: str, open_client: Opener, reference: Client, make_topic: Callable[..., str], fresh_name: Callable[[str], str]

@@ -16,7 +16,7 @@ from tests.clients.sharing import await_topic, group_members_left
 from tests.conftest import NodeFactory
 
 # The first use of a driver builds it. Positions are the node's own wherever its data is.
-pytestmark = [pytest.mark.one_backend, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PARTITIONS = 4
 PER_PARTITION = 10

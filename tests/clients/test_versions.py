@@ -13,7 +13,7 @@ from tests.clients.recording import Recorder
 from tests.clients.registry import Opener, marks
 from tests.node_process import NodeProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.one_backend]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
 import pytest
 
 from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import KafkaBroker
-from tests.conftest import BACKENDS
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.kafka_front.place import Place
 from tests.node_process import NodeProcess
@@ -25,11 +24,11 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
         yield broker
 
 
-@pytest.fixture(params=[*BACKENDS, pytest.param("kafka", marks=pytest.mark.java)])
-async def place(request: pytest.FixtureRequest, shared_nodes: Callable[[str], NodeProcess]) -> AsyncIterator[Place]:
-    ours = request.param in BACKENDS
+@pytest.fixture(params=["node", pytest.param("kafka", marks=pytest.mark.java)])
+async def place(request: pytest.FixtureRequest, shared_node: NodeProcess) -> AsyncIterator[Place]:
+    ours = request.param == "node"
     if ours:
-        host, _, port = shared_nodes(request.param).kafka.rpartition(":")
+        host, _, port = shared_node.kafka.rpartition(":")
     else:
         host, port = "127.0.0.1", request.getfixturevalue("apache_kafka").port
     async with AsyncExitStack() as stack:

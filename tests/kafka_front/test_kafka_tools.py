@@ -29,9 +29,9 @@ def jars() -> Path:
 
 
 @pytest.fixture
-def run(jars: Path, shared_nodes: Callable[[str], NodeProcess]) -> Run:
+def run(jars: Path, shared_node: NodeProcess) -> Run:
     """Runs a tool against a node; gives the lines it prints. It must end without a failure."""
-    bootstrap = shared_nodes("embedded").kafka
+    bootstrap = shared_node.kafka
 
     def run(tool: str, *arguments: str) -> list[str]:
         command = ["java", "-Xmx256m", *SHORT_LIVED_JAVA]

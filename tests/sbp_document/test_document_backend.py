@@ -1,6 +1,6 @@
 """Nodes whose backend speaks only the document's dialect (``sbp.dialect=v0.1``), while processes come and go.
 
-That the Kafka tests pass there is shown where they are: ``tests/clients`` and ``tests/kafka_front`` run on both.
+Clients of the fronts pass there as well: `test_document_fronts.py`, and for one client `tests/clients`.
 """
 
 from __future__ import annotations
