@@ -33,17 +33,17 @@ from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.message import Message
 from kafka_front.wire.messages import ProduceRequest
-from kafka_front.wire.primitives import Buffer, WireError
+from kafka_front.wire.primitives import Buffer, TooManyElements, WireError
 
 if TYPE_CHECKING:
     from kafka_front.server import Server
 
 log = structlog.get_logger(__name__)
 
-#: Requests up to this size are read on the event loop, longer ones in a thread. Those of Produce are read at once:
-#: their bytes are records, which are not looked at here.
+#: Requests up to this size are read on the event loop, longer ones in a thread. Those of Produce are read at once
+#: unless they have many elements: their bytes are records, which are not looked at here.
 _SHORT_BYTES = 32 * 1024
-#: The same for the elements of a response.
+#: The same for the elements of a message.
 _SHORT_ELEMENTS = 2_000
 
 
@@ -163,7 +163,11 @@ class Connection(Client):
             self.server.spawn(self._start_long(ctx, frame, header.body, handler))
             return
         try:
-            request = codec.server_codec(key, version).decode(frame, header.body)
+            request = codec.server_codec(key, version).decode(frame, header.body, _SHORT_ELEMENTS)
+        except TooManyElements:
+            self._only_produce = False  # what comes behind it is to stay there
+            self.server.spawn(self._start_long(ctx, frame, header.body, handler))
+            return
         except WireError as error:
             self._reject(frame, ctx, str(error))
             return
@@ -176,6 +180,7 @@ class Connection(Client):
         wire = codec.server_codec(ctx.key, ctx.version)
         async with self.server.long_requests.room(len(frame)):
             if self._closing:
+                ctx.release()
                 return
             try:
                 request = await self.server.off_loop(wire.decode, frame, body)
@@ -185,10 +190,12 @@ class Connection(Client):
             except Exception:  # noqa: BLE001  # as in _handle
                 self.unexpected(ctx)
                 return
-            if not self._closing:
-                rest = self._handle(ctx, request, handler)
-                if rest is not None:
-                    await rest
+            if self._closing:
+                ctx.release()
+                return
+            rest = self._handle(ctx, request, handler)
+            if rest is not None:
+                await rest
 
     def _handle(self, ctx: Context, request: Message, handler: Handler) -> Coroutine[Any, Any, None] | None:
         """What is still to be done, for whoever called this to do."""
@@ -230,12 +237,15 @@ class Connection(Client):
         """The bytes of a response whose writing would take others' time; None for any other."""
         if self._closing or ctx._done or not _is_long(response):
             return None
-        wire = codec.server_codec(ctx.key, ctx.version)
+        return await self.server.off_loop(self._written, ctx, response)
+
+    def _written(self, ctx: Context, response: Message) -> list[Buffer] | None:
+        """The bytes of a response. In a thread."""
         if self._muted:
             self._tell_throttled(response)
         try:
             # In few pieces: sending very many small ones takes others' time, too.
-            return await self.server.off_loop(lambda: joined(wire.response(ctx.correlation_id, response)))
+            return joined(codec.server_codec(ctx.key, ctx.version).response(ctx.correlation_id, response))
         except WireError:
             return None  # written again where everything else is told of that
 
@@ -293,14 +303,33 @@ class Connection(Client):
             self.answer(ctx, NO_RESPONSE)
             self.close(f"request failed with {code}", client_id=ctx.client_id, api="Produce without acks")
             return
-        response = failures.response(ctx.key, ctx.version, request, code, message)
+        if ctx._size > _SHORT_BYTES and not self._closing:
+            self.server.spawn(self._fail_off_loop(ctx, code, message))
+        else:
+            self._answer_with(ctx, code, failures.response(ctx.key, ctx.version, request, code, message))
+
+    async def _fail_off_loop(self, ctx: Context, code: int, message: str | None) -> None:
+        """Like :meth:`answer_failure`, where the error is told of each of very many things."""
+        ctx._done = True  # nobody else answers meanwhile
+        response, prepared = await self.server.off_loop(self._failed, ctx, code, message)
+        ctx._done = False
+        self._answer_with(ctx, code, response, prepared)
+
+    def _failed(self, ctx: Context, code: int, message: str | None) -> tuple[Message | None, list[Buffer] | None]:
+        """The API's error response and its bytes, if they can be written. In a thread."""
+        response = failures.response(ctx.key, ctx.version, ctx._request, code, message)
+        return response, None if response is None else self._written(ctx, response)
+
+    def _answer_with(
+        self, ctx: Context, code: int, response: Message | None, prepared: list[Buffer] | None = None
+    ) -> None:
         if response is not None and not codec.server_codec(ctx.key, ctx.version).has_error_code:
             self.server.observer.error_told(ctx.key, code)
         if response is None:
             self.answer(ctx, NO_RESPONSE)
             self.close(f"request failed with {code}", client_id=ctx.client_id, api=APIS[ctx.key].name)
         else:
-            self.answer(ctx, response)
+            self.answer(ctx, response, prepared)
 
     def room(self, ctx: Context, worth: int) -> AbstractAsyncContextManager[None]:
         """See :meth:`Context.room`."""

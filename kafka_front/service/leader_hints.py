@@ -14,6 +14,7 @@ from kafka_front.wire.messages import FetchResponse, ProduceResponse
 
 if TYPE_CHECKING:
     from kafka_front.context import Context
+    from kafka_front.service.brokers import Broker
     from kafka_front.service.core import KafkaService
 
 _PRODUCE_SINCE = 10
@@ -29,24 +30,17 @@ class LeaderHints:
         self._brokers = service.brokers
         self._epoch = service.logs.leader_epoch
 
-    def produce(self, ctx: Context, response: ProduceResponse, names: list[str]) -> None:
-        """Complete an answer in which a partition is refused; ``names`` are those of its topics."""
-        if ctx.version < _PRODUCE_SINCE:
-            return
-        told: set[int] = set()
-        for name, topic in zip(names, response.responses, strict=True):
-            for data in topic.partition_responses:
-                if data.error_code == _NOT_LEADER:
-                    leader = self._brokers.leader(name, data.index)
-                    if leader >= 0:
-                        epoch = self._epoch(name, data.index)
-                        data.current_leader = ProduceResponse.LeaderIdAndEpoch(leader, epoch)
-                        told.add(leader)
-        found = (self._brokers.find(leader, ctx.connection) for leader in sorted(told))
-        response.node_endpoints = [ProduceResponse.NodeEndpoint(*broker) for broker in found if broker is not None]
+    def produce(self, ctx: Context, topic: str, data: ProduceResponse.PartitionProduceResponse) -> int:
+        """Complete what is told of a partition that is refused; gives the leader whose endpoint that needs, or -1."""
+        if ctx.version < _PRODUCE_SINCE or data.error_code != _NOT_LEADER:
+            return -1
+        leader = self._brokers.leader(topic, data.index)
+        if leader >= 0:
+            data.current_leader = ProduceResponse.LeaderIdAndEpoch(leader, self._epoch(topic, data.index))
+        return leader
 
     def fetch(self, ctx: Context, topic: str, data: FetchResponse.PartitionData) -> int:
-        """Complete what is told of a partition that is refused; gives the leader whose endpoint that needs, or -1."""
+        """The same of Fetch."""
         if ctx.version < _FETCH_SINCE or data.error_code not in _OF_FETCH:
             return -1
         leader = self._brokers.leader(topic, data.partition_index)
@@ -54,7 +48,14 @@ class LeaderHints:
             data.current_leader = FetchResponse.LeaderIdAndEpoch(leader, self._epoch(topic, data.partition_index))
         return leader
 
+    def produce_endpoints(self, ctx: Context, leaders: Iterable[int]) -> list[ProduceResponse.NodeEndpoint]:
+        """Where they are."""
+        return [ProduceResponse.NodeEndpoint(*broker) for broker in self._find(ctx, leaders)]
+
     def fetch_endpoints(self, ctx: Context, leaders: Iterable[int]) -> list[FetchResponse.NodeEndpoint]:
         """Where they are."""
+        return [FetchResponse.NodeEndpoint(*broker) for broker in self._find(ctx, leaders)]
+
+    def _find(self, ctx: Context, leaders: Iterable[int]) -> list[Broker]:
         found = (self._brokers.find(leader, ctx.connection) for leader in sorted(leaders))
-        return [FetchResponse.NodeEndpoint(*broker) for broker in found if broker is not None]
+        return [broker for broker in found if broker is not None]

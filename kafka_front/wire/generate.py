@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from kafka_front.wire import messages
 from kafka_front.wire.message import Message
@@ -18,6 +18,7 @@ from kafka_front.wire.primitives import (
     MAX_ELEMENTS,
     MAX_STRING_BYTES,
     Buffer,
+    TooManyElements,
     WireError,
     read_uvarint,
     rest_of_uvarint,
@@ -27,10 +28,17 @@ from kafka_front.wire.primitives import (
 )
 from kafka_front.wire.schema import FIXED, FieldType, MessageType, StructType
 
-Decoder = Callable[[bytes | bytearray, int], Any]
+
+class Decoder(Protocol):
+    """Read a message of a buffer from a position on, with at most ``left`` array elements. Raises WireError."""
+
+    def __call__(self, buf: bytes | bytearray, pos: int, left: int = MAX_ELEMENTS, /) -> Any: ...
+
+
 Encoder = Callable[[Any, list[Buffer]], None]
 
 _HELPERS: dict[str, Any] = {
+    "TooManyElements": TooManyElements,
     "WireError": WireError,
     "read_uvarint": read_uvarint,
     "rest_of_uvarint": rest_of_uvarint,
@@ -126,7 +134,7 @@ def least_size(layout: StructType) -> int:
 
 
 class _DecoderText(_Text):
-    """One function of ``buf``, ``pos``; ``size`` and ``left`` (elements still allowed) are its other state."""
+    """One function of ``buf``, ``pos`` and ``left`` (elements still allowed); ``size`` is its other state."""
 
     def __init__(self, message: MessageType) -> None:
         super().__init__(message)
@@ -134,12 +142,11 @@ class _DecoderText(_Text):
         self.wraps: list[str] = []  # conversions to do after the run is read
 
     def text(self) -> str:
-        with self.block("def function(buf, pos):"):
+        with self.block(f"def function(buf, pos, left={MAX_ELEMENTS}):"):
             with self.block("try:"):
                 self.line("size = len(buf)")
                 if _has_records(self.message.body):
                     self.line("view = memoryview(buf)")
-                self.line(f"left = {MAX_ELEMENTS}")
                 root = self.structure(self.message.body)
             with self.block("except (struct_error, IndexError, UnicodeDecodeError, OverflowError) as error:"):
                 self.line("raise WireError(f'malformed message: {error}') from error")
@@ -307,7 +314,7 @@ class _DecoderText(_Text):
                 self.line("raise WireError('array exceeds the message')")
             self.line(f"left -= {count}")
             with self.block("if left < 0:"):
-                self.line(f"raise WireError('more than {MAX_ELEMENTS} array elements')")
+                self.line("raise TooManyElements('too many array elements')")
             self.elements(field, target, count, flexible)
         with self.block(f"elif {count} == 0:"):
             self.line(f"{target} = []")

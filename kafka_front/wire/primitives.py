@@ -16,6 +16,10 @@ class WireError(Exception):
     """Bytes are not the message they claim to be, or a message cannot be written in the version asked for."""
 
 
+class TooManyElements(WireError):
+    """A message has more array elements than it may."""
+
+
 class UnsupportedVersion(WireError):
     """No schema is known for this API key and version."""
 

@@ -20,9 +20,11 @@ from kafka_front.front import KafkaFront
 from kafka_front.service import groups, once
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupService, GroupSettings
+from kafka_front.service.groups.admission import MOST_TOPICS
 from kafka_front.serving import SERVICES
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
+from kafka_front.wire.errors import KafkaError
 from tests.bridges.node.test_node import settings_of
 
 MANY = 1_000
@@ -382,3 +384,13 @@ async def test_commits_cannot_bring_any_number_of_groups_into_being(lab: Lab, mo
         E.COORDINATOR_NOT_AVAILABLE,
         E.NONE,
     ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_member_that_names_more_topics_than_one_step_takes_is_refused(lab: Lab, version: int) -> None:
+    names = [str(number) for number in range(MOST_TOPICS + 1)]
+    request = m.ConsumerGroupHeartbeatRequest("g", "me", 0, rebalance_timeout_ms=1000, subscribed_topic_names=names)
+    with pytest.raises(KafkaError, match="have it subscribe to a pattern") as refused:
+        await lab.call(version, request)
+    assert refused.value.code == E.GROUP_MAX_SIZE_REACHED
+    assert lab.groups.find("g") is None

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from anabranch_kit.memory.budget import Kind, MemoryBudget
 from bridges.net import server
 from bridges.net.server import Limits
+from kafka_front import failures
 from kafka_front.context import DEFERRED, NO_RESPONSE, Context
 from kafka_front.dispatch import Registry
 from kafka_front.long_requests import AT_ONCE_BYTES
@@ -836,6 +837,54 @@ async def test_a_long_request_is_read_off_the_loop_and_keeps_its_place(
     held.let_go.set()
     assert [(await one.receive())[0], (await one.receive())[0]] == [first, second]
     assert [thread is threading.main_thread() for thread in held.threads] == [False, True]
+
+
+async def test_a_produce_of_many_partitions_is_read_off_the_loop_and_what_follows_waits(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = codec.server_codec(ApiKey.PRODUCE, 9)
+    held = Held(wire.decode)
+    monkeypatch.setattr(wire, "decode", held)
+    many = produce("many")
+    many.topic_data *= 3_000
+    one, other = await front.connect(), await front.connect()
+    first, second = one.send(9, many), one.send(9, produce("few"))
+    await asyncio.to_thread(held.called.wait)
+    assert (await other.call(0, m.HeartbeatRequest())).error_code == 0
+    assert not front.produces, "neither it nor what came behind it"
+    held.let_go.set()
+    await front.until(lambda: len(front.produces) == 1)
+    assert len(front.produces[0][1].topic_data) == 3_000
+    front.produces[0][0].respond(m.ProduceResponse())
+    await front.until(lambda: len(front.produces) == 2)
+    front.produces[1][0].respond(m.ProduceResponse())
+    assert [(await one.receive())[0], (await one.receive())[0]] == [first, second]
+    assert [thread is threading.main_thread() for thread in held.threads] == [True, False, True]
+
+
+async def test_the_failure_of_a_long_request_is_told_off_the_loop(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts: list[Context] = []
+
+    async def handler(ctx: Context, request: m.MetadataRequest) -> m.MetadataResponse:
+        contexts.append(ctx)
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not now")
+
+    front.registry.register(ApiKey.METADATA, handler)
+    held = Held(failures.response)
+    monkeypatch.setattr(failures, "response", held)
+    one, other = await front.connect(), await front.connect()
+    first, second = one.send(12, long_metadata()), one.send(0, m.HeartbeatRequest())
+    await asyncio.to_thread(held.called.wait)
+    assert (await other.call(0, m.HeartbeatRequest())).error_code == 0
+    contexts[0].crashed()
+    held.let_go.set()
+    told = await one.receive()
+    assert (told[0], len(told[1].topics)) == (first, 20_000)
+    assert {one.error_code for one in told[1].topics} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert (await one.receive())[0] == second
+    assert [thread is threading.main_thread() for thread in held.threads] == [False], "once, whoever fails meanwhile"
 
 
 async def test_a_long_answer_is_written_off_the_loop(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from kafka_front.service.groups import codes
 from kafka_front.service.groups.classic.group import Group, GroupState, bytes_of
 from kafka_front.service.groups.classic.requests import JoinRequest
 from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.wire.errors import KafkaError
 
 
 def rebalance_timeout(settings: GroupSettings, asked_ms: int) -> int:
@@ -17,6 +19,17 @@ def rebalance_timeout(settings: GroupSettings, asked_ms: int) -> int:
 def session_timeout(settings: GroupSettings, stored_ms: int) -> int:
     """A stored timeout within today's settings; those in requests are refused instead."""
     return min(max(stored_ms, settings.min_session_timeout_ms), settings.max_session_timeout_ms)
+
+
+MOST_TOPICS = 50_000
+"""Most topics that one member may name: what is done with them is one step of the event loop."""
+
+
+def require_few_topics(names: Collection[str]) -> None:
+    """Raise KafkaError where a member names more topics than one may."""
+    if len(names) > MOST_TOPICS:
+        text = f"the member names {len(names)} topics, above {MOST_TOPICS}: have it subscribe to a pattern"
+        raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
 
 
 def said_bytes(topics: Iterable[str], *texts: str | None) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
-from anabranch_kit.run.turns import in_turns
+from anabranch_kit.run.turns import in_turns, portions
 from bridges.auth import Operation
 from bridges.catalog.group_view import Place
 from bridges.catalog.progress import Committed, GroupHeld
@@ -69,6 +69,7 @@ class _Answered(Protocol):
 
 
 A = TypeVar("A", bound=_Answered)
+R = TypeVar("R")
 
 
 class Asked:
@@ -232,21 +233,19 @@ class Offsets:
                     answer.error_code = error.code
                     continue
                 asked, ids = await self._asked(ctx, group, answer)
-                async for name, partitions in self._positions(ctx, group.group_id, asked, request.require_stable):
+                async for name, rows in self._positions(
+                    ctx, group.group_id, asked, request.require_stable, _GroupPartition
+                ):
                     topic_id = ids.get(name) or self._id(name)
                     if topic_id is None and ctx.version >= _IDS_SINCE:
                         continue  # it is being deleted, and its positions with it
-                    rows = [
-                        _GroupPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions
-                    ]
                     answer.topics.append(_GroupTopic(topic_id or _NO_ID, rows, name))
                     once.rows(len(rows))
             return OffsetFetchResponse(groups=groups)
         self._service.access.require_group(ctx, Operation.DESCRIBE, request.group_id)
         wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
         response = OffsetFetchResponse()
-        async for name, partitions in self._positions(ctx, request.group_id, wanted, request.require_stable):
-            old = [_OldPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions]
+        async for name, old in self._positions(ctx, request.group_id, wanted, request.require_stable, _OldPartition):
             response.topics.append(_OldTopic(name=name, partitions=old))
         return response
 
@@ -269,7 +268,9 @@ class Offsets:
         async for topic in in_turns(group.topics):
             name, indexes = self._name(ctx, topic.name, topic.topic_id), topic.partition_indexes
             if name is None:
-                unknown = [_GroupPartition(i, -1, error_code=codes.UNKNOWN_TOPIC_ID) for i in indexes]
+                unknown: list[_GroupPartition] = []
+                async for some in portions(indexes):
+                    unknown += [_GroupPartition(i, -1, error_code=codes.UNKNOWN_TOPIC_ID) for i in some]
                 answer.topics.append(_GroupTopic(topic.topic_id, unknown))
                 continue
             ids[name] = topic.topic_id
@@ -277,9 +278,15 @@ class Offsets:
         return asked, ids
 
     async def _positions(
-        self, ctx: Context, group_id: str, asked: Iterable[tuple[str, Iterable[int]]] | None, require_stable: bool
-    ) -> AsyncIterator[tuple[str, list[tuple[int, Committed, int]]]]:
-        """(topic, [(partition, position, error)]) for what is asked, or for all there is."""
+        self,
+        ctx: Context,
+        group_id: str,
+        asked: Iterable[tuple[str, Iterable[int]]] | None,
+        require_stable: bool,
+        row: Callable[[int, int, int, str, int], R],
+    ) -> AsyncIterator[tuple[str, list[R]]]:
+        """Topics with a ``row`` (partition, offset, leader epoch, metadata, error) for each partition that is asked
+        for, or for all there are."""
         everything = asked is None
         if asked is None:
             places = list(self._progress.of_group(group_id))
@@ -297,14 +304,14 @@ class Offsets:
             if everything and not allowed:
                 continue
             async for partition in in_turns(partitions):
+                found, error = _NOTHING, codes.NONE
                 if not allowed:
-                    rows.append((partition, _NOTHING, codes.TOPIC_AUTHORIZATION_FAILED))
-                    continue
-                if require_stable and self._service.unstable(group_id, topic, partition):
-                    rows.append((partition, _NOTHING, codes.UNSTABLE_OFFSET_COMMIT))
-                    continue
-                committed = self._progress.committed(group_id, topic, partition)
-                rows.append((partition, committed or _NOTHING, codes.NONE))
+                    error = codes.TOPIC_AUTHORIZATION_FAILED
+                elif require_stable and self._service.unstable(group_id, topic, partition):
+                    error = codes.UNSTABLE_OFFSET_COMMIT
+                else:
+                    found = self._progress.committed(group_id, topic, partition) or _NOTHING
+                rows.append(row(partition, found.offset, found.leader_epoch, found.metadata, error))
             yield topic, rows
 
     # --- OffsetDelete --------------------------------------------------------------------------------------------

@@ -56,8 +56,9 @@ class _Operation:
         "deadline",
         "expired",
         "failed",
+        "leaders",
         "left",
-        "names",
+        "long",
         "owner",
         "response",
         "transactional_id",
@@ -80,8 +81,10 @@ class _Operation:
         self.whole = True
         """Whether all partitions are handed out: there is no answer before."""
         self.response = ProduceResponse()
-        self.names: list[str] = []
-        """Of the response's topics."""
+        self.leaders: set[int] = set()
+        """Those that clients are told where refused partitions are."""
+        self.long = False
+        """Whether it has so many partitions that writing the answer would take others' time."""
         # Starts at one for the loop that hands the partitions out, so that it cannot end before they all are.
         self.left = 1
 
@@ -145,6 +148,7 @@ class _Append(Struct, eq=False):
                     response.log_append_time_ms = self.batch.append_time_ms
                 else:
                     operation.refused_by_log(response, error)
+                    operation.owner.hint(operation, self.topic, response)
             operation.settle()
         except Exception:  # noqa: BLE001  # the log has others to tell, and this request must be answered
             operation.ctx.crashed()
@@ -181,7 +185,8 @@ class Produce:
         operation = _Operation(self, ctx, request.acks, deadline, request.transactional_id)
         topics = request.topic_data
         parts = len(topics[0].partition_data) if len(topics) == 1 else sum(len(one.partition_data) for one in topics)
-        in_turns = parts > _PER_TURN or ctx.size > _BYTES_PER_TURN
+        operation.long = parts > _PER_TURN
+        in_turns = operation.long or ctx.size > _BYTES_PER_TURN
         if self._changes.shared and not in_turns:
             in_turns = not all(self._knows(ctx.version, topic) for topic in topics)
         if in_turns or self._handing:
@@ -296,7 +301,6 @@ class Produce:
             if found is None and refused is None:
                 text = f"there is no topic with the id {uuid.UUID(bytes=topic.topic_id)}"
                 refused = _unknown(operation, ErrorCode.UNKNOWN_TOPIC_ID, text)
-        operation.names.append(name)
         if refused is None and not self._access.topic(ctx, Operation.WRITE, name):
             refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"you may not write to topic {name!r}"
         return name, answers, refused
@@ -329,6 +333,7 @@ class Produce:
                 self.refusals.note(topic, response.index, batch.producer)
             text = f"there is no partition {topic}-{response.index}"
             operation.refuse(response, *_unknown(operation, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
+            self.hint(operation, topic, response)
             return
         response.log_start_offset = log.log_start_offset
         operation.left += 1
@@ -345,11 +350,19 @@ class Produce:
     def finished(self, operation: _Operation) -> None:
         """Every part of a deferred operation is answered, or its time ran out."""
         del self._outstanding[operation]
-        operation.ctx.respond(self._answer(operation))
+        answer = self._answer(operation)
+        if operation.long and isinstance(answer, ProduceResponse):
+            operation.ctx.respond_off_loop(answer, _nothing)
+        else:
+            operation.ctx.respond(answer)
+
+    def hint(self, operation: _Operation, topic: str, response: _PartitionResponse) -> None:
+        """Tell with a refused partition who leads it."""
+        operation.leaders.add(self._hints.produce(operation.ctx, topic, response))
 
     def _answer(self, operation: _Operation) -> ProduceResponse | Outcome:
-        if operation.failed:
-            self._hints.produce(operation.ctx, operation.response, operation.names)
+        if operation.leaders:
+            operation.response.node_endpoints = self._hints.produce_endpoints(operation.ctx, operation.leaders)
         if operation.acks != 0:
             return operation.response
         # Nobody waits for an answer: the only way to tell of a failure is to close the connection (rule 3).
@@ -368,6 +381,10 @@ class Produce:
         self._scanning = bool(self._outstanding)
         if self._scanning:
             self._service.loop.call_later(_OVERDUE_SCAN_S, self._scan)
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of an answer."""
 
 
 def _unknown(operation: _Operation, code: ErrorCode, text: str) -> _Refused:

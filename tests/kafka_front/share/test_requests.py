@@ -23,6 +23,7 @@ from bridges.log.partition.partition_log import Batch, PartitionLog
 from bridges.node.assembly import Node
 from kafka_front.front import KafkaFront
 from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import MOST_TOPICS
 from kafka_front.service.groups.share import tables
 from kafka_front.service.groups.share.service import LivePartition, ShareService
 from kafka_front.service.groups.share.sessions import Place, ShareSession, ShareSessions
@@ -568,6 +569,8 @@ async def test_what_members_of_share_groups_say_of_themselves_is_bounded(tmp_pat
             True,
         )
         assert set(share_of(made).find(GROUP).members) == {one.id}
+        refused = await one.beat(subscribed_topic_names=[""] * (MOST_TOPICS + 1))
+        assert (refused.error_code, "pattern" in str(refused.error_message)) == (codes.GROUP_MAX_SIZE_REACHED, True)
         assert (await one.beat(subscribed_topic_names=["t"])).error_code == 0
         assert (await two.beat(subscribed_topic_names=many)).error_code == 0
         assert (await two.beat(member_epoch=-1)).error_code == 0

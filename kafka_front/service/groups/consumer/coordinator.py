@@ -49,7 +49,7 @@ from kafka_front.service.groups.timers import GroupTimers
 
 A = TypeVar("A")
 
-_SAYS_TOO_MUCH = "the members of the group say more of themselves than they may"
+_SAYS_TOO_MUCH = "the group's member metadata exceeds kafka.group.max_bytes"
 
 
 class Refused(Exception):

@@ -12,6 +12,7 @@ from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.consumer.coordinator import Refused
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, View
 from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
@@ -49,6 +50,7 @@ class ConsumerMembership:
     ) -> ConsumerGroupHeartbeatResponse | Outcome:
         """ConsumerGroupHeartbeat: answered when what it tells is durable."""
         access = self._service.access
+        require_few_topics(request.subscribed_topic_names or ())
         await access.require_topics(ctx, Operation.DESCRIBE, request.subscribed_topic_names or ())
         asked = _request(ctx, request, access.viewer(ctx))
         pattern = asked.pattern

@@ -119,7 +119,7 @@ def heartbeat(
     says = said_bytes(topics, request.member_id, rack_id)
     more = says - had.said_bytes
     if more > 0 and group.said_bytes + more > max_bytes:
-        text = f"the group's members say more of themselves than kafka.group.max_bytes ({max_bytes})"
+        text = f"the group's member metadata exceeds kafka.group.max_bytes ({max_bytes})"
         raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
     if member is None:
         member = group.members[request.member_id] = had

@@ -9,6 +9,7 @@ from bridges.auth import Operation
 from bridges.errors import LogError
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.groups import codes
+from kafka_front.service.groups.admission import require_few_topics
 from kafka_front.service.groups.share.group import ASSIGNOR, ShareHeartbeat
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import KafkaError
@@ -38,6 +39,7 @@ class ShareMembership:
     async def heartbeat(self, ctx: Context, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
         """ShareGroupHeartbeat."""
         topics = request.subscribed_topic_names
+        require_few_topics(topics or ())
         await self._access.require_topics(ctx, Operation.DESCRIBE, topics or ())
         asked = ShareHeartbeat(
             request.group_id,
