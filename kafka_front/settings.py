@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bridges.node.setting import Duration, Section, Size, setting
 
@@ -19,15 +19,7 @@ class KafkaGroupSettings(Section):
     max_session_timeout_ms: Duration = setting(
         1_800_000, ge=1, description="Longest session timeout a member may ask for."
     )
-    max_rebalance_timeout_ms: Duration = setting(
-        86_400_000,
-        ge=1,
-        description="Longest time a rebalance waits for members, whatever they ask for.",
-    )
     max_size: int = setting(10_000, ge=1, description="Most members of a group.")
-    max_groups: int = setting(
-        100_000, ge=1, description="Most groups, with or without members, before no new one is taken."
-    )
     max_bytes: Size = setting(
         16 * 1024**2,
         ge=1024,
@@ -39,46 +31,10 @@ class KafkaGroupSettings(Section):
     consumer_session_timeout_ms: Duration = setting(
         45_000, ge=1, description="Time without a report after which a member of a group of the new protocol is out."
     )
-    consumer_min_heartbeat_interval_ms: Duration = setting(
-        5_000, ge=1, description="Shortest heartbeat interval that a consumer group may be configured with."
-    )
-    consumer_max_heartbeat_interval_ms: Duration = setting(
-        15_000, ge=1, description="Longest heartbeat interval that a consumer group may be configured with."
-    )
-    consumer_min_session_timeout_ms: Duration = setting(
-        45_000, ge=1, description="Shortest session timeout that a consumer group may be configured with."
-    )
-    consumer_max_session_timeout_ms: Duration = setting(
-        60_000, ge=1, description="Longest session timeout that a consumer group may be configured with."
-    )
     consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = setting(
         "bidirectional",
         description="Whether a classic group becomes one of the new protocol when a member of that joins (upgrade), and"
         " a classic one again when the last of them has left (downgrade).",
-    )
-    max_consumer_partitions: int = setting(
-        1_000_000,
-        ge=1,
-        description="Partitions that all groups of the new protocol read, each group counted by itself, from which on"
-        " no new member is taken; a million take up to 300 MB.",
-    )
-    share_heartbeat_interval_ms: Duration = setting(
-        5_000, ge=1, description="How often members of a share group are told to report."
-    )
-    share_session_timeout_ms: Duration = setting(
-        45_000, ge=1, description="Time without a report after which a member of a share group is out."
-    )
-    share_min_heartbeat_interval_ms: Duration = setting(
-        5_000, ge=1, description="Shortest heartbeat interval that a share group may be configured with."
-    )
-    share_max_heartbeat_interval_ms: Duration = setting(
-        15_000, ge=1, description="Longest heartbeat interval that a share group may be configured with."
-    )
-    share_min_session_timeout_ms: Duration = setting(
-        45_000, ge=1, description="Shortest session timeout that a share group may be configured with."
-    )
-    share_max_session_timeout_ms: Duration = setting(
-        60_000, ge=1, description="Longest session timeout that a share group may be configured with."
     )
     share_max_size: int = setting(200, ge=1, description="Most members of a share group.")
     share_record_lock_duration_ms: Duration = setting(
@@ -87,19 +43,47 @@ class KafkaGroupSettings(Section):
     share_min_record_lock_duration_ms: Duration = setting(
         15_000, ge=1, description="Shortest lock of a record that a share group may be configured with."
     )
-    share_max_record_lock_duration_ms: Duration = setting(
-        60_000, ge=1, description="Longest lock of a record that a share group may be configured with."
-    )
     share_delivery_count_limit: int = setting(
         5, ge=1, le=32_767, description="How often a record is delivered to a share group at most."
     )
     share_partition_max_record_locks: int = setting(
         2_000, ge=1, le=100_000, description="Most records of a partition that a share group has in flight."
     )
-    share_sessions: int = setting(2_000, ge=1, description="Most share sessions kept: members that fetch.")
     offsets_retention_ms: Duration = setting(
         604_800_000, ge=1, description="How long positions of a group without members are kept."
     )
+
+    max_rebalance_timeout_ms: ClassVar[Duration] = 86_400_000
+    """Longest time a rebalance waits for members, whatever they ask for."""
+    max_groups: ClassVar[int] = 100_000
+    """Most groups, with or without members, before no new one is taken."""
+    consumer_min_heartbeat_interval_ms: ClassVar[Duration] = 5_000
+    """Shortest heartbeat interval that a consumer group may be configured with."""
+    consumer_max_heartbeat_interval_ms: ClassVar[Duration] = 15_000
+    """Longest heartbeat interval that a consumer group may be configured with."""
+    consumer_min_session_timeout_ms: ClassVar[Duration] = 45_000
+    """Shortest session timeout that a consumer group may be configured with."""
+    consumer_max_session_timeout_ms: ClassVar[Duration] = 60_000
+    """Longest session timeout that a consumer group may be configured with."""
+    max_consumer_partitions: ClassVar[int] = 1_000_000
+    """Partitions that all groups of the new protocol read, each group counted by itself, from which on no new member is
+    taken; a million take up to 300 MB."""
+    share_heartbeat_interval_ms: ClassVar[Duration] = 5_000
+    """How often members of a share group are told to report."""
+    share_session_timeout_ms: ClassVar[Duration] = 45_000
+    """Time without a report after which a member of a share group is out."""
+    share_min_heartbeat_interval_ms: ClassVar[Duration] = 5_000
+    """Shortest heartbeat interval that a share group may be configured with."""
+    share_max_heartbeat_interval_ms: ClassVar[Duration] = 15_000
+    """Longest heartbeat interval that a share group may be configured with."""
+    share_min_session_timeout_ms: ClassVar[Duration] = 45_000
+    """Shortest session timeout that a share group may be configured with."""
+    share_max_session_timeout_ms: ClassVar[Duration] = 60_000
+    """Longest session timeout that a share group may be configured with."""
+    share_max_record_lock_duration_ms: ClassVar[Duration] = 60_000
+    """Longest lock of a record that a share group may be configured with."""
+    share_sessions: ClassVar[int] = 2_000
+    """Most share sessions kept: members that fetch."""
 
 
 class KafkaSettings(Section):
@@ -112,10 +96,6 @@ class KafkaSettings(Section):
         ge=1024,
         le=2**31 - 1,
         description="Largest request accepted; a larger one ends its connection.",
-    )
-    fetch_max_bytes: Size = setting(16 * 1024**2, ge=1024, description="Most bytes one fetch is answered with.")
-    fetch_max_wait_ms: Duration = setting(
-        300_000, description="Longest time a fetch waits for data, whatever it asks for."
     )
     max_connections: int = setting(
         10_000,
@@ -131,12 +111,6 @@ class KafkaSettings(Section):
         description="Time after which a client of SASL must have said again who it is, or its connection is closed at "
         "its next request (connections.max.reauth.ms); 0: need not.",
     )
-    unacknowledged_bytes_per_connection: Size = setting(
-        32 * 1024**2,
-        ge=1024,
-        description="Bytes a connection may have in flight before the node stops reading from it.",
-    )
-    offset_metadata_max_bytes: Size = setting(4096, description="Longest text a consumer may attach to a position.")
     fetch_sessions: int = setting(1_000, ge=0, description="Most incremental fetch sessions kept.")
     fetch_session_partitions: int = setting(
         500_000,
@@ -163,9 +137,15 @@ class KafkaSettings(Section):
     transactional_id_expiration_ms: Duration = setting(
         604_800_000, ge=1, description="How long a transactional id is remembered after it was used last."
     )
-    transaction_partitions: int = setting(
-        1_000_000,
-        ge=1,
-        description="Most partitions and groups that are part of open transactions, counted once for each of them.",
-    )
     group: KafkaGroupSettings = KafkaGroupSettings()
+
+    fetch_max_bytes: ClassVar[Size] = 16 * 1024**2
+    """Most bytes one fetch is answered with."""
+    fetch_max_wait_ms: ClassVar[Duration] = 300_000
+    """Longest time a fetch waits for data, whatever it asks for."""
+    unacknowledged_bytes_per_connection: ClassVar[Size] = 32 * 1024**2
+    """Bytes a connection may have in flight before the node stops reading from it."""
+    offset_metadata_max_bytes: ClassVar[Size] = 4096
+    """Longest text a consumer may attach to a position."""
+    transaction_partitions: ClassVar[int] = 1_000_000
+    """Most partitions and groups that are part of open transactions, counted once for each of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from bridges.node.setting import Duration, Section, Size, setting
 
 
@@ -18,9 +20,6 @@ class PravegaSettings(Section):
         ge=1,
         description="Most connections to the controller at the same time; a further one is closed until others are.",
     )
-    connections_max_idle_ms: Duration = setting(
-        600_000, ge=1, description="Time after which a connection that says nothing is closed."
-    )
     receive_ms: Duration = setting(
         120_000,
         ge=100,
@@ -31,24 +30,6 @@ class PravegaSettings(Section):
         ge=100,
         description="While memory is short, a client that takes nothing of what it was sent for this time is cut.",
     )
-    unacknowledged_bytes_per_connection: Size = setting(
-        32 * 1024**2,
-        ge=1024,
-        description="Bytes a connection may have in flight before the node stops reading from it.",
-    )
-    read_max_bytes: Size = setting(
-        2 * 1024**2, ge=8, le=8 * 1024**2, description="Most bytes one read of a segment is answered with."
-    )
-    append_events: int = setting(
-        250_000,
-        ge=1,
-        description="Most events of one append that get offsets of their own; one that says more is a single record.",
-    )
-    writers_per_connection: int = setting(10_000, ge=1, description="Most writers that one connection may set up.")
-    parked_reads_per_connection: int = setting(
-        1_000, ge=1, description="Most reads of one connection that wait at the ends of segments."
-    )
-    table_page: int = setting(1_000, ge=1, description="Most entries or keys of a table that one answer holds.")
     table_bytes: Size = setting(1024**3, ge=1024, description="Most bytes of keys and values that one table holds.")
     scopes: int = setting(100_000, ge=1, description="Most scopes that clients make, with or without streams.")
     attributes_per_segment: int = setting(
@@ -66,9 +47,6 @@ class PravegaSettings(Section):
         10_000, ge=1, description="Shortest lease of a transaction: without a ping it is aborted after that."
     )
     transaction_max_lease_ms: Duration = setting(600_000, ge=1, description="Longest lease of a transaction.")
-    transaction_max_execution_ms: Duration = setting(
-        86_400_000, ge=1, description="Time after which a transaction is aborted, however often it is pinged."
-    )
     scale_wait_ms: Duration = setting(
         60_000,
         description="How long a change of a stream's segments waits for open transactions before it aborts them.",
@@ -99,7 +77,24 @@ class PravegaSettings(Section):
         ge=1000,
         description="How long a delegation token is valid, where clients must say who they are; they get new ones.",
     )
-    max_calls: int = setting(1_000, ge=1, description="Most calls to the controller at the same time.")
-    max_calls_per_connection: int = setting(
-        100, ge=1, description="Most calls to the controller of one connection at the same time."
-    )
+
+    connections_max_idle_ms: ClassVar[Duration] = 600_000
+    """Time after which a connection that says nothing is closed."""
+    unacknowledged_bytes_per_connection: ClassVar[Size] = 32 * 1024**2
+    """Bytes a connection may have in flight before the node stops reading from it."""
+    read_max_bytes: ClassVar[Size] = 2 * 1024**2
+    """Most bytes one read of a segment is answered with."""
+    append_events: ClassVar[int] = 250_000
+    """Most events of one append that get offsets of their own; one that says more is a single record."""
+    writers_per_connection: ClassVar[int] = 10_000
+    """Most writers that one connection may set up."""
+    parked_reads_per_connection: ClassVar[int] = 1_000
+    """Most reads of one connection that wait at the ends of segments."""
+    table_page: ClassVar[int] = 1_000
+    """Most entries or keys of a table that one answer holds."""
+    transaction_max_execution_ms: ClassVar[Duration] = 86_400_000
+    """Time after which a transaction is aborted, however often it is pinged."""
+    max_calls: ClassVar[int] = 1_000
+    """Most calls to the controller at the same time."""
+    max_calls_per_connection: ClassVar[int] = 100
+    """Most calls to the controller of one connection at the same time."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from bridges.node.setting import Duration, Section, Size, setting
 
 MESSAGE_BYTES = 64_000_000
@@ -22,38 +24,13 @@ class YdbSettings(Section):
         read=_database,
         description="Database of clients that name none. Topics are the same in every database.",
     )
-    max_request_bytes: Size = setting(
-        MESSAGE_BYTES,
-        ge=64 * 1024,
-        le=2**31 - 1,
-        description="Largest message of a stream that is accepted; a larger one ends its stream.",
-    )
-    max_call_bytes: Size = setting(
-        512 * 1024, ge=4096, description="Largest request accepted that is not part of a stream."
-    )
     max_connections: int = setting(
         4_000,
         ge=1,
         description="Most connections at the same time; a further one is closed until others are.",
     )
     max_streams: int = setting(10_000, ge=1, description="Most streams and calls at the same time.")
-    max_streams_per_connection: int = setting(
-        1_000, ge=1, description="Most streams and calls at the same time on one connection."
-    )
-    connections_max_idle_ms: Duration = setting(
-        600_000, ge=1000, description="Time after which a connection without a stream or call is closed."
-    )
-    unacknowledged_bytes_per_stream: Size = setting(
-        8 * 1024**2,
-        ge=1024,
-        description="Bytes a stream may have written and not acknowledged before the node stops reading from it.",
-    )
     init_timeout_ms: Duration = setting(60_000, ge=1, description="How long a stream may take to say what it wants.")
-    max_producers: int = setting(
-        2_000_000,
-        ge=1,
-        description="Most producers whose partition is remembered; those that were not used for longest go first.",
-    )
     auto_partitioning_interval_ms: Duration = setting(
         5_000,
         ge=10,
@@ -70,8 +47,18 @@ class YdbSettings(Section):
         description="How long a reader may take to answer that it begins with a partition, or that it lets go of one; "
         "after that the partition is taken from it without its answer.",
     )
-    writer_patience_ms: Duration = setting(
-        10_000,
-        ge=100,
-        description="While memory is short, a writer that a partition's speed holds up for this time is ended.",
-    )
+
+    max_request_bytes: ClassVar[Size] = MESSAGE_BYTES
+    """Largest message of a stream that is accepted; a larger one ends its stream."""
+    max_call_bytes: ClassVar[Size] = 512 * 1024
+    """Largest request accepted that is not part of a stream."""
+    max_streams_per_connection: ClassVar[int] = 1_000
+    """Most streams and calls at the same time on one connection."""
+    connections_max_idle_ms: ClassVar[Duration] = 600_000
+    """Time after which a connection without a stream or call is closed."""
+    unacknowledged_bytes_per_stream: ClassVar[Size] = 8 * 1024**2
+    """Bytes a stream may have written and not acknowledged before the node stops reading from it."""
+    max_producers: ClassVar[int] = 2_000_000
+    """Most producers whose partition is remembered; those that were not used for longest go first."""
+    writer_patience_ms: ClassVar[Duration] = 10_000
+    """While memory is short, a writer that a partition's speed holds up for this time is ended."""

@@ -56,9 +56,7 @@ class AccessRules:
         async with self._changing:
             new = [rule for rule in dict.fromkeys(rules) if rule not in self.rules]
             if len(self.rules) + len(new) > self._most:
-                raise TooManyRules(
-                    f"there are {len(self.rules)} rules, and at most {self._most} are kept (auth.max_rules)"
-                )
+                raise TooManyRules(f"there are {len(self.rules)} rules, and at most {self._most} are kept")
             if new:
                 rows = list(map(_row, new))
                 query = upsert("access_rules", _COLUMNS.replace(",", ""))

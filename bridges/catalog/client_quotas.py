@@ -72,9 +72,7 @@ class ClientQuotas:
                         gone.append(row)
                         more -= 1
             if more > 0 and len(self.rules) + more > self._most:
-                raise TooManyQuotas(
-                    f"there are {len(self.rules)} quotas, and at most {self._most} are kept (auth.max_quotas)"
-                )
+                raise TooManyQuotas(f"there are {len(self.rules)} quotas, and at most {self._most} are kept")
             if not put and not gone:
                 return
             mark = self._db.changes.mark(_FOLLOWED, [json.dumps(row[:4]) for row in (*put, *gone)])

@@ -36,7 +36,7 @@ from bridges.node.sections import (
     SbpSettings,
     SettingsError,
 )
-from bridges.node.setting import Kind, Section, Spec, kind_of, setting, settings_of, true_or_false
+from bridges.node.setting import Kind, Section, Spec, fixed_at, kind_of, setting, settings_of, true_or_false
 
 S = TypeVar("S", bound=Section)
 
@@ -238,7 +238,10 @@ def load(
     problems: list[str] = []
     warnings: list[str] = []
     for key, (_, where) in [*given.items()]:
-        if not _known(key, model):
+        if (fixed := _fixed(key, model)) is not None:
+            warnings.append(f"{where}: {key} is fixed at {fixed}")
+            del given[key]
+        elif not _known(key, model):
             # Kubernetes makes ANABRANCH_PORT and others of a service that is called so.
             told = warnings if where.startswith(_VARIABLE) else problems
             told.append(f"{where}: unknown setting {key!r}{_hint(key, model)}")
@@ -356,6 +359,18 @@ _MAPS = _LISTENER_MAPS | {"topic_defaults", "tls"}
 def _known(key: str, model: type[Settings]) -> bool:
     head, dot, _ = key.partition(".")
     return (bool(dot) and head in _MAPS) or (key in _fields(model) and key not in _MAPS)
+
+
+def _fixed(key: str, model: type[Settings]) -> str | None:
+    """At what something is fixed that was a setting; None of everything else."""
+    section: type[Section] = model
+    *path, name = key.split(".")
+    for part in path:
+        inner = settings_of(section).get(part)
+        if not isinstance(inner, Section):
+            return None
+        section = type(inner)
+    return fixed_at(section, name)
 
 
 def _hint(key: str, model: type[Settings]) -> str:

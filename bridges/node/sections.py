@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import ClassVar, Literal
 
 from anabranch_kit.net.address import Address
 from bridges.node.setting import DatabaseUrl, Duration, Section, Size, SizeOrNone, setting
@@ -79,9 +79,9 @@ class NodeSettings(Section):
         description="Further names by which HTTP listeners are reached, as a proxy's, separated by commas. Addresses, "
         "localhost, the machine's name and the one that is listened at or advertised are taken anyway.",
     )
-    check_interval_ms: Duration = setting(
-        10_000, ge=10, description="How often committed positions and producers are looked at for expiry."
-    )
+
+    check_interval_ms: ClassVar[Duration] = 10_000
+    """How often committed positions and producers are looked at for expiry."""
 
 
 class SbpSettings(Section):
@@ -135,11 +135,6 @@ class SbpSettings(Section):
         "make them with auth.keys_file; to read with, from others, whom a node gives them. All processes of a backend "
         "need the same.",
     )
-    ticket_ms: Duration = setting(
-        600_000,
-        ge=1000,
-        description="How long a ticket is valid, at most auth.token_ms; readers get new ones in time.",
-    )
     durability: Literal["fsync", "os", "object"] = setting(
         "fsync",
         description="What an acknowledgement means: fsync survives power loss, os only the end of the process: after a "
@@ -161,7 +156,7 @@ class SbpSettings(Section):
         50,
         ge=1,
         description="With durability object: how fast groups of appends follow each other, unless one has "
-        "sbp.group_max_bytes before. Each is a put.",
+        "8 MiB before. Each is a put.",
     )
     object_cache_bytes: Size = setting(
         4 * 1024**3,
@@ -182,9 +177,6 @@ class SbpSettings(Section):
         "moved to objects; -1: all stays.",
     )
     segment_bytes: Size = setting(256 * 1024**2, ge=1024**2, description="Size of the store's write-ahead files.")
-    group_max_bytes: Size = setting(
-        8 * 1024**2, ge=64 * 1024, description="Most bytes that are written and flushed together."
-    )
     retention_bytes: SizeOrNone = setting(
         -1,
         description="Most bytes of all topics, on disk and in objects; beyond it the oldest data is dropped; -1: no "
@@ -197,6 +189,11 @@ class SbpSettings(Section):
         -1,
         description="Free disk space below which appends are refused; reads go on. -1: a segment and 32 MiB.",
     )
+
+    ticket_ms: ClassVar[Duration] = 600_000
+    """How long a ticket is valid, at most auth.token_ms; readers get new ones in time."""
+    group_max_bytes: ClassVar[Size] = 8 * 1024**2
+    """Most bytes that are written and flushed together."""
 
 
 class ClusterSettings(Section):
@@ -227,14 +224,6 @@ class LogSettings(Section):
         32 * 1024**2,
         description="Memory for the newest batches of all partitions, from which most fetches are served.",
     )
-    snapshot_bytes: Size = setting(
-        64 * 1024**2,
-        ge=1024**2,
-        description="Bytes appended to a partition between snapshots of its state; fewer make recovery faster.",
-    )
-    max_producers_per_partition: int = setting(
-        20_000, ge=1, description="Producers per partition whose repeated batches are recognised."
-    )
     max_producers: int = setting(
         2_000_000,
         ge=1000,
@@ -244,24 +233,6 @@ class LogSettings(Section):
     producer_idle_ms: Duration = setting(
         86_400_000, ge=1, description="Time after which an idle producer is forgotten."
     )
-    event_writers_per_partition: int = setting(
-        100_000, ge=1, description="Writers per partition whose last event number is remembered."
-    )
-    event_writer_idle_ms: Duration = setting(
-        16 * 86_400_000, ge=1, description="Time after which an idle writer of numbered events is forgotten."
-    )
-    seq_no_producers_per_partition: int = setting(
-        100_000, ge=1, description="Producers per partition whose last seq_no is remembered."
-    )
-    seq_no_producer_idle_ms: Duration = setting(
-        16 * 86_400_000, ge=1, description="Time after which an idle producer of seq_nos is forgotten."
-    )
-    transactions_per_partition: int = setting(
-        100_000,
-        ge=1,
-        description="Open transactions of a partition; beyond it none begins until one ends.",
-    )
-    open_concurrency: int = setting(64, ge=1, description="Partitions opened at the same time.")
     retention_check_interval_ms: Duration = setting(
         300_000, ge=10, description="How often partitions are looked at for data past their retention."
     )
@@ -283,6 +254,23 @@ class LogSettings(Section):
         32 * 1024**2,
         description="Most bytes that compaction reads and writes in a second, of all topics together; 0: no bound.",
     )
+
+    snapshot_bytes: ClassVar[Size] = 64 * 1024**2
+    """Bytes appended to a partition between snapshots of its state; fewer make recovery faster."""
+    max_producers_per_partition: ClassVar[int] = 20_000
+    """Producers per partition whose repeated batches are recognised."""
+    event_writers_per_partition: ClassVar[int] = 100_000
+    """Writers per partition whose last event number is remembered."""
+    event_writer_idle_ms: ClassVar[Duration] = 16 * 86_400_000
+    """Time after which an idle writer of numbered events is forgotten."""
+    seq_no_producers_per_partition: ClassVar[int] = 100_000
+    """Producers per partition whose last seq_no is remembered."""
+    seq_no_producer_idle_ms: ClassVar[Duration] = 16 * 86_400_000
+    """Time after which an idle producer of seq_nos is forgotten."""
+    transactions_per_partition: ClassVar[int] = 100_000
+    """Open transactions of a partition; beyond it none begins until one ends."""
+    open_concurrency: ClassVar[int] = 64
+    """Partitions opened at the same time."""
 
 
 class LimitSettings(Section):
@@ -365,11 +353,6 @@ class AuthSettings(Section):
     token_ms: Duration = setting(
         12 * 3_600_000, ge=1000, description="How long a token is valid; clients get a new one in time."
     )
-    key_ms: Duration = setting(
-        30 * 86_400_000,
-        ge=1000,
-        description="Age at which a key gets a successor; it is accepted until its last token has ended.",
-    )
     oauth_keys: str = setting(
         "",
         description="File or https URL of the public keys (JWKS) of a server of logins, whose tokens say who somebody "
@@ -378,15 +361,6 @@ class AuthSettings(Section):
     oauth_issuer: str = setting("", description="Who must have made such a token (iss); empty: not looked at.")
     oauth_audience: str = setting("", description="For whom it must be (aud); empty: not looked at.")
     oauth_claim: str = setting("sub", description="Claim of a token that has the user's name.")
-    oauth_skew_ms: Duration = setting(
-        30_000, description="By how much the clock of a server of logins may differ from the node's."
-    )
-    oauth_refresh_ms: Duration = setting(
-        3_600_000,
-        ge=10_000,
-        description="How often keys are fetched anew; sooner, though not within ten seconds, after a token that names "
-        "a key that is not known.",
-    )
     rules: Literal["off", "deny", "allow"] = setting(
         "off",
         description="Who may do what: off, everybody everything; deny, only what access rules allow; allow, what "
@@ -397,13 +371,20 @@ class AuthSettings(Section):
         read=_super_users,
         description="Who may do everything whatever rules say, as User:NAME, with ; between them.",
     )
-    max_rules: int = setting(100_000, ge=1, description="Most access rules that are kept.")
-    max_quotas: int = setting(100_000, ge=1, description="Most quotas that are kept.")
-    quota_clients: int = setting(
-        10_000,
-        ge=1,
-        description="Users and client ids that quotas are counted for one by one, for each kind; further ones share.",
-    )
+
+    key_ms: ClassVar[Duration] = 30 * 86_400_000
+    """Age at which a key gets a successor; it is accepted until its last token has ended."""
+    oauth_skew_ms: ClassVar[Duration] = 30_000
+    """By how much the clock of a server of logins may differ from the node's."""
+    oauth_refresh_ms: ClassVar[Duration] = 3_600_000
+    """How often keys are fetched anew; sooner, though not within ten seconds, after a token that names a key that is
+    not known."""
+    max_rules: ClassVar[int] = 100_000
+    """Most access rules that are kept."""
+    max_quotas: ClassVar[int] = 100_000
+    """Most quotas that are kept."""
+    quota_clients: ClassVar[int] = 10_000
+    """Users and client ids that quotas are counted for one by one, for each kind; further ones share."""
 
 
 class LoggingSettings(Section):

@@ -105,6 +105,8 @@ class _SectionMeta(StructMeta):
 class Section(Struct, metaclass=_SectionMeta, frozen=True):
     """Settings that belong together; a front's is a subclass of its own.
 
+    What was a setting once and is the same for everybody is a constant of the class: whoever still sets it is warned.
+
     Its fields are annotated with ``bool``, ``int``, ``str``, ``Path``, a ``Literal`` of texts, or one of the types
     below, and made by :func:`setting`; a field that is a section itself has an object of it as its default.
     """
@@ -155,6 +157,15 @@ def settings_of(section: type[Section]) -> Mapping[str, Spec | Section]:
 def kind_of(section: type[Section], name: str) -> Kind:
     """Of which kind a field's values are, by its annotation."""
     return _kinds(section)[name]
+
+
+def fixed_at(section: type[Section], name: str) -> str | None:
+    """The value of a constant of a section, as that of a setting is written; None where it has none of the name."""
+    value = vars(section).get(name)
+    if name in settings_of(section) or not isinstance(value, int):
+        return None
+    (hint,) = get_args(get_type_hints(section, include_extras=True)[name])
+    return _kind(hint).text(value)
 
 
 @lru_cache

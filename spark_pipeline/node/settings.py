@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from bridges.node.setting import Duration, Section, Size, setting
 
 
@@ -13,30 +15,13 @@ class PipelineSettings(Section):
         ge=1,
         description="Most connections of the data pipeline at the same time; a further one takes an idle one's place.",
     )
-    connections_max_idle_ms: Duration = setting(
-        600_000, ge=100, description="Time after which a connection without a request in progress is closed."
-    )
     request_ms: Duration = setting(
         60_000,
         ge=100,
         description="How long a request's body may take to arrive, and its answer to be taken, before it is given up.",
     )
-    request_bytes: Size = setting(
-        16 * 1024**2,
-        ge=1024**2,
-        description="Largest body of a request that brings records; of any other it is 1 MiB.",
-    )
     transactions: int = setting(
         10_000, ge=1, description="Most attempts of sinks' tasks that have a transaction open, of all queries."
-    )
-    partitions_per_attempt: int = setting(
-        10_000, ge=1, description="Most partitions that one attempt of a sink's task writes to."
-    )
-    attempt_partitions: int = setting(
-        1_000_000,
-        ge=1,
-        description="Most partitions that all open attempts of sinks' tasks write to, counted once for each attempt; a "
-        "million takes about 100 MB.",
     )
     transaction_max_ms: Duration = setting(
         3_600_000,
@@ -44,18 +29,25 @@ class PipelineSettings(Section):
         description="Longest silence of a sink that it may ask for; after the one it asked for its transactions are "
         "aborted, since they hold back readers of committed data.",
     )
-    transaction_life_ms: Duration = setting(
-        86_400_000,
-        ge=1,
-        description="Time after which a sink's transactions are aborted, however often it is heard of.",
-    )
-    queries: int = setting(
-        100_000, ge=1, description="Most queries of sinks whose last committed batches are remembered."
-    )
     query_ms: Duration = setting(
         365 * 86_400_000,
         ge=1,
         description="How long the last batch of a streaming query is remembered, by which a batch that is repeated is "
         "recognised.",
     )
-    job_ms: Duration = setting(86_400_000, ge=1, description="How long that of a write that is no stream is.")
+
+    connections_max_idle_ms: ClassVar[Duration] = 600_000
+    """Time after which a connection without a request in progress is closed."""
+    request_bytes: ClassVar[Size] = 16 * 1024**2
+    """Largest body of a request that brings records; of any other it is 1 MiB."""
+    partitions_per_attempt: ClassVar[int] = 10_000
+    """Most partitions that one attempt of a sink's task writes to."""
+    attempt_partitions: ClassVar[int] = 1_000_000
+    """Most partitions that all open attempts of sinks' tasks write to, counted once for each attempt; a million takes
+    about 100 MB."""
+    transaction_life_ms: ClassVar[Duration] = 86_400_000
+    """Time after which a sink's transactions are aborted, however often it is heard of."""
+    queries: ClassVar[int] = 100_000
+    """Most queries of sinks whose last committed batches are remembered."""
+    job_ms: ClassVar[Duration] = 86_400_000
+    """How long that of a write that is no stream is."""

@@ -256,6 +256,28 @@ def test_what_is_no_address(text: str) -> None:
         Address.parse(text)
 
 
+def test_what_is_no_setting_any_more_is_warned_of_with_its_value(tmp_path: Path) -> None:
+    file = tmp_path / "anabranch.toml"
+    file.write_text('[log]\nsnapshot_bytes = "1MiB"\n[kafka.group]\nmax_groups = 7\n')
+    flags, environ = {"auth.key_ms": "1d", "node.id": "3"}, {"ANABRANCH_PRAVEGA__TABLE_PAGE": "nonsense"}
+    loaded = load(flags, environ=environ, file=file)
+    assert sorted(loaded.warnings) == [
+        f"{file}: kafka.group.max_groups is fixed at 100000",
+        f"{file}: log.snapshot_bytes is fixed at 64MiB",
+        "command line: auth.key_ms is fixed at 30d",
+        "environment ANABRANCH_PRAVEGA__TABLE_PAGE: pravega.table_page is fixed at 1000",
+    ]
+    assert loaded.settings.node.id == 3
+    assert loaded.settings.log.snapshot_bytes == 64 * 1024**2
+    for unknown in ("log.fields", "log.__settings__", "node.section", "log", "log.snapshot_bytes.x", "nothing.x"):
+        with pytest.raises(SettingsError, match="unknown setting"):
+            load({unknown: "1"}, environ={}, directory=tmp_path / "empty")
+
+
+def test_settings_are_few() -> None:
+    assert len(schema()) <= 130, "a bound that nobody tunes is a constant of its section"
+
+
 def test_tls_is_set_by_listener_from_every_source(tmp_path: Path) -> None:
     file = tmp_path / "anabranch.toml"
     file.write_text('[tls.kafka]\ncert = "a.pem"\nkey = "a.key"\n')

@@ -79,7 +79,7 @@ class ShareSessions:
             # What it held is given back as the member's: only then may the member have something again.
             await asyncio.shield(self._ending[key])
         if len(self._sessions) + len(self._ending) >= self._limit:
-            text = f"the node has all of kafka.group.share_sessions ({self._limit})"
+            text = f"the node has all the {self._limit} share sessions that it may"
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, text)
         session = self._sessions[key] = ShareSession(group_id, member_id, client, self.close)
         return session
