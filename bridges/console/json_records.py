@@ -23,7 +23,6 @@ _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
 """Keys that reading adds and writing ignores, so that what was read can be written again."""
 
 
-_HEADERS_AT_ONCE = 500
 _FURTHEST_MS = 1 << 53
 """From 1970, of times before it."""
 _UTF8 = codecs.getincrementaldecoder("utf-8")
@@ -33,50 +32,12 @@ class BadLine(LogError):
     """A line is not a record; the message says why."""
 
 
-class FieldReader:
-    """Reads the bytes of fields out of what was parsed; work may be done in steps."""
-
-    def text(self, value: Any, what: str) -> Generator[None, None, bytes | None]:
-        """Text, or what is stored as its JSON text. Raises BadLine."""
-        yield from ()
-        if value is None:
-            return None
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        try:
-            return text.encode()
-        except UnicodeEncodeError:
-            raise BadLine(f"{what} has half a surrogate pair, which is no character") from None
-
-    def base64(self, value: Any, what: str) -> Generator[None, None, bytes]:
-        """What is given as base64. Raises BadLine."""
-        yield from ()
-        if not isinstance(value, str):
-            raise BadLine(f"{what} is not text")
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError):
-            raise BadLine(f"{what} is not base64") from None
-
-    def name(self, value: str, what: str) -> Generator[None, None, str]:
-        """A header's name. Raises BadLine."""
-        yield from self.text(value, what)
-        return value
-
-
-_SHORT = FieldReader()
-
-
 def parse_line(line: bytes) -> tuple[Record, int | None]:
-    """The record of a line that is not long, and the partition it asks for (None: by key). Raises BadLine."""
+    """The record of a line, and the partition it asks for (None: by key). Raises BadLine."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadLine(f"not JSON: {error}") from None
-    return at_once(record_of(document, _SHORT))
-
-
-def record_of(document: Any, read: FieldReader) -> Generator[None, None, tuple[Record, int | None]]:
-    """The record of a parsed line, and the partition it asks for. Raises BadLine."""
     if not isinstance(document, dict):
         raise BadLine("not a JSON object")
     if unknown := sorted(document.keys() - _KEYS - _OUTPUT_ONLY):
@@ -84,10 +45,8 @@ def record_of(document: Any, read: FieldReader) -> Generator[None, None, tuple[R
     partition = _whole(document, "partition", None)
     timestamp = _whole(document, "timestamp", -1, -_FURTHEST_MS)
     assert timestamp is not None
-    key = yield from _bytes(document, "key", read)
-    value = yield from _bytes(document, "value", read)
-    headers = yield from _headers(document.get("headers"), read)
-    return Record(key, value, headers, timestamp), partition
+    headers = _headers(document.get("headers"))
+    return Record(_bytes(document, "key"), _bytes(document, "value"), headers, timestamp), partition
 
 
 def to_line(record: Record, partition: int) -> bytes:
@@ -190,16 +149,36 @@ def _whole(document: Mapping[str, Any], key: str, default: int | None, least: in
     return value
 
 
-def _bytes(document: Mapping[str, Any], key: str, read: FieldReader) -> Generator[None, None, bytes | None]:
+def _bytes(document: Mapping[str, Any], key: str) -> bytes | None:
     encoded = document.get(f"{key}_base64")
-    if encoded is not None:
-        if document.get(key) is not None:
-            raise BadLine(f"both {key} and {key}_base64 are given")
-        return (yield from read.base64(encoded, f"{key}_base64"))
-    return (yield from read.text(document.get(key), key))
+    if encoded is None:
+        return _text(document.get(key), key)
+    if document.get(key) is not None:
+        raise BadLine(f"both {key} and {key}_base64 are given")
+    return _base64(encoded, f"{key}_base64")
 
 
-def _headers(value: Any, read: FieldReader) -> Generator[None, None, list[tuple[str, bytes | None]]]:
+def _text(value: Any, what: str) -> bytes | None:
+    """Text, or what is stored as its JSON text. Raises BadLine."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadLine(f"{what} has half a surrogate pair, which is no character") from None
+
+
+def _base64(value: Any, what: str) -> bytes:
+    if not isinstance(value, str):
+        raise BadLine(f"{what} is not text")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadLine(f"{what} is not base64") from None
+
+
+def _headers(value: Any) -> list[tuple[str, bytes | None]]:
     if value is None:
         return []
     if isinstance(value, dict):
@@ -211,14 +190,12 @@ def _headers(value: Any, read: FieldReader) -> Generator[None, None, list[tuple[
     else:
         raise BadLine("headers are neither an object nor a list of [name, value]")
     headers: list[tuple[str, bytes | None]] = []
-    for number, (given, content) in enumerate(pairs):
-        if number % _HEADERS_AT_ONCE == _HEADERS_AT_ONCE - 1:
-            yield
-        name = yield from read.name(given, "a header's name")
+    for name, content in pairs:
+        _text(name, "a header's name")
         if isinstance(content, dict) and content.keys() == {"base64"}:
-            headers.append((name, (yield from read.base64(content["base64"], f"header {name}"))))
+            headers.append((name, _base64(content["base64"], f"header {name}")))
         else:
-            headers.append((name, (yield from read.text(content, f"header {name}"))))
+            headers.append((name, _text(content, f"header {name}")))
     return headers
 
 

@@ -25,7 +25,6 @@ from bridges.console.access import Access
 from bridges.console.errors import RequestError, error_body, error_response, status_of
 from bridges.console.host import Host
 from bridges.console.json_records import BadLine, parse_line
-from bridges.console.long_lines import parse_long_line
 from bridges.console.memory import memory_of
 from bridges.console.rendering import LARGE, STEP, Search, Wanted, rendered
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
@@ -118,7 +117,7 @@ class RecordHandlers:
                 number += 1
                 await turns.rest()
                 if line.strip():
-                    await writer.add(*(await _parsed(line)))
+                    await writer.add(*parse_line(line))
             await writer.finish()
         except LogError as error:
             await writer.settle()
@@ -444,7 +443,7 @@ class _Writer:
 
 
 class _Lines:
-    """Lines of a body of any length, without ever holding more than one line and one chunk.
+    """Lines of a body, without ever holding more than one line and one chunk.
 
     What is held is counted in ``memory``, and more of a long line is received only when there is room for it.
     """
@@ -471,7 +470,7 @@ class _Lines:
             return None
         line = self._ready.popleft()
         if len(line) > self._limit:
-            raise BadLine(f"longer than {self._limit} bytes")
+            raise BadLine(f"longer than {self._limit} bytes: a client of a protocol sends larger records")
         return line
 
     async def _receive(self, idle: Callable[[], Awaitable[None]]) -> None:
@@ -520,10 +519,6 @@ class _Lines:
 def _room_for(line: bytes) -> int:
     """Bytes that a line takes: of a long one there is a second copy while it is parsed."""
     return len(line) if len(line) <= _LINE_BYTES else 2 * len(line)
-
-
-async def _parsed(line: bytes) -> tuple[Record, int | None]:
-    return parse_line(line) if len(line) <= _LINE_BYTES else await in_turns(parse_long_line(line))
 
 
 def _position(log: ReadableLog, text: str) -> int:

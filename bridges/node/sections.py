@@ -299,11 +299,6 @@ class LimitSettings(Section):
         64 * 1024**2,
         description="Memory for batches translated for readers of another protocol.",
     )
-    http_line_bytes: Size = setting(
-        4 * 1024**2,
-        ge=1024,
-        description="Longest line accepted in records sent to the HTTP interface.",
-    )
     http_connections: int = setting(
         1_000, ge=1, description="Most connections to the console address at the same time."
     )
@@ -323,6 +318,9 @@ class LimitSettings(Section):
         description="Memory for what the console shows of the last day, an eighth of it for groups and one for their "
         "partitions; never more than a quarter of connections_memory_bytes, in which it counts. 0: none.",
     )
+
+    http_line_bytes: ClassVar[Size] = 1024**2
+    """Longest line accepted in records sent to the HTTP interface: it is parsed in one step of the event loop."""
 
 
 class MigrateSettings(Section):
