@@ -14,7 +14,7 @@ from anabranch_kit.sql.engine import Engine
 from anabranch_kit.sql.postgres import PostgresEngine
 from anabranch_kit.sql.sqlite import SqliteEngine
 from bridges.catalog.sql import Database, DatabaseDamaged, Migration
-from sbp_back.placement_driver.sql_state import MIGRATIONS, SqlState
+from sbp_back.placement_driver.state import MIGRATIONS, PdState
 from tests.postgres import Postgres
 
 _SERVER = "ANABRANCH_TEST_POSTGRES"
@@ -42,9 +42,9 @@ def database(
     return Database(_engine(path, migrations, **options), on_failed=on_failed)
 
 
-def pd_state(path: Path, loop: asyncio.AbstractEventLoop | None = None) -> SqlState:
+def pd_state(path: Path, loop: asyncio.AbstractEventLoop | None = None) -> PdState:
     """A placement driver's state at ``path``; opens it."""
-    return SqlState(_engine(path, MIGRATIONS, reserve_bytes=8 << 20), loop or asyncio.get_running_loop())
+    return PdState(_engine(path, MIGRATIONS, reserve_bytes=8 << 20), loop or asyncio.get_running_loop())
 
 
 def _engine(path: Path, migrations: Sequence[Migration], **options: Any) -> Engine:

@@ -14,7 +14,6 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-from anabranch_kit.run.sliced import at_once
 from bridges.errors import LogError
 from bridges.formats.records import Record, told_headers
 

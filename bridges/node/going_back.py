@@ -21,7 +21,7 @@ from bridges.cluster.marks import Marks, totals
 from bridges.node import backend, databases
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
-from sbp_back.placement_driver.sql_state import in_postgres, skip_numbers
+from sbp_back.placement_driver.state import in_postgres, skip_numbers
 from sbp_back.range_server.object_log.logs import Logs
 
 _STREAMS_AHEAD = 100_000

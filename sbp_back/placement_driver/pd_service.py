@@ -14,8 +14,7 @@ from anabranch_kit.disk.held import HeldFile
 from anabranch_kit.errors import StoreError, StoreLocked
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
-from sbp_back.placement_driver.sql_state import SqlState, in_postgres, in_sqlite
-from sbp_back.placement_driver.state import StateError, StateVersionError
+from sbp_back.placement_driver.state import PdState, StateError, StateVersionError, in_postgres, in_sqlite
 from sbp_back.transport.carrier import Carrier
 from sbp_back.transport.listener import Listener
 from sbp_back.transport.serving import ListenAt, advertised, listen, run_all
@@ -136,7 +135,7 @@ async def start_placement_driver(
                 engine = in_postgres(setup.database)
             else:
                 engine = in_sqlite(setup.state or data_dir / STATE_FILE, shared=setup.state is not None)
-            state = await asyncio.to_thread(SqlState, engine, loop)
+            state = await asyncio.to_thread(PdState, engine, loop)
         except (StateError, StateVersionError) as error:
             raise StoreError(str(error)) from error
         servers = ServerCarriers(connect)

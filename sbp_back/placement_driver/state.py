@@ -1,18 +1,30 @@
-"""What a placement driver must remember, as an interface that SQLite and etcd can both give.
+"""What a placement driver remembers, in an SQL database (sbp_back/sql).
 
-The rules of the placement driver (``driver.py``) are written as functions of one :class:`Transaction`; a
-:class:`PdState` runs each of them atomically and serialisably. A check and the change that rests on it can
-never be separated by another request (docs/protocols/sbp.md, "Placement driver").
+The rules of the placement driver (``rules.py``) are written as functions of one :class:`Transaction`; :class:`PdState`
+runs each of them atomically and serialisably. A check and the change that rests on it can never be separated by another
+request (docs/protocols/sbp.md, "Placement driver").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
+from anabranch_kit.errors import StoreError, StoreVersionError
+from anabranch_kit.sql.connection import Connection, upsert
+from anabranch_kit.sql.engine import Engine, Job
+from anabranch_kit.sql.row_sums import make_table
+from anabranch_kit.sql.sqlite import SqliteEngine
+from anabranch_kit.sql.thread import SqlThread
+from sbp_back.wire.identity import new_identity
 from sbp_back.wire.model import ObjectInfo, RangeServerInfo
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -63,108 +75,409 @@ class RangeRow(Struct):
         return self.end < 0
 
 
-class Transaction(Protocol):
-    """Reads and changes of one request. Every method may raise :class:`StateError`."""
+SCHEMA = "anabranch_pd"
+"""Where a state's tables are in PostgreSQL."""
+_RESERVE_BYTES = 8 * 1024 * 1024
+
+
+def _format_1(connection: Connection) -> None:
+    for statement in (
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE streams (
+            stream_id INTEGER PRIMARY KEY,
+            replica INTEGER NOT NULL,
+            ack_count INTEGER NOT NULL,
+            retention_ms INTEGER NOT NULL,
+            trim_offset INTEGER NOT NULL,
+            deleted INTEGER NOT NULL
+        )""",
+        """CREATE TABLE ranges (
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            start_offset INTEGER NOT NULL,
+            end_offset INTEGER NOT NULL,
+            replica_count INTEGER NOT NULL,
+            ack_count INTEGER NOT NULL,
+            PRIMARY KEY (stream_id, range_index)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE replicas (
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            position INTEGER NOT NULL,
+            server_id INTEGER NOT NULL,
+            PRIMARY KEY (stream_id, range_index, position)
+        ) WITHOUT ROWID""",
+        "CREATE UNIQUE INDEX replicas_by_server ON replicas (server_id, stream_id, range_index)",
+        "CREATE TABLE servers (server_id INTEGER PRIMARY KEY, advertise_addr TEXT NOT NULL)",
+        """CREATE TABLE deletions (
+            server_id INTEGER NOT NULL,
+            stream_id INTEGER NOT NULL,
+            PRIMARY KEY (server_id, stream_id)
+        ) WITHOUT ROWID""",
+    ):
+        connection.execute(statement)
+
+
+def _format_2(connection: Connection) -> None:
+    # Ranges of the document's dialect.
+    connection.execute("ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0")
+
+
+def _format_3(connection: Connection) -> None:
+    # Early releases made it whatever the format was.
+    table = "identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+    connection.execute("INSERT INTO identity VALUES (1, ?) ON CONFLICT DO NOTHING", (new_identity(),))
+
+
+def _format_4(connection: Connection) -> None:
+    # Until now there were no floors of ranges, and of what servers are to be told only deletions were remembered.
+    connection.execute("ALTER TABLE ranges ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
+    connection.execute(
+        """CREATE TABLE news (
+            server_id INTEGER NOT NULL,
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            PRIMARY KEY (server_id, stream_id, range_index)
+        ) WITHOUT ROWID"""
+    )
+
+
+def _format_5(connection: Connection) -> None:
+    # Who had made a stream.
+    connection.execute("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0")
+
+
+def _format_7(connection: Connection) -> None:
+    # Range servers whose log another one has taken over.
+    connection.execute("CREATE TABLE adopted (server_id INTEGER PRIMARY KEY, by_server INTEGER NOT NULL)")
+
+
+def _format_8(connection: Connection) -> None:
+    # Objects of ranges.
+    connection.execute(
+        """CREATE TABLE objects (
+            stream_id INTEGER NOT NULL,
+            range_index INTEGER NOT NULL,
+            start_offset INTEGER NOT NULL,
+            end_offset INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            sparse BLOB NOT NULL,
+            PRIMARY KEY (stream_id, range_index, start_offset)
+        ) WITHOUT ROWID"""
+    )
+
+
+MIGRATIONS = (_format_1, _format_2, _format_3, _format_4, _format_5, make_table, _format_7, _format_8)
+"""What brings each format to the next; never change one that was released."""
+
+_RANGE_COLUMNS = (
+    "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count, r.document,"
+    " r.floor"
+)
+_PUT_STREAM = upsert("streams", "stream_id", "replica ack_count retention_ms trim_offset deleted inside")
+_PUT_RANGE = upsert(
+    "ranges",
+    "stream_id range_index",
+    "epoch start_offset end_offset replica_count ack_count document floor",
+)
+_PUT_SERVER = upsert("servers", "server_id", "advertise_addr")
+_ADD_DELETION = upsert("deletions", "server_id stream_id")
+_PUT_ADOPTED = upsert("adopted", "server_id", "by_server")
+_ADD_NEWS = upsert("news", "server_id stream_id range_index")
+
+
+_OF_SERVERS = {
+    "replicas": ("stream_id", "range_index"),
+    "deletions": ("stream_id",),
+    "news": ("stream_id", "range_index"),
+}
+"""Tables that say what a range server has or has to know, with what there is one row a server of."""
+
+
+class Transaction:
+    """Reads and changes of one request: the transaction that is open on the connection of the state's thread, in the
+    hands of one closure. Every method may raise :class:`StateError`."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._db = connection
+
+    def _take(self, counter: str) -> int:
+        row = self._db.execute(
+            "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET next = counters.next + 1"
+            " RETURNING next - 1",
+            (counter,),
+        ).fetchone()
+        return int(row[0])
 
     def next_stream_id(self) -> int:
         """A stream id never given before and never to be given again, counted from 0."""
-        ...
+        return self._take("stream")
 
     def next_server_id(self) -> int:
         """A range server id never given before, counted from 0."""
-        ...
+        return self._take("server")
 
     def claim_server_id(self, server_id: int) -> None:
         """Make sure that ``next_server_id`` never gives ``server_id``: somebody already uses it."""
-        ...
+        self._db.execute(
+            "INSERT INTO counters VALUES ('server', ?)"
+            " ON CONFLICT (name) DO UPDATE SET next = excluded.next WHERE excluded.next > counters.next",
+            (server_id + 1,),
+        )
 
     def get_stream(self, stream_id: int) -> StreamRow | None:
         """The stream, also when it is deleted."""
-        ...
+        row = self._db.execute(
+            "SELECT stream_id, replica, ack_count, retention_ms, trim_offset, deleted, inside FROM streams"
+            " WHERE stream_id = ?",
+            (stream_id,),
+        ).fetchone()
+        if row is None:
+            return None
+        found, replica, ack_count, retention_ms, trim_offset, deleted, inside = row
+        return StreamRow(found, replica, ack_count, retention_ms, trim_offset, bool(deleted), bool(inside))
 
-    def put_stream(self, stream: StreamRow) -> None: ...
+    def put_stream(self, stream: StreamRow) -> None:
+        self._db.execute(
+            _PUT_STREAM,
+            (
+                stream.stream_id,
+                stream.replica,
+                stream.ack_count,
+                stream.retention_ms,
+                stream.trim_offset,
+                int(stream.deleted),
+                int(stream.inside),
+            ),
+        )
 
-    def last_range(self, stream_id: int) -> RangeRow | None: ...
+    def _ranges(self, rows: list[tuple[Any, ...]]) -> list[RangeRow]:
+        servers: list[tuple[int, int, int]] = []
+        for key in (row[:2] for row in rows):
+            servers += self._db.execute(
+                "SELECT stream_id, range_index, server_id FROM replicas WHERE stream_id = ? AND range_index = ?"
+                " ORDER BY position",
+                key,
+            ).fetchall()
+        return _with_servers(rows, servers)
 
-    def get_range(self, stream_id: int, index: int) -> RangeRow | None: ...
+    def last_range(self, stream_id: int) -> RangeRow | None:
+        rows = self._db.execute(
+            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index DESC LIMIT 1", (stream_id,)
+        ).fetchall()
+        return self._ranges(rows)[0] if rows else None
+
+    def get_range(self, stream_id: int, index: int) -> RangeRow | None:
+        rows = self._db.execute(
+            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? AND range_index = ?", (stream_id, index)
+        ).fetchall()
+        return self._ranges(rows)[0] if rows else None
 
     def put_range(self, row: RangeRow) -> None:
         """Insert or replace. The servers of a range are fixed when it is inserted, but for :meth:`adopt_server`."""
-        ...
+        known = self._db.execute(
+            "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
+        ).fetchone()
+        self._db.execute(
+            _PUT_RANGE,
+            (
+                row.stream_id,
+                row.index,
+                row.epoch,
+                row.start,
+                row.end,
+                row.replica_count,
+                row.ack_count,
+                int(row.document),
+                row.floor,
+            ),
+        )
+        if known is None:
+            for position, server in enumerate(row.server_ids):
+                self._db.execute(
+                    "INSERT INTO replicas VALUES (?, ?, ?, ?)", (row.stream_id, row.index, position, server)
+                )
 
     def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
         """In order of index."""
-        ...
+        return self._ranges(
+            self._db.execute(
+                f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index", (stream_id,)
+            ).fetchall()
+        )
 
     def ranges_of_server(self, server_id: int) -> list[RangeRow]:
         """In order of stream, then index."""
-        ...
+        return self._ranges(
+            self._db.execute(
+                f"SELECT {_RANGE_COLUMNS} FROM replicas JOIN ranges r USING (stream_id, range_index)"
+                " WHERE server_id = ? ORDER BY stream_id, range_index",
+                (server_id,),
+            ).fetchall()
+        )
 
     def open_ranges_of_server(self, server_id: int, first: int = 0, last: int = LAST_STREAM) -> list[RangeRow]:
         """Of streams from ``first`` to ``last``, in order of stream."""
-        ...
+        there = (
+            "FROM replicas mine JOIN ranges r USING (stream_id, range_index) {}"
+            " WHERE mine.server_id = ? AND r.end_offset < 0 AND mine.stream_id BETWEEN ? AND ? ORDER BY stream_id"
+        )
+        asked = server_id, first, last
+        rows = self._db.execute(f"SELECT {_RANGE_COLUMNS} {there.format('')}", asked).fetchall()
+        others = there.format("JOIN replicas other USING (stream_id, range_index)")
+        servers = self._db.execute(
+            f"SELECT stream_id, range_index, other.server_id {others}, range_index, other.position", asked
+        ).fetchall()
+        return _with_servers(rows, servers)
 
     def end_ranges(self, rows: Sequence[RangeRow]) -> None:
         """Write the ends of these ranges, which are the last ones of their streams; a stream that was trimmed beyond is
         trimmed to there. A server may have had very many: it takes as many statements for all as for one."""
-        ...
+        if not rows:
+            return
+        self._db.executemany(
+            "UPDATE ranges SET end_offset = ? WHERE stream_id = ? AND range_index = ?",
+            [(row.end, row.stream_id, row.index) for row in rows],
+        )
+        self._db.executemany(
+            "UPDATE streams SET trim_offset = ? WHERE stream_id = ? AND trim_offset > ?",
+            [(row.end, row.stream_id, row.end) for row in rows],
+        )
 
     def adopt_server(self, server_id: int, by: int) -> None:
         """All that server ``server_id`` has, and all that it still has to be told, is ``by``'s from now on; it never
         gets anything again."""
-        ...
+        for table, columns in _OF_SERVERS.items():
+            # What both have is the adopter's already.
+            same = " AND ".join(f"mine.{column} = {table}.{column}" for column in columns)
+            self._db.execute(
+                f"DELETE FROM {table} WHERE server_id = ?"
+                f" AND EXISTS (SELECT 1 FROM {table} mine WHERE mine.server_id = ? AND {same})",
+                (server_id, by),
+            )
+            self._db.execute(f"UPDATE {table} SET server_id = ? WHERE server_id = ?", (by, server_id))
+        self._db.execute("UPDATE adopted SET by_server = ? WHERE by_server = ?", (by, server_id))
+        self._db.execute(_PUT_ADOPTED, (server_id, by))
+        self._db.execute("DELETE FROM servers WHERE server_id = ?", (server_id,))
 
     def adopted_servers(self) -> dict[int, int]:
         """Those that :meth:`adopt_server` was called for, with the server that has adopted them now."""
-        ...
+        return dict(self._db.execute("SELECT server_id, by_server FROM adopted"))
 
     def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
+        # Indexes are int32 on the wire, so 2**31 is above all of them.
         """Forget the ranges with an index below ``below_index``; all of them when it is None."""
-        ...
+        bound = 1 << 31 if below_index is None else below_index
+        for table in ("ranges", "replicas"):
+            self._db.execute(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
 
     def put_object(self, known: ObjectInfo) -> None:
         """Remember an object of a range, in the place of all that it has offsets of."""
-        ...
+        key = known.stream_id, known.index
+        end = known.start + known.count
+        self._db.execute(
+            "DELETE FROM objects WHERE stream_id = ? AND range_index = ? AND start_offset < ? AND end_offset > ?",
+            (*key, end, known.start),
+        )
+        self._db.execute(
+            "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*key, known.start, end, known.epoch, known.size, known.sparse),
+        )
 
     def objects_of_stream(self, stream_id: int) -> list[ObjectInfo]:
         """In order."""
-        ...
+        rows = self._db.execute(
+            "SELECT stream_id, range_index, epoch, start_offset, end_offset - start_offset, size, sparse FROM objects"
+            " WHERE stream_id = ? ORDER BY range_index, start_offset",
+            (stream_id,),
+        )
+        return [ObjectInfo(a, b, c, d, e, f, bytes(sparse)) for a, b, c, d, e, f, sparse in rows]
 
     def drop_objects(self, stream_id: int, below: int | None) -> None:
         """Forget those that end at offset ``below`` or before; all of them when it is None."""
-        ...
+        bound = (1 << 63) - 1 if below is None else below
+        self._db.execute("DELETE FROM objects WHERE stream_id = ? AND end_offset <= ?", (stream_id, bound))
 
-    def get_servers(self) -> dict[int, RangeServerInfo]: ...
+    def get_servers(self) -> dict[int, RangeServerInfo]:
+        rows = self._db.execute("SELECT server_id, advertise_addr FROM servers")
+        return {server_id: RangeServerInfo(server_id, address) for server_id, address in rows}
 
-    def put_server(self, server: RangeServerInfo) -> None: ...
+    def put_server(self, server: RangeServerInfo) -> None:
+        self._db.execute(_PUT_SERVER, (server.server_id, server.advertise_addr))
 
     def add_deletion(self, server_id: int, stream_id: int) -> None:
         """Remember that ``server_id`` still has to be told that the stream is gone."""
-        ...
+        self._db.execute(_ADD_DELETION, (server_id, stream_id))
 
-    def deletions_of_server(self, server_id: int, most: int) -> list[int]: ...
+    def deletions_of_server(self, server_id: int, most: int) -> list[int]:
+        query = "SELECT stream_id FROM deletions WHERE server_id = ? ORDER BY stream_id LIMIT ?"
+        rows = self._db.execute(query, (server_id, most))
+        return [stream_id for (stream_id,) in rows]
 
-    def drop_deletion(self, server_id: int, stream_id: int) -> None: ...
+    def drop_deletion(self, server_id: int, stream_id: int) -> None:
+        self._db.execute("DELETE FROM deletions WHERE server_id = ? AND stream_id = ?", (server_id, stream_id))
 
     def add_news(self, server_id: int, stream_id: int, index: int) -> None:
         """Remember that ``server_id`` still has to be told where range ``index`` of the stream ends; -1: how far the
         stream is trimmed."""
-        ...
+        self._db.execute(_ADD_NEWS, (server_id, stream_id, index))
 
     def news_of_server(self, server_id: int, limit: int) -> list[tuple[int, int]]:
         """(stream, index) of at most ``limit`` of them."""
-        ...
+        return self._db.execute(
+            "SELECT stream_id, range_index FROM news WHERE server_id = ? ORDER BY stream_id, range_index LIMIT ?",
+            (server_id, limit),
+        ).fetchall()
 
-    def drop_news(self, server_id: int, stream_id: int, index: int) -> None: ...
+    def drop_news(self, server_id: int, stream_id: int, index: int) -> None:
+        self._db.execute(
+            "DELETE FROM news WHERE server_id = ? AND stream_id = ? AND range_index = ?", (server_id, stream_id, index)
+        )
 
 
-class PdState(Protocol):
-    """Runs transactions without blocking the event loop."""
+def _with_servers(rows: Iterable[tuple[Any, ...]], servers: Iterable[tuple[int, int, int]]) -> list[RangeRow]:
+    """``rows`` of ranges with those of ``servers``, (stream, index, server) in order, that are theirs."""
+    ids: dict[tuple[int, int], list[int]] = {}
+    for stream_id, index, server_id in servers:
+        ids.setdefault((stream_id, index), []).append(server_id)
+    ranges = []
+    for stream_id, index, epoch, start, end, replica_count, ack_count, document, floor in rows:
+        its = ids.get((stream_id, index), [])
+        ranges.append(
+            RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, its, bool(document), floor)
+        )
+    return ranges
 
-    @property
-    def identity(self) -> str:
+
+class PdState(SqlThread):
+    """Runs transactions without blocking the event loop, in the database of ``engine``, with :data:`MIGRATIONS`."""
+
+    what = "the placement driver's state"
+    Failed = Full = Damaged = Closed = StateError
+    # Others wait behind what has failed: the next transaction tells what the database is worth.
+    ends_when_lost = False
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        """Opening blocks for a few milliseconds. Raises :class:`StateError` or :class:`StateVersionError`."""
+        super().__init__(engine)
+        try:
+            engine.open()
+        except StoreVersionError as error:
+            raise StateVersionError(f"{self.what}: {error}") from error
+        except StoreError as error:
+            raise StateError(f"{self.what}: {error}") from error
+        row = engine.connection.execute("SELECT value FROM identity").fetchone()
+        if row is None:
+            engine.close()
+            raise StateError(f"{self.what} {engine.name} has lost its identity: restore a backup")
+        self.identity: str = row[0]
         """22 URL-safe characters, made with the state and kept for its life (see sbp_back/wire/identity.py)."""
-        ...
+        self.start(loop)
 
     def submit(
         self,
@@ -175,14 +488,55 @@ class PdState(Protocol):
         frees: bool = False,
     ) -> None:
         """Run ``work`` atomically; then, on the loop and durably, call ``done`` with its result or ``failed``. What
-        ``frees`` room may take what is kept for that on a disk that is full.
+         ``frees`` room may take what is kept for that on a disk that is full.
 
-        Submissions take effect and are answered in order. ``work`` runs off the loop and may run more than once
-        (an implementation may retry it on conflict), so it must touch nothing but the transaction. An exception in
-        ``work`` undoes its changes; one that is no :class:`StateError` is a defect and is wrapped into one.
+         Submissions take effect and are answered in order. ``work`` runs off the loop and may run more than once
+        , so it must touch nothing but the transaction. An exception in
+         ``work`` undoes its changes; one that is no :class:`StateError` is a defect and is wrapped into one.
         """
-        ...
+        job = _Asked(lambda connection: work(Transaction(connection)), False, frees)
+        job.done, job.failed = done, failed
+        try:
+            self.put(job)
+        except StateError as error:
+            failed(error)
 
-    async def close(self) -> None:
-        """Finish what was submitted, then release everything. Idempotent."""
-        ...
+    def _told(self, error: Exception) -> Exception:
+        told = super()._told(error)
+        if isinstance(told, StateError):
+            return told.with_traceback(None)  # in which the closure is
+        logger.error("placement driver: a request failed unexpectedly", exc_info=told)
+        return StateError(f"unexpected {type(told).__name__}: {told}")
+
+
+class _Asked(Job):
+    __slots__ = ("done", "failed")
+
+    done: Callable[[Any], None]
+    failed: Callable[[StateError], None]
+
+    def give(self) -> None:
+        if self.error is None:
+            self.done(self.result)
+        else:
+            assert isinstance(self.error, StateError)
+            self.failed(self.error)
+
+
+def skip_numbers(connection: Connection, count: int) -> None:
+    """Have so many ids of streams and of range servers be given to nobody: called in the database's thread."""
+    connection.execute("UPDATE counters SET next = next + ?", (count,))
+
+
+def in_sqlite(path: Path, *, shared: bool = False) -> Engine:
+    """The engine of a state in the SQLite file ``path``, where what was answered survives loss of power; ``shared``:
+    with other processes of this machine."""
+    return SqliteEngine(path, MIGRATIONS, reserve_bytes=_RESERVE_BYTES, shared=shared)
+
+
+def in_postgres(url: str, schema: str = SCHEMA) -> Engine:
+    """The engine of a state in the PostgreSQL database at ``url``. Raises StoreError for what is no URL."""
+    from anabranch_kit.sql.postgres import PostgresEngine  # few have one
+
+    # Whoever opens it here has been admitted to a cluster, whose nodes may be of neighbouring releases.
+    return PostgresEngine(url, MIGRATIONS, schema=schema, admit=lambda connection, version: None)

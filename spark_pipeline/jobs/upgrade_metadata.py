@@ -26,8 +26,8 @@ from bridges.cluster import tables as cluster_tables
 from bridges.node import databases
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
-from sbp_back.placement_driver import sql_state
-from sbp_back.placement_driver.sql_state import SqlTransaction
+from sbp_back.placement_driver import state as pd_state
+from sbp_back.placement_driver.state import Transaction
 
 
 class Metadata(Struct):
@@ -49,7 +49,7 @@ class Names(Struct, frozen=True):
     def of(cls, cluster_id: str) -> Names:
         """Those of a cluster's: two that are made at the same time are not in each other's way."""
         whose = blake2b(cluster_id.encode(), digest_size=8).hexdigest()
-        return cls(f"{databases.SCHEMA}_upgrade_{whose}", f"{sql_state.SCHEMA}_upgrade_{whose}")
+        return cls(f"{databases.SCHEMA}_upgrade_{whose}", f"{pd_state.SCHEMA}_upgrade_{whose}")
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def opened(settings: Settings, directory: DataDirectory, state: Path) -> Iterato
     are damaged, of another version, or not of one another."""
     with ExitStack() as stack:
         node = _open(stack, databases.in_file(settings, directory))
-        pd = _open(stack, sql_state.in_sqlite(state))
+        pd = _open(stack, pd_state.in_sqlite(state))
         copying.run(node, lambda connection: _bring_up(connection, settings))
         cluster_id = copying.run(node, identify)
         identity = _one(node, "SELECT identity FROM placement_driver")
@@ -113,7 +113,7 @@ def make(
     Schemas(url).drop(names.node, names.state)
     with ExitStack() as stack:
         node = _open(stack, databases.in_postgres(url, names.node))
-        state = _open(stack, sql_state.in_postgres(url, names.state))
+        state = _open(stack, pd_state.in_postgres(url, names.state))
         copying.run(node, lambda connection: _bring_up(connection, settings))
         found = copying.copy(metadata.node, node, told)
         found |= {f"placement driver's {name}": one for name, one in copying.copy(metadata.state, state, told).items()}
@@ -124,7 +124,7 @@ def make(
 
         def gather(connection: Connection) -> None:
             for server_id in servers[1:]:
-                SqlTransaction(connection).adopt_server(server_id, servers[0])
+                Transaction(connection).adopt_server(server_id, servers[0])
 
         copying.run(node, ready)
         copying.run(state, gather)
@@ -135,12 +135,12 @@ def switch(settings: Settings, cluster_id: str) -> None:
     """What was made is the cluster's metadata from now on. Blocks. Raises StoreError: it is known not to be, or not
     known."""
     names = Names.of(cluster_id)
-    Schemas(settings.cluster.database).rename({names.node: databases.SCHEMA, names.state: sql_state.SCHEMA})
+    Schemas(settings.cluster.database).rename({names.node: databases.SCHEMA, names.state: pd_state.SCHEMA})
 
 
 def cluster_there(settings: Settings) -> str | None:
     """The cluster whose metadata the database has; None where there is none, empty where that is not said."""
     schemas = Schemas(settings.cluster.database)
-    if not (schemas.exists(databases.SCHEMA) or schemas.exists(sql_state.SCHEMA)):
+    if not (schemas.exists(databases.SCHEMA) or schemas.exists(pd_state.SCHEMA)):
         return None
     return schemas.cluster_of(databases.SCHEMA)

@@ -22,7 +22,6 @@ from anabranch_kit.disk.files import Files
 from anabranch_kit.errors import StoreError
 from anabranch_kit.sql.sqlite import SqliteEngine
 from sbp_back.errors import SbpError
-from sbp_back.placement_driver.sql_state import SqlTransaction
 from sbp_back.placement_driver.state import Transaction
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.range_server.store.wal_writer import WalWriter
@@ -66,7 +65,7 @@ class PowerMachine(BackendMachine):
 
     def copy_state(self, tx: Transaction, source: Path, target: Path) -> None:
         super().copy_state(tx, source, target)
-        (synchronous,) = cast("SqlTransaction", tx)._db.execute("PRAGMA synchronous").fetchone()
+        (synchronous,) = cast("Transaction", tx)._db.execute("PRAGMA synchronous").fetchone()
         if self.power_lost and synchronous < 2:
             (target / "pd.sqlite-wal").unlink(missing_ok=True)
 

@@ -24,7 +24,6 @@ from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
-from sbp_back.placement_driver.sql_state import SqlTransaction
 from sbp_back.placement_driver.state import StateError, StateVersionError, Transaction
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
@@ -701,7 +700,7 @@ async def test_very_many_ranges_are_adopted_in_as_many_statements_as_few(bench: 
 
         def adopt(tx: Any, request: m.AdoptServerRequest = request) -> int:
             counting = Counting(tx._db)
-            assert rules.adopt_server(SqlTransaction(counting), request).status.ok
+            assert rules.adopt_server(Transaction(counting), request).status.ok
             return counting.statements
 
         asked.append(await bench.state_of(adopt))
