@@ -59,12 +59,6 @@ class KeyRange(Struct, frozen=True):
         """The bounds as fractions of 1: the same that :meth:`of_doubles` got, else the nearest there are."""
         return self.low / KEY_SPACE, self.high / KEY_SPACE
 
-    @classmethod
-    def of_bytes(cls, low: bytes, high: bytes) -> KeyRange:
-        """The range between two byte strings as YDB orders them: an empty ``high`` is the end of all keys. Raises
-        InvalidKeyRange."""
-        return cls(_left_aligned(low), _left_aligned(high) if high else KEY_SPACE)
-
     @property
     def byte_strings(self) -> tuple[bytes, bytes]:
         """The bounds as 16 bytes each, empty where nothing bounds the range."""
@@ -214,9 +208,3 @@ def _exactly(bound: float) -> int:
             f"{bound!r} is finer than 2**-{KEY_BITS}, the least that ranges of keys are told apart by"
         )
     return numerator * (KEY_SPACE // denominator)
-
-
-def _left_aligned(bound: bytes) -> int:
-    if len(bound) > KEY_BITS // 8:
-        raise InvalidKeyRange(f"a bound of {len(bound)} bytes is longer than {KEY_BITS // 8}")
-    return int.from_bytes(bound.ljust(KEY_BITS // 8, b"\0"))

@@ -73,20 +73,13 @@ def test_what_is_stored_comes_back_and_sorts_like_the_numbers(low: int, high: in
     keys = KeyRange(low, high)
     assert KeyRange.from_stored(*keys.stored) == keys
     assert keys.stored[0] < keys.stored[1]
-    assert KeyRange.of_bytes(*keys.byte_strings) == keys
+    assert [int.from_bytes(bound) for bound in keys.byte_strings] == [low, high % KEY_SPACE]
 
 
 @pytest.mark.parametrize("bounds", [(0.5, 0.5), (0.5, 0.2), (-0.1, 0.5), (0.5, 1.5), (float("nan"), 1.0), (2**-129, 1)])
 def test_ranges_that_are_none(bounds: tuple[float, float]) -> None:
     with pytest.raises(InvalidKeyRange):
         KeyRange.of_doubles(*bounds)
-
-
-def test_bounds_of_bytes() -> None:
-    assert KeyRange.of_bytes(b"", b"") == WHOLE
-    assert KeyRange.of_bytes(b"\x80", b"") == HALVES[1]
-    with pytest.raises(InvalidKeyRange, match="17 bytes"):
-        KeyRange.of_bytes(bytes(17), b"")
 
 
 # --- what may become of partitions ----------------------------------------------------------------------------------
