@@ -389,8 +389,24 @@ async def test_commits_cannot_bring_any_number_of_groups_into_being(lab: Lab, mo
 @pytest.mark.parametrize("version", [0, 1])
 async def test_a_member_that_names_more_topics_than_one_step_takes_is_refused(lab: Lab, version: int) -> None:
     names = [str(number) for number in range(MOST_TOPICS + 1)]
-    request = m.ConsumerGroupHeartbeatRequest("g", "me", 0, rebalance_timeout_ms=1000, subscribed_topic_names=names)
-    with pytest.raises(KafkaError, match="have it subscribe to a pattern") as refused:
-        await lab.call(version, request)
-    assert refused.value.code == E.GROUP_MAX_SIZE_REACHED
+    owned = [m.ConsumerGroupHeartbeatRequest.TopicPartitions(bytes(16))] * len(names)
+    for given in ({"subscribed_topic_names": names}, {"topic_partitions": owned}):
+        request = m.ConsumerGroupHeartbeatRequest("g", "me", 0, rebalance_timeout_ms=1000)
+        for name, value in given.items():
+            setattr(request, name, value)
+        with pytest.raises(KafkaError, match="have it subscribe to a pattern") as refused:
+            await lab.call(version, request)
+        assert refused.value.code == E.GROUP_MAX_SIZE_REACHED
     assert lab.groups.find("g") is None
+
+
+async def test_changes_of_more_than_one_step_takes_are_refused(lab: Lab) -> None:
+    deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+    deletions = [deletion(str(number), 1) for number in range(10_001)]
+    with pytest.raises(KafkaError, match="one request has at most 10000") as refused:
+        await lab.call(0, m.AlterUserScramCredentialsRequest(deletions))
+    assert refused.value.code == E.POLICY_VIOLATION
+    entry = m.AlterClientQuotasRequest.EntryData([m.AlterClientQuotasRequest.EntityData("user", "me")] * 17)
+    with pytest.raises(KafkaError, match="one has at most 16") as refused:
+        await lab.call(1, m.AlterClientQuotasRequest([entry]))
+    assert refused.value.code == E.INVALID_REQUEST

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _EXACT, _DEFAULT, _ANY = range(3)
 _ENTITIES = ("user", "client-id", "ip")
+_MOST_PARTS = 16
+"""Parts that an entity is said to have: beyond that its error is not told of it, but of the request."""
 
 _Told = DescribeClientQuotasResponse.EntryData
 _ToldPart = DescribeClientQuotasResponse.EntityData
@@ -57,6 +59,9 @@ class ClientQuotaHandlers:
         changes: list[Change] = []
         results: list[_Altered] = []
         async for entry in in_turns(request.entries):
+            if len(entry.entity) > _MOST_PARTS:
+                text = f"an entity of {len(entry.entity)} parts: one has at most {_MOST_PARTS}"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, text)
             parts = sorted(entry.entity, key=lambda one: one.entity_type)
             result = _Altered(entity=[_AlteredPart(one.entity_type, one.entity_name) for one in parts])
             results.append(result)

@@ -41,7 +41,7 @@ _ITERATIONS = range(4096, 16384 + 1)
 _MOST_SALT = 1024
 """Bytes of a salt, and of a salted password: a broker takes any, and of a hash's length are those of most clients."""
 _MOST_USERS = 10_000
-"""Whom requests may add; the command line may add more."""
+"""Whom requests may add, the command line may add more; and changes of one request."""
 
 _Credentials = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 _Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
@@ -162,6 +162,9 @@ class Credentials:
         """Put credentials, and delete some: in the users file when this is answered."""
         changes = _Changes()
         wanted: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
+        if len(wanted) > _MOST_USERS:
+            reason = f"{len(wanted)} changes of credentials: one request has at most {_MOST_USERS}"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
         async for one in in_turns(wanted):
             changes.want(one)
         if changes.names:

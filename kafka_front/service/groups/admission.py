@@ -25,10 +25,10 @@ MOST_TOPICS = 50_000
 """Most topics that one member may name: what is done with them is one step of the event loop."""
 
 
-def require_few_topics(names: Collection[str]) -> None:
+def require_few_topics(named: Collection[object]) -> None:
     """Raise KafkaError where a member names more topics than one may."""
-    if len(names) > MOST_TOPICS:
-        text = f"the member names {len(names)} topics, above {MOST_TOPICS}: have it subscribe to a pattern"
+    if len(named) > MOST_TOPICS:
+        text = f"the member names {len(named)} topics, above {MOST_TOPICS}: have it subscribe to a pattern"
         raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
 
 

@@ -51,6 +51,7 @@ class ConsumerMembership:
         """ConsumerGroupHeartbeat: answered when what it tells is durable."""
         access = self._service.access
         require_few_topics(request.subscribed_topic_names or ())
+        require_few_topics(request.topic_partitions or ())
         await access.require_topics(ctx, Operation.DESCRIBE, request.subscribed_topic_names or ())
         asked = _request(ctx, request, access.viewer(ctx))
         pattern = asked.pattern
