@@ -7,6 +7,9 @@ until somebody proves otherwise. A new one is added with its stack, never for "i
 from __future__ import annotations
 
 import re
+import sys
+import threading
+import traceback
 from typing import NamedTuple
 
 import pytest
@@ -44,12 +47,44 @@ SPARK_START = ForeignCrash(
 
     at org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker(PythonWorkerFactory.scala)
 """
-KNOWN = (WHEEL_AT_EXIT, SPARK_START)
+YDB_LOOP = ForeignCrash(
+    "grpcio 1.85.1 (below ydb 3.33.2)",
+    "a stream whose server had gone never ended, cancelled or not, and stopped the loop of all topic clients",
+    r"in _clean_executor\s[\s\S]*in shutdown",
+)
+"""A client of gRPC alone did the same with a server of gRPC alone that was killed and started again: one of its streams
+never ended, after a minute of that. The SDK waits for such a stream's thread on the loop that all topic clients of a
+process share (`GrpcWrapperAsyncIO.close`), so none of them does anything any more:
+
+    ThreadPoolExecutor.shutdown (concurrent/futures/thread.py)      _MultiThreadedRendezvous._next (grpc/_channel.py)
+    GrpcWrapperAsyncIO._clean_executor                              _SafeSyncIterator.__next__ (ydb/connection.py)
+    ReaderStream.create (ydb/_topic_reader/topic_reader_asyncio.py) _WorkItem.run (concurrent/futures/thread.py)
+"""
+KNOWN = (WHEEL_AT_EXIT, SPARK_START, YDB_LOOP)
+_TURNS_S = 5.0
+"""So long a loop may take for a turn on a busy machine, unless it waits in YDB's SDK for a stream to end."""
 
 
 def crash_in(text: str) -> ForeignCrash | None:
     """Return the known crash that a report of a failure tells of."""
     return next((one for one in KNOWN if re.search(one.words, text)), None)
+
+
+def stack_of_ydb_loop() -> str:
+    """Return where the loop that YDB's topic clients of this process share stands still, and have further clients make
+    another; an empty string where it turns, or there is none."""
+    common = sys.modules.get("ydb._topic_common.common")
+    loop = None if common is None else common._shared_event_loop
+    if common is None or loop is None:
+        return ""
+    turned = threading.Event()
+    loop.call_soon_threadsafe(turned.set)
+    if turned.wait(_TURNS_S):
+        return ""
+    stack = "".join(traceback.format_stack(sys._current_frames()[loop._thread_id]))
+    if re.search(YDB_LOOP.words, stack):
+        common._shared_event_loop = None
+    return stack
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,7 +94,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    crash = next((found for one in reports if one.failed and (found := crash_in(one.longreprtext))), None)
+    failed = [one.longreprtext for one in reports if one.failed]
+    crash = crash_in("\n".join([*failed, stack_of_ydb_loop()])) if failed else None
     if crash is not None:
         item.warn(pytest.PytestWarning(f"tried once more: {crash.library} crashed: {crash.why}"))
         item._initrequest()

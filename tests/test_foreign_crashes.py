@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
-from tests.foreign_crashes import KNOWN, SPARK_START, WHEEL_AT_EXIT, crash_in
+import pytest
+from ydb._grpc.grpcwrapper.common_utils import GrpcWrapperAsyncIO
+from ydb._topic_common import common
+
+from tests import foreign_crashes
+from tests.foreign_crashes import KNOWN, SPARK_START, WHEEL_AT_EXIT, YDB_LOOP, crash_in, stack_of_ydb_loop
 
 pytest_plugins = ["pytester"]
 
@@ -42,3 +49,32 @@ def test_only_a_known_crash_is_tried_again_and_once(
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=passed, failed=2 - passed, warnings=2 * (times - 1))
     assert [(pytester.path / name).read_text() for name in ("then", "fails")] == ["." * times] * 2
+
+
+def test_a_stream_that_never_ends_stops_no_client_of_ydb_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_crashes, "_TURNS_S", 0.2)
+    stuck = common._get_shared_event_loop()
+    assert stack_of_ydb_loop() == ""
+    stream, ended = GrpcWrapperAsyncIO(lambda _: None), Event()
+    stream._wait_executor = ThreadPoolExecutor(1)
+    stream._wait_executor.submit(ended.wait)
+
+    async def close() -> None:
+        stream.close()
+
+    closing = asyncio.run_coroutine_threadsafe(close(), stuck)
+    assert crash_in(stack_of_ydb_loop()) is YDB_LOOP
+    another = common._get_shared_event_loop()
+    assert another is not stuck
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), another).result(10)
+    ended.set()
+    closing.result(10)
+
+
+def test_a_loop_of_ydb_that_is_busy_is_nobodys_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_crashes, "_TURNS_S", 0.1)
+    loop, over = common._get_shared_event_loop(), Event()
+    loop.call_soon_threadsafe(over.wait)
+    assert crash_in(stack_of_ydb_loop()) is None
+    over.set()
+    assert common._get_shared_event_loop() is loop
