@@ -78,6 +78,8 @@ class Session(Struct, eq=False):
 class Attempt(OpenTransaction):
     """One attempt of one task. ``state`` is what was decided; ``closing``: no batch is taken any more."""
 
+    fences = True
+
     row: AttemptRow
     session: Session
     nonce: str

@@ -118,11 +118,11 @@ def read_attempts(
     return attempts, [place for place in places if place[:2] in keys]
 
 
-def state_of(connection: Connection, producer_id: int, epoch: int) -> int | None:
-    """What was decided of an attempt; None: it has ended everywhere, or has written nothing."""
+def is_decided(connection: Connection, producer_id: int, epoch: int, commit: bool) -> bool:
+    """Whether it was decided that an attempt ends so, and it has not ended everywhere."""
     query = "SELECT state FROM front_pipeline_attempts WHERE producer_id = ? AND epoch = ?"
     row = connection.execute(query, (producer_id, epoch)).fetchone()
-    return None if row is None else int(row[0])
+    return row is not None and row[0] == (AttemptState.COMMITTING if commit else AttemptState.ABORTING)
 
 
 def add_places(connection: Connection, attempt: AttemptRow, places: Iterable[tuple[str, int]], hold: Hold) -> None:

@@ -32,6 +32,7 @@ from anabranch_kit.run.one_at_a_time import OneAtATime
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError, NotOwner
 from bridges.log.transactions.ends import TransactionEnds
+from bridges.log.transactions.marking import Markers
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
     Attempt,
@@ -61,7 +62,9 @@ from spark_pipeline.node.write_tables import (
 if TYPE_CHECKING:
     from anabranch_kit.run.rounds import Rounds
     from bridges.catalog.topic import Change
+    from bridges.cluster.members import Member
     from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+    from bridges.log.transactions.open_transaction import Place
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
     from spark_pipeline.node.write_among import Queries
@@ -103,8 +106,10 @@ class Writes:
         self.appends = Appends(node, settings, self.attempts)
         self.among = self._among_others()
         """Where there are other nodes: which queries are this one's."""
-        mark = None if self.among is None else self.among.mark
-        self.ends = TransactionEnds(node.logs, node.barrier, "a sink's transaction", self._end_seen, self._ended, mark)
+        markers = Markers(node.logs, node.db, None) if self.among is None else self.among.markers
+        self.ends: TransactionEnds[Attempt] = TransactionEnds(
+            markers, node.barrier, "a sink's transaction", self._end_seen, self._ended, self._ask_to_mark
+        )
         self._deciding: OneAtATime[Query] = OneAtATime()
         self._producers = Producers(node.catalog)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -199,6 +204,10 @@ class Writes:
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             self.attempts.places.topic_deleted(change.topic.name)
+
+    async def _ask_to_mark(self, attempt: Attempt, owner: Member, places: list[Place]) -> None:
+        assert self.among is not None
+        await self.among.ask_to_mark(attempt, owner, places)
 
     async def _end_seen(self, attempt: Attempt) -> None:
         # Readers see it now: whoever waits for that need not wait until it is forgotten, too.

@@ -1,4 +1,4 @@
-"""Ends transactions of the log as it was decided: a marker in every partition, again until it is there.
+"""Ends transactions of the log as it was decided: a marker (:mod:`.marking`) in every partition, until it is there.
 
 What is to be ended stands in the database; this only carries it out, a bounded number at the same time, and the next
 start goes on where this one ended. A partition where nothing of the transaction is open needs no marker, or has it: so
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
-from anabranch_kit.run.awaited import awaited
-from bridges.errors import LogDeleted, LogError, PartitionSealed
+from bridges.errors import LogError
 from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from bridges.log.interfaces import Appended
-    from bridges.log.logs import Logs
-    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.cluster.members import Member
+    from bridges.log.transactions.marking import Markers
 
 log = structlog.get_logger(__name__)
 
@@ -37,25 +36,24 @@ T = TypeVar("T", bound=OpenTransaction)
 
 class TransactionEnds(Generic[T]):
     """Carries out ends. ``finish`` does what belongs to an end beside its markers, once these are everywhere, and is
-    repeated with them if it raises; ``ended`` is called for each that is done. ``what`` is for the node's log. Where
-    partitions are other nodes', ``mark`` sees that some of them have the marker; it raises if they have not. Belongs to
-    the event loop."""
+    repeated with them if it raises; ``ended`` is called for each that is done. ``what`` is for the node's log. ``ask``
+    has another node write the markers of its partitions. Belongs to the event loop."""
 
     def __init__(
         self,
-        logs: Logs,
+        markers: Markers,
         barrier: Barrier,
         what: str,
         finish: Callable[[T], Awaitable[object]],
         ended: Callable[[T], None],
-        mark: Callable[[T, Sequence[Place]], Awaitable[None]] | None = None,
+        ask: Callable[[T, Member, list[Place]], Awaitable[object]],
     ) -> None:
-        self._logs = logs
+        self._markers = markers
         self._barrier = barrier
         self._what = what
         self._finish = finish
         self._ended = ended
-        self._mark = mark or self._mark_here
+        self._ask = ask
         self._due: deque[tuple[T, float]] = deque()
         self._working = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,30 +124,5 @@ class TransactionEnds(Generic[T]):
     async def _end_everywhere(self, transaction: T) -> None:
         places = transaction.places_in_order()
         for start in range(0, len(places), TOGETHER):
-            await self._mark(transaction, places[start : start + TOGETHER])
-
-    async def _mark_here(self, transaction: T, places: Sequence[Place]) -> None:
-        await all_of(self._end(transaction, place) for place in places)
-
-    async def _end(self, transaction: T, place: Place) -> None:
-        to = self._logs.get(*place)
-        if to is None:
-            return  # deleted meanwhile
-        try:
-            await to.ready()
-            if transaction.producer_id in to.state.transactions.open:
-                await self._marked(to, transaction)
-        except (LogDeleted, PartitionSealed):
-            return  # deleted, or sealed with nothing of it open
-
-    async def _marked(self, to: PartitionLog, transaction: T) -> None:
-        producer_id, epoch, commit = transaction.producer_id, transaction.marker_epoch, transaction.commits
-        marked: asyncio.Future[Appended] = awaited(lambda done: to.append_marker(producer_id, epoch, commit, done))
-        await marked
-
-
-async def all_of(works: Iterable[Awaitable[object]]) -> None:
-    """Return when all have ended. Raises what the first of them has raised."""
-    for result in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
+            some = places[start : start + TOGETHER]
+            await self._markers.mark(transaction, some, partial(self._ask, transaction))

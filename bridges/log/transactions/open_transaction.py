@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -46,6 +46,8 @@ class OpenTransaction(Struct, eq=False, kw_only=True):
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     given_up: bool = False
+    fences: ClassVar[bool] = False
+    """Whether batches of it may come that no owner of a partition has let in: an abort then marks every partition."""
 
     def __post_init__(self) -> None:
         self.quiet.set()

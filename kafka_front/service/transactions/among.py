@@ -1,14 +1,14 @@
 """Transactions of a node among others (docs/kafka-transactions.md, "Several nodes").
 
 A transactional id is coordinated by the owner of its slot, its partitions and groups belong to the owners of theirs.
-What one of them needs of another goes over :mod:`bridges.cluster.peers`; none is believed. Whoever writes a marker, or
-makes positions valid, because another node says so, looks up in the database that this was decided and not carried out
-yet, and that the partition or group is still its own.
+What one of them needs of another goes over :mod:`bridges.cluster.peers`; none is believed. Markers are written as
+:mod:`bridges.log.transactions.marking` says; whoever makes positions valid because another node says so looks up in
+the database that this was decided and not carried out yet, and that the group is still its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError, LogUnavailable, NotOwner
-from bridges.log.transactions.ends import all_of
+from bridges.log.transactions.marking import End, Markers
 from kafka_front.service.brokers import TRANSACTION
 from kafka_front.service.owned_keys import OwnedKeys
 from kafka_front.service.transactions import tables
@@ -24,7 +24,7 @@ from kafka_front.service.transactions.coordinator import NONE, NOT_AVAILABLE
 from kafka_front.service.transactions.parts import Parts
 from kafka_front.service.transactions.tables import NotAsBelieved
 from kafka_front.service.transactions.transaction import Row, Transaction, shown
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
@@ -53,9 +53,14 @@ class _Decided(Struct, frozen=True):
         row = transaction.row
         return cls(row.transactional_id, row.producer_id, row.epoch, transaction.commits)
 
+    def is_due(self, connection: Connection) -> bool:
+        """Whether the database says so, and not that it was carried out."""
+        return tables.is_decided(connection, self.name, self.producer_id, self.epoch, self.commit)
+
     def require(self, connection: Connection) -> None:
-        """Raises NotAsBelieved where the database does not say so, or no longer."""
-        tables.require_decided(connection, self.name, self.producer_id, self.epoch, self.commit)
+        """Raises NotAsBelieved where it does not."""
+        if not self.is_due(connection):
+            raise NotAsBelieved(ErrorCode.INVALID_TXN_STATE)
 
 
 class Mark(Struct, frozen=True):
@@ -124,6 +129,7 @@ class Among(OwnedKeys):
         self._service = service
         self._coordinator = service.coordinator
         self.parts = Parts(node.barrier)
+        self.markers = Markers(node.logs, node.db, owners, self.parts.quiet)
         peers.serve("kafka transaction markers", Mark, self._asked_to_mark)
         peers.serve("kafka transaction positions", EndPositions, self._asked_to_end)
         peers.serve("kafka transaction parts", AddParts, self._asked_to_add)
@@ -255,60 +261,13 @@ class Among(OwnedKeys):
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    async def mark(self, transaction: Transaction, places: Sequence[Place]) -> None:
-        """See that a transaction has ended in some partitions, whosever they are. Raises LogError."""
-        decided = _Decided.of(transaction)
-        here: list[Place] = []
-        elsewhere: dict[int, tuple[Member, list[Place]]] = {}
-        for place in await self._existing(places):
-            slot = self._owners.slot_of(*place)
-            if self._owners.is_mine(slot):
-                here.append(place)
-            else:
-                owner = self._owner_of(slot, f"{place[0]}-{place[1]}")
-                elsewhere.setdefault(owner.start, (owner, []))[1].append(place)
-        asked = [
-            self._peers.ask(owner, "kafka transaction markers", Mark(decided, some), Code)
-            for owner, some in elsewhere.values()
-        ]
-        await all_of([self._mark_here(decided, here, lambda: not transaction.given_up), *asked])
-
-    async def _existing(self, places: Iterable[Place]) -> list[Place]:
-        """Those whose topics exist. Raises LogUnavailable where one does that this node has not heard of yet."""
-        found: list[Place] = []
-        for place in places:
-            if self._node.logs.get(*place) is not None:
-                found.append(place)
-            elif await self._node.db.run(partial(tables.is_there, topic=place[0])):
-                raise LogUnavailable(f"{place[0]}-{place[1]} is not known here yet")
-        return found
-
-    async def _mark_here(
-        self,
-        decided: _Decided,
-        places: Sequence[Place],
-        still: Callable[[], bool] = lambda: True,
-        check: Callable[[Connection], None] | None = None,
-    ) -> None:
-        logs = [to for place in places if (to := self._node.logs.get(*place)) is not None]
-        async with self.parts.alone((to.stream_id, decided.producer_id) for to in logs):
-            if check is not None:
-                await self._node.db.run(check)
-            await all_of(self.parts.end(to, decided.producer_id, decided.epoch, decided.commit, still) for to in logs)
+    async def ask_to_mark(self, transaction: Transaction, owner: Member, places: list[Place]) -> None:
+        """Have the owner of partitions write the markers of a transaction. Raises LogError."""
+        await self._peers.ask(owner, "kafka transaction markers", Mark(_Decided.of(transaction), places), Code)
 
     async def _asked_to_mark(self, asked: Mark) -> Code:
-        places = await self._existing(asked.places)
-        slots = {self._owners.slot_of(*place) for place in places}
-        if not all(map(self._owners.is_mine, slots)):
-            raise LogUnavailable("not all of these partitions are this node's")
-        holding = [self._owners.holding(slot) for slot in sorted(slots)]
-
-        def check(connection: Connection) -> None:
-            for hold in holding:
-                hold(connection)
-            asked.decided.require(connection)
-
-        await self._mark_here(asked.decided, places, check=check)
+        end = End(asked.decided.producer_id, asked.decided.epoch, asked.decided.commit)
+        await self.markers.write(end, asked.places, asked.decided.is_due)
         return Code()
 
     async def finish(self, transaction: Transaction) -> None:

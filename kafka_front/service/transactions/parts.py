@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from anabranch_kit.run.awaited import awaited
-from bridges.errors import LogDeleted, LogError, LogUnavailable, PartitionSealed
+from bridges.errors import LogError, LogUnavailable
 from bridges.log.interfaces import NOT_APPENDED
 
 if TYPE_CHECKING:
@@ -49,12 +47,10 @@ class _Part(Struct, eq=False):
 
 
 class _Producer(Struct, eq=False):
-    """A producer in a partition. ``alone`` is held by who writes its marker."""
+    """A producer in a partition."""
 
     parts: dict[int, _Part] = field(default_factory=dict)
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
-    users: int = 0
     in_flight: int = 0
 
 
@@ -158,46 +154,15 @@ class Parts:
 
     # --- markers ----------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def alone(self, keys: Iterable[Key]) -> AsyncIterator[None]:
-        """Nobody else writes a marker of these producers in these partitions."""
-        taken: list[tuple[Key, _Producer]] = []
-        held: list[asyncio.Lock] = []
-        try:
-            for key in sorted(set(keys)):
-                producer = self._producers.setdefault(key, _Producer())
-                producer.users += 1
-                taken.append((key, producer))
-                await producer.alone.acquire()
-                held.append(producer.alone)
-            yield
-        finally:
-            for lock in held:
-                lock.release()
-            for key, producer in taken:
-                producer.users -= 1
-                self._tidy(key, producer)
-
-    async def end(
-        self, to: PartitionLog, producer_id: int, epoch: int, commit: bool, still: Callable[[], bool] = lambda: True
-    ) -> None:
-        """See that a producer has nothing open in a partition: by whoever is :meth:`alone` there and knows that this
-        was decided. ``still`` says whether he still goes about it. Raises LogError."""
-        producer = self._producers[to.stream_id, producer_id]
-        try:
-            await to.ready()
-            opened = to.epoch
+    async def quiet(self, to: PartitionLog, producer_id: int) -> None:
+        """Return when nothing of a producer is on its way into a partition, and nothing is taken for granted there: as
+        whoever is about to write its marker asks, who knows that its end was decided."""
+        producer = self._producers.get((to.stream_id, producer_id))
+        if producer is not None:
             self._close(producer)
-            await self._arrived(producer)
-            if not still() or not _is_same(to, opened):
-                raise LogUnavailable(f"{to.topic}-{to.partition} was another node's meanwhile")
-            if producer_id in to.state.transactions.open:
-                marked: asyncio.Future[Appended] = awaited(
-                    lambda done: to.append_marker(producer_id, epoch, commit, done)
-                )
-                await marked
-        except (LogDeleted, PartitionSealed):
-            return  # deleted, or sealed with nothing of it open
+            self._tidy((to.stream_id, producer_id), producer)
+            while producer.in_flight:
+                await producer.quiet.wait()
 
     def lost(self, streams: Callable[[int], bool]) -> None:
         """Partitions whose streams these are are other nodes', or deleted: nothing is taken for granted there."""
@@ -212,15 +177,10 @@ class Parts:
             part.open_in = -1
             part.outdated = True
 
-    async def _arrived(self, producer: _Producer) -> None:
-        """Return when nothing is on its way."""
-        while producer.in_flight:
-            await producer.quiet.wait()
-
     def _tidy(self, key: Key, producer: _Producer) -> None:
         for epoch in [epoch for epoch, part in producer.parts.items() if part.is_idle]:
             del producer.parts[epoch]
-        if not producer.parts and not producer.users and self._producers.get(key) is producer:
+        if not producer.parts and self._producers.get(key) is producer:
             del self._producers[key]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

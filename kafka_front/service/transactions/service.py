@@ -16,6 +16,7 @@ from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.transactions.ends import TransactionEnds
+from bridges.log.transactions.marking import Markers
 from kafka_front.service.log_errors import Refused
 from kafka_front.service.transactions import tables
 from kafka_front.service.transactions.among import Among
@@ -37,6 +38,7 @@ from kafka_front.wire.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Change
+    from bridges.cluster.members import Member
     from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.transactions.open_transaction import Place
@@ -88,9 +90,9 @@ class Transactions:
         """Which ids this node coordinates, and what it does for others' transactions; None: it has all of them."""
         if node.owners is not None and node.peers is not None:
             self.among = Among(node, node.owners, node.peers, self)
-        mark = None if self.among is None else self.among.mark
+        markers = Markers(node.logs, node.db, None) if self.among is None else self.among.markers
         self._ends: TransactionEnds[Transaction] = TransactionEnds(
-            node.logs, node.barrier, "a transaction", self._finish, self._ended, mark
+            markers, node.barrier, "a transaction", self._finish, self._ended, self._ask_to_mark
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -193,6 +195,10 @@ class Transactions:
     def _begin_end(self, transaction: Transaction) -> None:
         if not self._closed:
             self._ends.begin([transaction])
+
+    async def _ask_to_mark(self, transaction: Transaction, owner: Member, places: list[Place]) -> None:
+        assert self.among is not None
+        await self.among.ask_to_mark(transaction, owner, places)
 
     async def _finish(self, transaction: Transaction) -> None:
         if self.among is not None:

@@ -185,17 +185,11 @@ def require_group(connection: Connection, name: str, producer_id: int, epoch: in
     _require_part(connection, "front_kafka_offsets WHERE transactional_id = ? AND grp = ?", name, group)
 
 
-def require_decided(connection: Connection, name: str, producer_id: int, epoch: int, commit: bool) -> None:
-    """Whether it is decided that a transaction ends so, and not written down that it has. Raises NotAsBelieved."""
+def is_decided(connection: Connection, name: str, producer_id: int, epoch: int, commit: bool) -> bool:
+    """Whether it is decided that a transaction ends so, and not written down that it has."""
     row = one(connection, name)
     state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
-    if row is None or (row.producer_id, row.epoch, row.state) != (producer_id, epoch, state):
-        raise NotAsBelieved(ErrorCode.INVALID_TXN_STATE)
-
-
-def is_there(connection: Connection, topic: str) -> bool:
-    """Whether a topic exists: what a node has in memory may be some milliseconds old."""
-    return connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is not None
+    return row is not None and (row.producer_id, row.epoch, row.state) == (producer_id, epoch, state)
 
 
 def _lock(connection: Connection, name: str) -> None:

@@ -242,6 +242,7 @@ class Db:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.engine = SimpleNamespace(shared=True)
+        self.changes = SimpleNamespace(shared=True, catch_up=node.gate)
         self._turn = asyncio.Lock()
 
     async def run(self, fn: Callable[[Any], Any], *, then: Callable[[Any], None] | None = None, **_: Any) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from anabranch_kit.run.barrier import Barrier
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.log.interfaces import NOT_APPENDED
+from bridges.log.transactions.marking import End, Markers
 from kafka_front.service.transactions.parts import Parts
 
 Done = Callable[[Any, LogError | None], None]
@@ -53,6 +54,12 @@ class Lab:
     def __init__(self) -> None:
         self.log = Log()
         self.parts = Parts(Barrier())
+        self.markers = Markers(
+            SimpleNamespace(get=lambda topic, number: self.log),  # type: ignore[arg-type]
+            SimpleNamespace(run=self._run),  # type: ignore[arg-type]
+            SimpleNamespace(slot_of=lambda topic, number: 0, holding=lambda slot: lambda connection: None),  # type: ignore[arg-type]
+            self.parts.quiet,
+        )
         self.told: dict[str, LogError | None] = {}
         self.asked = 0
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -65,9 +72,11 @@ class Lab:
         self.asked += 1
         await asyncio.shield(self.answer)
 
-    async def end(self, still: Callable[[], bool] = lambda: True) -> None:
-        async with self.parts.alone([(self.log.stream_id, PRODUCER)]):
-            await self.parts.end(self.log, PRODUCER, 0, True, still)  # type: ignore[arg-type]
+    async def _run(self, work: Callable[[Any], bool]) -> bool:
+        return work(None)
+
+    async def end(self) -> None:
+        await self.markers.write(End(PRODUCER, 0, commit=True), [("t", 0)], lambda connection: True)
 
     def allow(self) -> None:
         self.answer.set_result(None)
@@ -178,18 +187,6 @@ async def test_who_has_lost_the_partition_does_not_say_that_nothing_is_open() ->
     lab.log.is_open = False
     with pytest.raises(NotOwner):
         await lab.end()
-
-
-async def test_who_has_given_the_transaction_up_writes_no_marker() -> None:
-    lab = Lab()
-    lab.allow()
-    lab.write("a")
-    await turns()
-    lab.log.arrive()
-    with pytest.raises(LogUnavailable):
-        await lab.end(lambda: False)
-    assert lab.log.entries == ["a"]
-    assert not lab.log.waiting
 
 
 async def test_markers_of_one_producer_take_turns() -> None:

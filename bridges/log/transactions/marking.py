@@ -1,0 +1,188 @@
+"""The one way in which markers of transactions get into logs: whoever writes one believes nobody.
+
+A coordinator decides how a transaction ends, durably, and then has a marker written in each of its partitions, again
+until it is there. The owner of a partition writes it, for itself or for a coordinator at another node that asks. In
+between a coordinator, a partition or both may move, and the producer may begin its next transaction. So:
+
+What could go wrong | why it does not:
+
+* A coordinator asks that has lost the transaction, or asks late, when the end is written down.
+  | The owner of the partition looks up that the end is due: decided as asked, and not written down yet.
+* The node that is asked has lost the partition.
+  | The same lookup holds the partition's slot.
+* The partition goes to another node behind the lookup, or goes and comes back.
+  | The log is in the epoch in which it was *before* the lookup; else the marker is refused, and asked for again.
+* Two ask for one end. The first carries it out, and that is written down. The second ends the next transaction.
+  | A producer's markers in a partition come one at a time, and the lookup is made while that lock is held.
+* A coordinator carries out its own decision and loses the transaction meanwhile. It looks nothing up.
+  | It gives the transaction up before the next coordinator reads it, and that is asked in the step of the append. A
+  node that is cut off is fenced by its logs.
+* A batch comes behind the marker.
+  | What the owner of the partition has let in arrives first (``quiet``). Where it lets in whatever comes (sinks), an
+  abort writes its marker also where nothing is open (``fences``): the log then refuses earlier epochs.
+* A topic that exists, but is new here, is taken for a deleted one.
+  | The node catches up with the catalog before it believes that.
+
+Operators' markers (WriteTxnMarkers, the console) end what they find open, without a decision. Pravega's merges take the
+log for themselves (``hold``) and need none of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from anabranch_kit.run.awaited import awaited
+from anabranch_kit.run.one_at_a_time import OneAtATime
+from bridges.errors import LogDeleted, LogUnavailable, NotOwner, PartitionSealed
+from bridges.log.transactions.open_transaction import OpenTransaction, Place
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Connection, Database
+    from bridges.cluster.members import Member
+    from bridges.cluster.ownership import Ownership
+    from bridges.log.interfaces import Appended
+    from bridges.log.logs import Logs
+    from bridges.log.partition.partition_log import PartitionLog
+
+IsDue = Callable[["Connection"], bool]
+"""Whether an end was decided as the marker says, and is not written down yet."""
+Ask = Callable[["Member", list[Place]], Awaitable[object]]
+"""Asks the owner of partitions to :meth:`Markers.write` there."""
+
+
+class End(Struct, frozen=True):
+    """What a marker says. Logs refuse what the producer wrote in epochs before ``epoch``; ``fences``: an abort writes
+    it also where nothing is open."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
+    fences: bool = False
+
+
+async def _nothing(to: PartitionLog, producer_id: int) -> None:
+    """Nothing is let in by itself: the coordinator awaits all that is on its way."""
+
+
+class Markers:
+    """Writes markers. ``quiet(log, producer_id)`` returns once nothing of a producer is on its way into a log, and lets
+    in nothing more that was let in before. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        db: Database,
+        owners: Ownership | None,
+        quiet: Callable[[PartitionLog, int], Awaitable[None]] = _nothing,
+    ) -> None:
+        self._logs = logs
+        self._db = db
+        self._owners = owners
+        self._quiet = quiet
+        self._alone: OneAtATime[tuple[int, int]] = OneAtATime()
+
+    async def mark(self, transaction: OpenTransaction, places: Sequence[Place], ask: Ask) -> None:
+        """See that a transaction which this node coordinates has ended in some partitions, whosever they are. Raises
+        LogError."""
+        here, elsewhere = await self.share_out(places)
+        end = End(transaction.producer_id, transaction.marker_epoch, transaction.commits, transaction.fences)
+        await all_of(
+            [
+                self._write(end, here, None, lambda: not transaction.given_up),
+                *(ask(owner, some) for owner, some in elsewhere),
+            ]
+        )
+
+    async def write(self, end: End, places: Sequence[Place], is_due: IsDue) -> None:
+        """Write a marker into partitions of this node, as a coordinator asks; nothing where the end is not due: it was
+        carried out. Raises LogError."""
+        await self._write(end, places, is_due, lambda: True)
+
+    async def _write(self, end: End, places: Sequence[Place], is_due: IsDue | None, still: Callable[[], bool]) -> None:
+        logs = [to for place in places if (to := await self.find(place)) is not None]
+        async with AsyncExitStack() as alone:
+            for stream in sorted({to.stream_id for to in logs}):
+                await alone.enter_async_context(self._alone.of((stream, end.producer_id)))
+            opened = await asyncio.gather(*map(_opened, logs), return_exceptions=True)
+            usable = [(to, epoch) for to, epoch in zip(logs, opened, strict=True) if isinstance(epoch, int)]
+            if is_due is None or await self._db.run(self._held([to for to, _ in usable], is_due)):
+                await all_of(self._append(end, to, epoch, still) for to, epoch in usable)
+        for error in opened:
+            if isinstance(error, BaseException) and not isinstance(error, _ENDED):
+                raise error
+
+    def _held(self, logs: Sequence[PartitionLog], is_due: IsDue) -> IsDue:
+        assert self._owners is not None
+        owners = self._owners
+        holds = [owners.holding(slot) for slot in sorted({owners.slot_of(to.topic, to.partition) for to in logs})]
+
+        def held(connection: Connection) -> bool:
+            for hold in holds:
+                hold(connection)
+            return is_due(connection)
+
+        return held
+
+    async def _append(self, end: End, to: PartitionLog, opened: int, still: Callable[[], bool]) -> None:
+        await self._quiet(to, end.producer_id)
+        # From here on nothing waits.
+        if not still() or not to.is_open or to.epoch != opened:
+            raise LogUnavailable(f"{to.topic}-{to.partition} was another node's meanwhile")
+        if end.producer_id not in to.state.transactions.open and (end.commit or not end.fences):
+            return
+        marked: asyncio.Future[Appended] = awaited(
+            lambda done: to.append_marker(end.producer_id, end.epoch, end.commit, done)
+        )
+        try:
+            await marked
+        except _ENDED:
+            return
+
+    # --- where partitions are ---------------------------------------------------------------------------------------
+
+    async def share_out(self, places: Iterable[Place]) -> tuple[list[Place], list[tuple[Member, list[Place]]]]:
+        """The partitions of this node, and those of others by their owners; without deleted ones. Raises LogError."""
+        here: list[Place] = []
+        elsewhere: dict[int, tuple[Member, list[Place]]] = {}
+        for place in places:
+            if await self.find(place) is None:
+                continue
+            owners = self._owners
+            slot = -1 if owners is None else owners.slot_of(*place)
+            if owners is None or owners.is_mine(slot):
+                here.append(place)
+                continue
+            owner = owners.owner(slot)
+            if owner is None:
+                raise NotOwner(f"{place[0]}-{place[1]}", -1)
+            elsewhere.setdefault(owner.start, (owner, []))[1].append(place)
+        return here, list(elsewhere.values())
+
+    async def find(self, place: Place) -> PartitionLog | None:
+        """The log of a partition, wherever it is; None: it is deleted. Raises LogError."""
+        found = self._logs.get(*place)
+        if found is None and self._db.changes.shared:
+            await self._db.changes.catch_up()
+            found = self._logs.get(*place)
+        return found
+
+
+_ENDED = (LogDeleted, PartitionSealed)
+"""There is nothing to end: deleted, or sealed with nothing open."""
+
+
+async def _opened(to: PartitionLog) -> int:
+    await to.ready()
+    return to.epoch
+
+
+async def all_of(works: Iterable[Awaitable[object]]) -> None:
+    """Return when all have ended. Raises what the first of them has raised."""
+    for result in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
