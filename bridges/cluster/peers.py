@@ -32,6 +32,7 @@ from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.sql import Connection
 from bridges.cluster.members import Member
 from bridges.cluster.peer_stream import PeerStream
+from bridges.cluster.told_errors import Told, heard, tell
 from bridges.errors import LogError, LogUnavailable, NotOwner
 from bridges.errors import PeerUnreachable as PeerUnreachable
 
@@ -77,11 +78,13 @@ class _Request(Struct, array_like=True):
 
 
 class _Failure(Struct, array_like=True):
-    """``owner``: the node that has what was asked for, where the error is that the asked one has not."""
+    """``owner``: the node that has what was asked for, where the error is that the asked one has not. ``told``: the
+    error itself, which an older node does not tell."""
 
     text: str
     retriable: bool
     owner: int | None = None
+    told: Told | None = None
 
 
 class _Reply(Struct, array_like=True):
@@ -173,7 +176,7 @@ class Peers:
         self, member: Member, kind: str, message: Struct, answer: type[A], patience_s: float = _PATIENCE_S
     ) -> A:
         """What a node answers. Raises PeerUnreachable where it does not, NotOwner where it is another's to answer, and
-        LogError with its words for any other error that it has met."""
+        any other error as it has met it."""
         link = self._links.get(member.start)
         if link is None or link.ended:
             link = self._links[member.start] = _Link(self, member)
@@ -187,6 +190,8 @@ class Peers:
             return msgspec.msgpack.decode(reply.body, type=answer)
         if failure.owner is not None:
             raise NotOwner(kind, failure.owner)
+        if failure.told is not None:
+            raise heard(failure.told)
         raise (LogUnavailable if failure.retriable else LogError)(failure.text)
 
     async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream:
@@ -303,7 +308,7 @@ class Peers:
         except NotOwner as error:
             failure = _Failure(str(error), retriable=True, owner=error.node_id)
         except LogError as error:
-            failure = _Failure(str(error), error.retriable)
+            failure = _Failure(str(error), error.retriable, told=tell(error))
         except Exception as error:  # noqa: BLE001 - counted, and told to whoever asks; it costs that request
             self._barrier.caught("answering another node", error, asked=request.kind)
             failure = _Failure(f"{request.kind} failed there", retriable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bridges import errors
-from bridges.errors import LogError
+from bridges.errors import LogError, LogUnavailable
 
 Told = tuple[str, str, dict[str, Any]]
 """What MessagePack takes of an error."""
@@ -18,6 +18,8 @@ _KINDS: dict[str, type[LogError]] = {
 def tell(error: LogError) -> Told:
     """An error as it is told. One that only this node knows is told as the nearest that all know."""
     kind = next(kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
+    if error.retriable and not kind.retriable:
+        kind = LogUnavailable
     attributes = {name: value for name, value in vars(error).items() if name in _ATTRIBUTES}
     return kind.__name__, str(error), attributes
 
