@@ -114,6 +114,10 @@ class PeerUnreachable(LogUnavailable):
     """Another node did not answer: whether it has done what it was asked for is unknown."""
 
 
+class GroupHeld(LogError):
+    """Another protocol's consumers use the group: it is not this front's to join, and its positions not to change."""
+
+
 class CannotMove(LogError):
     """What nodes own cannot be moved as is asked: there is no such node, or nobody who could take it."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.lineage import InvalidChange
-from bridges.catalog.progress import GroupHeld
 from bridges.catalog.topic import (
     InvalidPartitions,
     NameCollision,
@@ -21,6 +20,7 @@ from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,
     DataCorrupt,
+    GroupHeld,
     LogDeleted,
     LogError,
     LogUnavailable,

@@ -2,6 +2,11 @@
 
 A front tells who is in a group and who reads what. Committed positions belong to all fronts
 (bridges/catalog/progress.py), so the node adds them, and the lag, itself (bridges/console/groups.py).
+
+The directories of all fronts of one space are the registry of a group's members: a group of one space and name has one
+coordinator, whatever its protocols, so that node's directories know all members. Only members of one protocol are in a
+group at a time. Each front asks the others (:meth:`bridges.catalog.progress.FrontProgress.require_free`) in the step in
+which it lets a member in, and before it changes positions for a client that is no member.
 """
 
 from __future__ import annotations
@@ -69,6 +74,10 @@ class GroupDirectory(Protocol):
 
     def summaries(self) -> Iterable[GroupSummary]:
         """All groups, in any order; groups may come and go while they are looked at."""
+        ...
+
+    def summary(self, group_id: str) -> GroupSummary | None:
+        """One group's line, None if there is no such group."""
         ...
 
     def view(self, group_id: str) -> GroupView | None:

@@ -24,14 +24,10 @@ from types import MappingProxyType
 
 from anabranch_kit.run.turns import Many, collected, in_turns
 from bridges.catalog import pending_positions
-from bridges.catalog.group_view import CONSUMERS, GroupName, Place
+from bridges.catalog.group_view import CONSUMERS, GroupDirectory, GroupName, GroupSummary, GroupView, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Connection, Database, upsert
-from bridges.errors import LogError
-
-
-class GroupHeld(LogError):
-    """Another protocol's consumers use the group: its positions are not this front's to delete."""
+from bridges.errors import GroupHeld
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +60,13 @@ _SAVE = upsert("groups", "space grp front", "state")
 class Progress:
     """Committed positions by group, topic and partition. Call :meth:`load` before anything else.
 
-    Looking is for everybody; what changes anything goes through :meth:`front`.
+    Looking is for everybody; what changes anything goes through :meth:`front`. ``directories`` gives the groups that
+    clients have joined, by front.
     """
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, directories: Callable[[], Mapping[str, GroupDirectory]] = dict) -> None:
         self._db = db
+        self._directories = directories
         self._groups: _Positions = Many()
         self._holders: Many[GroupName, set[str]] = Many()
         self._pending = PendingPositions()
@@ -167,6 +165,15 @@ class Progress:
     def holders(self, name: GroupName) -> Iterable[str]:
         """Fronts that keep a state of the group."""
         return self._holders.get(name, _NOBODY)
+
+    def views(self, name: GroupName) -> dict[str, GroupView]:
+        """What each front in which a group lives says of it and its members, by front."""
+        space, group = name
+        return {
+            front: view
+            for front, directory in self._directories().items()
+            if directory.space == space and (view := directory.view(group)) is not None
+        }
 
     # --- a log that lost its end ------------------------------------------------------------------------------------
 
@@ -299,8 +306,51 @@ class FrontProgress:
         return len(self._all._groups) + len(self._all._only_pending)
 
     def held_elsewhere(self, group: str) -> bool:
-        """Whether another front keeps a state of the group."""
-        return any(front != self.name for front in self._all.holders((self.space, group)))
+        """Whether another front keeps a state of the group, or has members in it."""
+        kept = any(front != self.name for front in self._all.holders((self.space, group)))
+        return kept or self._reader(group) is not None
+
+    # --- members that read through other fronts ----------------------------------------------------------------------
+
+    def _others(self) -> Iterator[tuple[str, GroupDirectory]]:
+        for front, directory in self._all._directories().items():
+            if front != self.name and directory.space == self.space:
+                yield front, directory
+
+    def _reader(self, group: str) -> tuple[str, GroupDirectory] | None:
+        for front, directory in self._others():
+            summary = directory.summary(group)
+            if summary is not None and summary.members:
+                return front, directory
+        return None
+
+    def read_elsewhere(self) -> Iterator[str]:
+        """Groups that have members in other fronts; they may come and go while they are gone through."""
+        return (one.group_id for _, directory in self._others() for one in directory.summaries() if one.members)
+
+    def other_summary(self, group: str) -> GroupSummary | None:
+        """The line of a group that has members in another front."""
+        reader = self._reader(group)
+        return None if reader is None else reader[1].summary(group)
+
+    def other_view(self, group: str) -> GroupView | None:
+        """A group as the front sees it in which it has members, where that is another one."""
+        reader = self._reader(group)
+        return None if reader is None else reader[1].view(group)
+
+    def require_free(self, group: str) -> None:
+        """Raise GroupHeld if the group has members in another front. To be asked by the group's coordinator, in the
+        step in which a member comes in."""
+        reader = self._reader(group)
+        view = None if reader is None else reader[1].view(group)
+        if reader is not None and view is not None and view.members:
+            first, many = view.members[0], len(view.members)
+            count = "a member" if many == 1 else f"{many} members"
+            raise GroupHeld(
+                f"group {group!r} has {count} through {reader[0]} ({first.client_id or first.member_id} at "
+                f"{first.client_host.lstrip('/')}): a group is read through one protocol at a time. Stop its members, "
+                "or use another group"
+            )
 
     def is_pending(self, group: str, topic: str, partition: int) -> bool:
         """Whether a transaction of any front is still to tell the group's position in a partition."""
@@ -424,8 +474,9 @@ class FrontProgress:
     async def delete(self, group: str, places: Iterable[Place] | None = None) -> None:
         """Forget a group's positions in ``places``, or all of them, pending ones too, whoever committed them.
 
-        Raises GroupHeld if another front keeps a state of the group; nothing is deleted then.
+        Raises GroupHeld if another front keeps a state of the group or has members in it; nothing is deleted then.
         """
+        self.require_free(group)
         name, hold = (self.space, group), self.holding(group)
         rows = None if places is None else [(*name, topic, partition) for topic, partition in places]
 
@@ -473,7 +524,7 @@ class FrontProgress:
                 ).rowcount
             ]
 
-        if not rows:
+        if not rows or self._reader(group) is not None:
             return 0
         gone: list[Place] = await self._db.run(write, then=lambda gone: self._all._forget((space, group), gone))
         return len(gone)

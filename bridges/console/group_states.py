@@ -135,13 +135,8 @@ class GroupStates:
     # --- at the coordinator -----------------------------------------------------------------------------------------
 
     def _here(self, name: GroupName) -> GroupState:
-        space, group = name
-        views = {
-            front: view
-            for front, directory in self._node.group_directories.items()
-            if directory.space == space and (view := directory.view(group)) is not None
-        }
-        return GroupState(views, self._node.progress.of_group(name))
+        progress = self._node.progress
+        return GroupState(progress.views(name), progress.of_group(name))
 
     async def _tell(self, asked: _Asked, stream: PeerStream) -> None:
         if not self.is_here((asked.space, asked.group)):

@@ -321,7 +321,7 @@ class Node(Stopping):
         self.quotas = Quotas(QuotaRules(), auth.quota_clients, self.metrics.barrier)
         self.client_quotas = ClientQuotas(self.db, self.quotas.rules, auth.max_quotas, self.quotas.changed)
         await self.client_quotas.load()
-        self.progress = Progress(self.db)
+        self.progress = Progress(self.db, lambda: self.group_directories)
         await self.progress.load()
         options = CatalogOptions(
             max_partitions=settings.limits.max_partitions,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import structlog
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
+from bridges.catalog.group_view import GroupView, Place
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.brokers import GROUP, TRANSACTION
 from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE, encode_assignment
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.group_service import GroupService
@@ -89,8 +92,11 @@ class GroupAdmin:
                 response.groups.append(_Described(error_code=codes.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
                 continue
             operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
-            group = self._service.find(group_id)
-            response.groups.append(self._described(ctx.version, group_id, group, operations))
+            group, other = self._service.find(group_id), self._service.read_elsewhere(group_id)
+            if other is not None:
+                response.groups.append(_shown(other, operations))
+            else:
+                response.groups.append(self._described(ctx.version, group_id, group, operations))
         return response
 
     def _described(
@@ -158,6 +164,35 @@ class GroupAdmin:
                 error = codes.COORDINATOR_NOT_AVAILABLE
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id, error))
         return DeleteGroupsResponse(results=results)
+
+
+def _shown(other: GroupView, operations: int) -> _Described:
+    """A group that is read through another protocol, in words that Kafka's tools know."""
+    return _Described(
+        group_id=other.summary.group_id,
+        group_state=other.summary.state,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_data=other.protocol,
+        members=[
+            _DescribedMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                f"/{member.client_host.lstrip('/')}",
+                b"",
+                _assignment(member.partitions or ()),
+            )
+            for member in other.members
+        ],
+        authorized_operations=operations,
+    )
+
+
+def _assignment(places: Iterable[Place]) -> bytes:
+    partitions: dict[str, list[int]] = {}
+    for topic, number in places:
+        partitions.setdefault(topic, []).append(number)
+    return encode_assignment(0, partitions)
 
 
 def _no_classic(group_id: str, group: ConsumerGroup | None) -> str:

@@ -16,11 +16,12 @@ from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import SlicedWorks
 from anabranch_kit.run.turns import collected, in_order
 from bridges.auth import Everybody
-from bridges.catalog.group_view import GroupSummary, Place
-from bridges.catalog.progress import Committed, GroupHeld
-from bridges.errors import LogError
+from bridges.catalog.group_view import GroupSummary, GroupView, Place
+from bridges.catalog.progress import Committed
+from bridges.errors import GroupHeld, LogError
 from kafka_front.service.access import Access
 from kafka_front.service.groups import codes
+from kafka_front.service.groups.classic.embedded import PROTOCOL_TYPE
 from kafka_front.service.groups.classic.group import Group, GroupState
 from kafka_front.service.groups.consumer.group import ConsumerGroup
 from kafka_front.service.groups.journal import GroupStore
@@ -28,7 +29,7 @@ from kafka_front.service.groups.owned import OwnedGroups
 from kafka_front.service.groups.runtime import GroupRuntime
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.topic_index import Topics
-from kafka_front.service.groups.view import LiveGroups, is_empty, summary_of
+from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summary_of
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -58,6 +59,14 @@ class Positions(GroupStore, Protocol):
     async def expire(self, group: str, seen: Mapping[Place, Committed]) -> int: ...
 
     def held_elsewhere(self, group: str) -> bool: ...
+
+    def read_elsewhere(self) -> Iterable[str]: ...
+
+    def other_summary(self, group: str) -> GroupSummary | None: ...
+
+    def other_view(self, group: str) -> GroupView | None: ...
+
+    def require_free(self, group: str) -> None: ...
 
     @property
     def group_count(self) -> int: ...
@@ -142,7 +151,7 @@ class GroupService:
     async def group_ids(self) -> AsyncIterator[str]:
         """Names of all groups, in order."""
         wanted = None if self.owned is None else self.owned.owns
-        names = await collected(chain(self.directory, self.progress.groups()), wanted)
+        names = await collected(chain(self.directory, self.progress.groups(), self.progress.read_elsewhere()), wanted)
         last = None
         async for name in in_order(names):
             if name != last:
@@ -193,8 +202,22 @@ class GroupService:
         return self._delete_group(group_id) == codes.NONE
 
     def summary(self, group_id: str) -> GroupSummary:
-        """A group as ListGroups shows it; it may have committed positions only."""
-        return summary_of(group_id, self.directory.share.get(group_id) or self.directory.get(group_id))
+        """A group as ListGroups shows it; it may have committed positions only. Members of another protocol make it a
+        classic group, as all tools know these."""
+        found = summary_of(group_id, self.directory.share.get(group_id) or self.directory.get(group_id))
+        other = None if found.members else self.progress.other_summary(group_id)
+        return found if other is None else GroupSummary(group_id, CLASSIC, other.state, PROTOCOL_TYPE, other.members)
+
+    def read_elsewhere(self, group_id: str) -> GroupView | None:
+        """A group as another protocol sees it that has members in it, and none of ours."""
+        group = self.directory.get(group_id)
+        return None if group is not None and group.members else self.progress.other_view(group_id)
+
+    def check_commit(self, group_id: str, generation: int) -> int:
+        """Whether a client that is no member may commit as far as other protocols' members go: the error code."""
+        if generation < 0 and self.progress.other_summary(group_id) is not None:
+            return codes.UNKNOWN_MEMBER_ID
+        return codes.NONE
 
     # --- expiry --------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import structlog
 from anabranch_kit.run.turns import in_turns, portions
 from bridges.auth import Operation
 from bridges.catalog.group_view import Place
-from bridges.catalog.progress import Committed, GroupHeld
-from bridges.errors import LogError, NotOwner
+from bridges.catalog.progress import Committed
+from bridges.errors import GroupHeld, LogError, NotOwner
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.consumer.group import ConsumerGroup
@@ -162,6 +162,8 @@ class Offsets:
 
     def _check_member(self, version: int, request: OffsetCommitRequest) -> int:
         service = self._service
+        if error := service.check_commit(request.group_id, request.generation_id_or_member_epoch):
+            return error
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
             return codes.COORDINATOR_NOT_AVAILABLE
         group = service.directory.consumer.get(request.group_id)

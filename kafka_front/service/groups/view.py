@@ -51,6 +51,10 @@ class LiveGroups:
             if group is not None and _is_joined(group):
                 yield summary_of(group_id, group)
 
+    def summary(self, group_id: str) -> GroupSummary | None:
+        group = self._groups.get(group_id)
+        return None if group is None or not _is_joined(group) else summary_of(group_id, group)
+
     def view(self, group_id: str) -> GroupView | None:
         group = self._groups.get(group_id)
         if group is None or not _is_joined(group):

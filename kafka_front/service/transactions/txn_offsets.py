@@ -100,6 +100,8 @@ class TransactionalOffsets:
 
     def _check_member(self, request: TxnOffsetCommitRequest) -> int:
         groups, runtime = self._groups, self._groups.runtime
+        if error := groups.check_commit(request.group_id, request.generation_id):
+            return error
         consumers = groups.directory.consumer.get(request.group_id)
         if consumers is not None:
             error = groups.consumers.check_commit(

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridges.catalog.group_view import CONSUMERS
-from bridges.catalog.progress import Committed, FrontProgress, GroupHeld, Progress, erase_topic
+from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.progress import Committed, FrontProgress, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
+from bridges.errors import GroupHeld
 from tests.databases import database
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -514,4 +515,57 @@ async def test_who_becomes_the_owner_of_groups_knows_what_the_one_before_has_lef
     await behind.reload(lambda name: True)
     assert (behind._groups, behind._holders, behind._readers) == (before._groups, before._holders, before._readers)
     assert (behind._pending.all(), behind._only_pending) == ([], set())
+    await db.close()
+
+
+class Members:
+    """What a front says of its members: those of one group."""
+
+    def __init__(self, group: str, count: int = 1, space: str = CONSUMERS) -> None:
+        self.space = space
+        line = GroupSummary(group, "consumer", "Stable", "ydb", count)
+        member = GroupMemberView("m", None, "reader", "/10.0.0.1", (("t", 0),))
+        self._view = GroupView(line, 0, "balanced", None, (member,) * count)
+
+    def summaries(self) -> list[GroupSummary]:
+        return [self._view.summary]
+
+    def summary(self, group_id: str) -> GroupSummary | None:
+        return None if group_id != self._view.summary.group_id else self._view.summary
+
+    def view(self, group_id: str) -> GroupView | None:
+        return None if group_id != self._view.summary.group_id else self._view
+
+
+async def test_members_of_another_front_hold_a_group(tmp_path: Path) -> None:
+    db, _ = await started(tmp_path)
+    directories: dict[str, Members] = {}
+    progress = Progress(db, lambda: directories)
+    await progress.load()
+    kafka, ydb, other = progress.front("kafka"), progress.front("ydb"), progress.front("pravega", "readers")
+    old = Committed(5, commit_ms=1)
+    await kafka.commit("g", [("t", 0, old)])
+    await other.commit("g", [("t", 0, old)])
+    directories["ydb"] = Members("g")
+    with pytest.raises(GroupHeld, match=r"has a member through ydb \(reader at 10.0.0.1\): .* Stop its members"):
+        kafka.require_free("g")
+    with pytest.raises(GroupHeld):
+        await kafka.delete("g")
+    assert await kafka.expire("g", {("t", 0): old}) == 0
+    assert kafka.held_elsewhere("g")
+    assert kafka.other_summary("g") == directories["ydb"].summary("g")
+    assert progress.views((CONSUMERS, "g")) == {"ydb": kafka.other_view("g")}
+    assert list(kafka.read_elsewhere()) == ["g"]
+    assert kafka.committed("g", "t", 0) == old
+
+    kafka.require_free("h")
+    ydb.require_free("g")  # the members are its own
+    other.require_free("g")  # in its space this is another group
+    await other.delete("g")
+    assert not list(ydb.read_elsewhere())
+
+    directories["ydb"] = Members("g", 0)  # nobody is left
+    kafka.require_free("g")
+    await kafka.delete("g")
+    assert kafka.committed("g", "t", 0) is None
     await db.close()

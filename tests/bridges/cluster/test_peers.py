@@ -17,7 +17,7 @@ from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
 from bridges.cluster.members import Member, State
 from bridges.cluster.peers import LISTENER, Peers, PeerUnreachable
-from bridges.errors import LogError, LogUnavailable, NotOwner
+from bridges.errors import GroupHeld, LogError, LogUnavailable, NotOwner
 from tests.kit.waiting import until
 
 
@@ -125,9 +125,22 @@ async def test_an_address_that_belongs_to_another_start_answers_nothing(lab: Lab
         await asks.ask(Member(8, 3, State.UP), "double", Number(1), Number)
 
 
+class OnlyHere(LogError):
+    """An error that other nodes need not know."""
+
+    retriable = True
+
+
 async def test_errors_come_as_what_they_are(lab: Lab) -> None:
     (asks, _), (answers, there) = await lab.node(1), await lab.node(2)
-    errors: list[Exception] = [NotOwner("slot 3", 9), LogUnavailable("not now"), LogError("never"), KeyError("?")]
+    errors: list[Exception] = [
+        NotOwner("slot 3", 9),
+        LogUnavailable("not now"),
+        LogError("never"),
+        KeyError("?"),
+        GroupHeld("in use"),
+        OnlyHere("later"),
+    ]
 
     async def failing(asked: Number) -> Number:
         raise errors[asked.value]
@@ -136,7 +149,14 @@ async def test_errors_come_as_what_they_are(lab: Lab) -> None:
     with pytest.raises(NotOwner) as owner:
         await asks.ask(there, "fail", Number(0), Number)
     assert owner.value.node_id == 9
-    for number, (kind, text) in enumerate([(LogUnavailable, "not now"), (LogError, "never"), (LogUnavailable, "fail")]):
+    heard = [
+        (LogUnavailable, "not now"),
+        (LogError, "never"),
+        (LogUnavailable, "fail"),
+        (GroupHeld, "in use"),
+        (LogUnavailable, "later"),
+    ]
+    for number, (kind, text) in enumerate(heard):
         with pytest.raises(kind, match=text) as found:
             await asks.ask(there, "fail", Number(number + 1), Number)
         assert type(found.value) is kind

@@ -43,6 +43,10 @@ class Directory:
     def summaries(self) -> list[GroupSummary]:
         return [view.summary for view in self.known.values()]
 
+    def summary(self, group_id: str) -> GroupSummary | None:
+        view = self.view(group_id)
+        return None if view is None else view.summary
+
     def view(self, group_id: str) -> GroupView | None:
         return self.known.get(group_id)
 

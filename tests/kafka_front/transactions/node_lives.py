@@ -35,8 +35,8 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
         steps = Steps(kill_at)
         db: Any = node.db
         db._execute = steps.around(db._execute)
-        ends: Any = transactions._ends
-        ends._marked = steps.around_async(ends._marked)
+        markers: Any = transactions._ends._markers
+        markers._append = steps.around_async(markers._append)
         appends: Any = Transaction
         append = appends.append
 

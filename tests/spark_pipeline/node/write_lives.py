@@ -35,8 +35,8 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
     steps = Steps(kill_at)
     db: Any = node.db
     db._execute = steps.around(db._execute)
-    ends: Any = writes.ends
-    ends._marked = steps.around_async(ends._marked)
+    markers: Any = writes.ends._markers
+    markers._append = steps.around_async(markers._append)
     attempts: Any = Attempt
     attempts.appended = steps.around_future(attempts.appended)
     pipe.send(str(node.addresses["pipeline"]))

@@ -30,7 +30,7 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
     """Set a consumer's position, which may go back (docs/protocols/ydb.md, "CommitOffset").
 
     A session that reads the partition goes on if the client names it; another one ends, since it has already sent what
-    is to be read again, or not to be read at all.
+    is to be read again, or not to be read at all. Raises GroupHeld while members of another protocol read.
     """
     topic = service.topic_at(call, request.path, Operation.READ)
     consumer = request.consumer
@@ -44,6 +44,7 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
     await log.refresh()
     if readers.coordination is not None:
         await readers.coordination.known(consumer)
+    service.node.progress.require_free(consumer)
     if not 0 <= offset <= log.high_watermark:
         raise bad_request(f"offset {offset} of partition {partition}, which ends at {log.high_watermark}")
     session = readers.session(request.read_session_id) if request.read_session_id else None
@@ -71,7 +72,7 @@ def register(registry: Registry, service: YdbService) -> None:
     readers = Readers(service)
     service.readers = readers
     service.find_reader = readers.find
-    forwarding, owners = service.forwarding, service.node.owners
+    forwarding, owners, peers = service.forwarding, service.node.owners, service.node.peers
 
     async def stream_read(stream: GrpcStream) -> None:
         await ReadStream(service, readers, stream).serve()
@@ -85,11 +86,11 @@ def register(registry: Registry, service: YdbService) -> None:
         await commit_offset(service, readers, request, call)
 
     registry.stream("StreamDirectRead", stream_direct_read)
-    if forwarding is None or owners is None:
+    if forwarding is None or owners is None or peers is None:
         registry.stream("StreamRead", stream_read)
         registry.call("CommitOffset", commit)
         return
-    coordination = readers.coordination = Coordination(service, readers, owners, forwarding)
+    coordination = readers.coordination = Coordination(service, readers, owners, peers)
 
     async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
         init = parse_message(raw).init_request

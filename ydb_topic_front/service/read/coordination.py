@@ -7,28 +7,38 @@ when the slot goes to another node they end, and their clients come again and fi
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from anabranch_kit.run.turns import in_turns
-from bridges.cluster.forwarded_grpc import Opening
 from bridges.cluster.owned import OwnedNames
+from bridges.cluster.ownership import owner_of
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.catalog.group_view import Place
     from bridges.cluster.ownership import Ownership
-    from bridges.net.grpc_server import GrpcCall
+    from bridges.cluster.peers import Peers
     from ydb_topic_front.service.core import YdbService
-    from ydb_topic_front.service.forwarding import Forwarding
     from ydb_topic_front.service.read.readers import Readers
 
 _KNOWN_S = 10.0
 """So long a session waits until this node has read what the consumer's former one has stored."""
 _LOOK_S = 0.02
-_FORGET = "forget positions"
-"""A call between nodes: a consumer and places, in JSON."""
+_FORGET = "ydb positions"
+
+
+class Forget(Struct, frozen=True):
+    """Asks the coordinator of a consumer to delete its positions in partitions of a topic."""
+
+    consumer: str
+    topic: str
+    partitions: list[int]
+
+
+class Forgotten(Struct, frozen=True):
+    """They are."""
 
 
 class Coordination(OwnedNames):
@@ -36,13 +46,14 @@ class Coordination(OwnedNames):
 
     what = "consumer"
 
-    def __init__(self, service: YdbService, readers: Readers, owners: Ownership, forwarding: Forwarding) -> None:
+    def __init__(self, service: YdbService, readers: Readers, owners: Ownership, peers: Peers) -> None:
         super().__init__(owners)
         self._readers = readers
         self._progress = service.node.progress
         self._progress.holding = self.holding
-        self._forwarding = forwarding
-        forwarding.led_call(_FORGET, lambda raw: self.finding(json.loads(raw)[0]))(self._forgotten)
+        self._node_id = service.node_id
+        self._peers = peers
+        peers.serve(_FORGET, Forget, self._forget_here)
 
     def slot(self, name: str) -> int:
         return self._owners.slot_of_key(self._progress.space, name)
@@ -78,20 +89,17 @@ class Coordination(OwnedNames):
         if not self.owns(consumer):
             raise _elsewhere(consumer)
 
-    async def forget(self, consumer: str, places: Iterable[Place]) -> None:
-        """Delete a consumer's positions, where they are known. Raises LogError, GrpcRefusal."""
-        raw = json.dumps([consumer, list(places)]).encode()
-        opening = Opening(_FORGET, {}, "", "", "")
-        if await self._forwarding.ask(self.finding(consumer), opening, raw) is None:
-            await self._delete(raw)
+    async def forget(self, asked: Forget) -> None:
+        """Delete positions of a consumer, whoever coordinates it. Raises LogError."""
+        owner = await owner_of(self._owners, self._node_id, self.finding(asked.consumer))
+        if owner is None:
+            await self._forget_here(asked)
+        else:
+            await self._peers.ask(owner, _FORGET, asked, Forgotten)
 
-    async def _forgotten(self, raw: bytes, call: GrpcCall) -> bytes:
-        await self._delete(raw)
-        return b""
-
-    async def _delete(self, raw: bytes) -> None:
-        consumer, places = json.loads(raw)
-        await self._progress.delete(consumer, [(topic, partition) for topic, partition in places])
+    async def _forget_here(self, asked: Forget) -> Forgotten:
+        await self._progress.delete(asked.consumer, [(asked.topic, number) for number in asked.partitions])
+        return Forgotten()
 
 
 def _elsewhere(consumer: str) -> YdbError:

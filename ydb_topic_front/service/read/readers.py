@@ -348,6 +348,11 @@ class Readers:
         for consumer, sessions in [*self._by_consumer.items()]:
             yield self._summary(consumer, sessions)
 
+    def summary(self, group_id: str) -> GroupSummary | None:
+        """One consumer's line, if it has sessions."""
+        sessions = self._by_consumer.get(group_id)
+        return None if sessions is None else self._summary(group_id, sessions)
+
     def view(self, group_id: str) -> GroupView | None:
         """One consumer, if it has sessions."""
         sessions = self._by_consumer.get(group_id)

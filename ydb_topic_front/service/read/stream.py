@@ -314,6 +314,8 @@ class ReadStream:
         self._identify()
         if coordination is not None:
             coordination.require(init.consumer)
+        if init.consumer:
+            service.node.progress.require_free(init.consumer)
         self.session_id = f"{init.consumer or 'reader'}_{service.node_id}_{uuid.uuid4()}"
         message = StreamReadFromServer(status=Status.SUCCESS)
         message.init_response.session_id = self.session_id

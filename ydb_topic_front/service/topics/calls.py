@@ -11,6 +11,7 @@ from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
 from bridges.catalog.topic import InvalidPartitions
 from ydb_topic_front.service import paths
+from ydb_topic_front.service.read.coordination import Forget
 from ydb_topic_front.service.topics import settings as topic_settings
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
@@ -112,13 +113,13 @@ class Topics:
 
     async def _forget(self, topic: Topic, consumers: Iterable[str]) -> None:
         """The positions of dropped consumers go before the consumers do: one that is added again begins anew."""
-        places = [(topic.name, one.index) for one in topic.partitions]
+        numbers = [one.index for one in topic.partitions]
         for consumer in consumers:
             readers = self._service.readers
             if readers is None or readers.coordination is None:
-                await self._service.node.progress.delete(consumer, places)
+                await self._service.node.progress.delete(consumer, [(topic.name, number) for number in numbers])
             else:
-                await readers.coordination.forget(consumer, places)
+                await readers.coordination.forget(Forget(consumer, topic.name, numbers))
 
 
 def evenly(partitions: int) -> tuple[KeyRange, ...]:

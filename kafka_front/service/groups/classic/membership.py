@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from bridges.auth import Operation
+from bridges.errors import GroupHeld
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups import codes
@@ -28,6 +31,8 @@ from kafka_front.wire.messages import (
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
+_log = structlog.get_logger("anabranch.kafka.groups")
+
 _KNOWN_ID_SINCE = 4
 _REBALANCE_TIMEOUT_SINCE = 1
 _NULL_PROTOCOL_SINCE = 7
@@ -41,6 +46,7 @@ class Membership:
 
     def __init__(self, service: GroupService) -> None:
         self._runtime = service.runtime
+        self._progress = service.progress
 
     def _of(self, group_id: str) -> Coordinator | ClassicMembers:
         """Who decides for the members of a group that speak the classic protocol."""
@@ -69,6 +75,12 @@ class Membership:
                 )
             )
 
+        try:
+            self._progress.require_free(request.group_id)
+        except GroupHeld as held:
+            _log.warning("a member is refused", group=request.group_id, reason=str(held))
+            reply(JoinReply(request.member_id, codes.INCONSISTENT_GROUP_PROTOCOL))
+            return DEFERRED
         has_rebalance_timeout = version >= _REBALANCE_TIMEOUT_SINCE
         decides = self._of(request.group_id)
         if decides is self._runtime.coordinator:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation, Principal
+from bridges.errors import GroupHeld
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
@@ -61,6 +62,12 @@ class ConsumerMembership:
             pattern = None if member is None or member.view is None else member.view.pattern
 
         def go_on() -> None:
+            if asked.epoch == 0:
+                try:
+                    self._service.progress.require_free(asked.group_id)
+                except GroupHeld as held:
+                    ctx.respond(_response(HeartbeatReply(codes.INCONSISTENT_GROUP_PROTOCOL, str(held))))
+                    return
             self._runtime.consumers.heartbeat(
                 self._runtime.now_ms(), asked, lambda answer: ctx.respond(_response(answer))
             )
@@ -90,6 +97,9 @@ class ConsumerMembership:
         access = self._service.access
         access.require_group(ctx, Operation.DESCRIBE, group_id)
         group = self._service.find(group_id)
+        if self._service.read_elsewhere(group_id) is not None:
+            message = f"group {group_id!r} is read through another protocol: DescribeGroups shows its members"
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, message)
         if not isinstance(group, ConsumerGroup):
             kind = "there is no group" if group is None else "a classic group has the name"
             raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"{kind} {group_id!r}")

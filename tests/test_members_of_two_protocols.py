@@ -1,0 +1,218 @@
+"""A group has members of one protocol at a time, and every protocol's tools know of them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ydb
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.errors import CommitFailedError, InconsistentGroupProtocolError
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as PythonPartition
+
+from tests.conftest import TEST_SETTINGS
+from tests.node_process import ANY, NodeProcess
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one node", "two workers"])
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    listen = dict.fromkeys(("kafka", "ydb", "console", "sbp-pd", "sbp-range-server"), ANY)
+    settings = TEST_SETTINGS | {"node.workers": f"{request.param}", "node.worker_port_step": "0"}
+    process = NodeProcess(tmp_path_factory.mktemp("members") / "data", settings=settings, listen=listen)
+    try:
+        yield process.start()
+    finally:
+        process.dispose()
+
+
+@pytest.fixture(scope="module")
+def driver(node: NodeProcess) -> Iterator[ydb.Driver]:
+    with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
+        driver.wait(timeout=PATIENCE_S, fail_fast=True)
+        yield driver
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest, node: NodeProcess, driver: ydb.Driver) -> str:
+    """A consumer of YDB's of a topic of the same name, with ten records in each of two partitions."""
+    name = request.node.name.partition("[")[0].removeprefix("test_")
+    driver.topic_client.create_topic(name, min_active_partitions=2, consumers=[name])
+    producer = Producer({"bootstrap.servers": node.kafka})
+    for number in range(20):
+        producer.produce(name, str(number).encode(), partition=number % 2)
+    assert not producer.flush(PATIENCE_S)
+    return name
+
+
+@pytest.fixture
+def reader(driver: ydb.Driver, group: str) -> Iterator[ydb.TopicReader]:
+    """YDB's SDK reads."""
+    with driver.topic_client.reader(group, group) as reader:
+        reader.commit_with_ack(reader.receive_batch(timeout=PATIENCE_S), timeout=PATIENCE_S)
+        yield reader
+
+
+@pytest.fixture
+def member(node: NodeProcess, group: str) -> Iterator[Consumer]:
+    """librdkafka reads."""
+    consumer = consumer_of(node, group, {"group.protocol": "classic"})
+    try:
+        consumer.subscribe([group])
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is None
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def consumer_of(node: NodeProcess, group: str, settings: dict[str, Any]) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": node.kafka,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            **settings,
+        }
+    )
+
+
+def admin_of(node: NodeProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": node.kafka})
+
+
+def positions(node: NodeProcess, group: str) -> dict[int, int]:
+    with urllib.request.urlopen(f"{node.console}/api/groups/{group}", timeout=PATIENCE_S) as answer:
+        found = json.load(answer)["positions"]
+    return {one["partition"]: one["offset"] for one in found if one["offset"] is not None}
+
+
+def test_kafkas_tools_show_the_members_of_ydbs_readers(node: NodeProcess, group: str, reader: ydb.TopicReader) -> None:
+    admin = admin_of(node)
+    listed = admin.list_consumer_groups().result(PATIENCE_S).valid
+    (line,) = [one for one in listed if one.group_id == group]
+    assert line.state is ConsumerGroupState.STABLE
+    (described,) = [one.result(PATIENCE_S) for one in admin.describe_consumer_groups([group]).values()]
+    assert described.state is ConsumerGroupState.STABLE
+    (member,) = described.members
+    assert member.host == "/127.0.0.1"
+    read = {(one.topic, one.partition) for one in member.assignment.topic_partitions}
+    assert read == {(group, 0), (group, 1)}
+    python = KafkaAdminClient(bootstrap_servers=node.kafka)
+    try:
+        assert (group, "consumer") in [(one["group_id"], one["protocol_type"]) for one in python.list_groups()]
+        found = python.describe_groups([group])[group]
+    finally:
+        python.close()
+    assert found["group_state"] == "Stable"
+    assert len(found["members"]) == 1
+
+
+def test_kafkas_tools_change_nothing_under_ydbs_readers(node: NodeProcess, group: str, reader: ydb.TopicReader) -> None:
+    before = positions(node, group)
+    admin = admin_of(node)
+    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(group, 0, 0), TopicPartition(group, 1, 0)])
+    (altering,) = admin.alter_consumer_group_offsets([wanted]).values()
+    altered = altering.result(PATIENCE_S).topic_partitions
+    assert {one.error.code() for one in altered} == {KafkaError.UNKNOWN_MEMBER_ID}
+    (deleting,) = admin.delete_consumer_groups([group]).values()
+    with pytest.raises(KafkaException) as refused:
+        deleting.result(PATIENCE_S)
+    assert refused.value.args[0].code() == KafkaError.NON_EMPTY_GROUP
+    simple = consumer_of(node, group, {})
+    try:
+        with pytest.raises(KafkaException) as refused:
+            simple.commit(offsets=[TopicPartition(group, 0, 1)], asynchronous=False)
+        assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+    finally:
+        simple.close()
+    python = KafkaConsumer(bootstrap_servers=node.kafka, group_id=group, enable_auto_commit=False)
+    try:
+        place = PythonPartition(group, 0)
+        python.assign([place])
+        with pytest.raises(CommitFailedError):
+            python.commit({place: OffsetAndMetadata(1, "", -1)})
+    finally:
+        python.close(autocommit=False)
+    assert positions(node, group) == before
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_kafkas_members_are_refused_while_ydbs_read(
+    node: NodeProcess, group: str, reader: ydb.TopicReader, protocol: str
+) -> None:
+    errors: list[KafkaError] = []
+    consumer = consumer_of(node, group, {"group.protocol": protocol, "error_cb": errors.append})
+    try:
+        consumer.subscribe([group])
+        message = consumer.poll(PATIENCE_S)
+        errors += [] if message is None else [message.error()]
+    finally:
+        consumer.close()
+    assert any("protocol" in str(error) for error in errors), errors
+    if protocol == "classic":
+        python = KafkaConsumer(group, bootstrap_servers=node.kafka, group_id=group, enable_auto_commit=False)
+        try:
+            with pytest.raises(InconsistentGroupProtocolError):
+                python.poll(timeout_ms=PATIENCE_S * 1000)
+        finally:
+            python.close(autocommit=False)
+    reader.commit_with_ack(reader.receive_batch(timeout=PATIENCE_S), timeout=PATIENCE_S)
+
+
+def test_ydbs_readers_are_refused_while_kafkas_members_read(
+    node: NodeProcess, driver: ydb.Driver, group: str, member: Consumer
+) -> None:
+    with (
+        pytest.raises(ydb.Error, match=r"through kafka .* one protocol at a time"),
+        driver.topic_client.reader(group, group) as reader,
+    ):
+        reader.receive_batch(timeout=PATIENCE_S)
+    with pytest.raises(ydb.PreconditionFailed, match="through kafka"):
+        driver.topic_client.commit_offset(group, group, 0, 5)
+    with pytest.raises(ydb.PreconditionFailed, match="through kafka"):
+        driver.topic_client.alter_topic(group, drop_consumers=[group])
+    assert not positions(node, group)
+    member.commit(asynchronous=False)
+    assert positions(node, group)
+
+
+def test_the_next_protocol_goes_on_where_the_last_one_was(node: NodeProcess, driver: ydb.Driver, group: str) -> None:
+    consumer = consumer_of(node, group, {})
+    consumer.subscribe([group])
+    taken = 0
+    while taken < 8:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        taken += message.error() is None
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    before = positions(node, group)
+    assert sum(before.values()) == 8
+    with driver.topic_client.reader(group, group) as reader:
+        batch: Any = reader.receive_batch(timeout=PATIENCE_S)
+        assert batch.messages[0].offset == before.get(batch.messages[0].partition_id, 0)
+        reader.commit_with_ack(batch, timeout=PATIENCE_S)
+    admin = admin_of(node)
+    place = TopicPartition(group, 0, 0)
+    (altering,) = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [place])]).values()
+    assert altering.result(PATIENCE_S).topic_partitions[0].error is None
+    assert positions(node, group)[0] == 0
