@@ -36,10 +36,12 @@ TOOLS_OF_MARKER = {
 """Marker -> programs that its tests need."""
 
 TEST_SETTINGS = {
+    "kafka.group.consumer_heartbeat_interval_ms": "500",
     "kafka.group.initial_rebalance_delay_ms": "0",
     "kafka.group.min_session_timeout_ms": "1000",
 }
-"""Settings of every test node: the first join of a group need not wait for members that never come."""
+"""Settings of every test node: the first join of a group need not wait for members that never come, nor members of the
+new protocol for their next heartbeat."""
 
 
 def pytest_configure() -> None:

@@ -58,7 +58,7 @@ def make(node: NodeProcess, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 2)])[topic].result(PATIENCE)
 
 
-@pytest.mark.parametrize("stored", ["disk", "objects"])
+@pytest.mark.parametrize("stored", [pytest.param("disk", marks=pytest.mark.long), "objects"])
 def test_topics_records_and_positions_survive_restarts_and_kill_9(
     node_factory: NodeFactory, postgres: Postgres, tmp_path: Path, stored: str
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import struct
 import subprocess
@@ -22,7 +21,7 @@ from pravega_front.names import TRANSACTION, SegmentName
 from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import PingStatus, TxnState, TxnStatus
 from tests import drivers
-from tests.cluster.test_failover import PATIENCE, commanded
+from tests.cluster.test_failover import PATIENCE, commanded, members
 from tests.conftest import NodeFactory
 from tests.kit.waiting import wait_until
 from tests.node_process import ANY, NodeProcess
@@ -126,8 +125,7 @@ def read(reader: StreamReader, count: int) -> list[int]:
 def is_shared(nodes: list[NodeProcess]) -> bool:
     """Whether all of them own as much as the others, as each knows it."""
     for node in nodes:
-        told = json.loads(commanded(node, "status", "--json"))["nodes"]
-        slots = [one["slots"] for one in told]
+        slots = [one["slots"] for one in members(node)]
         if len(slots) < len(nodes) or sum(slots) < 1024 or max(slots) - min(slots) > 1:
             return False
     return True
@@ -481,7 +479,7 @@ def moving(loads: Sequence[Load], seconds: float = 2.0) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("client", ["wheel", pytest.param("java", marks=pytest.mark.java)])
+@pytest.mark.parametrize("client", ["wheel", pytest.param("java", marks=[pytest.mark.java, pytest.mark.long])])
 def test_clients_go_on_when_owners_end(
     nodes: list[NodeProcess], controllers: list[ControllerClient], client: str
 ) -> None:

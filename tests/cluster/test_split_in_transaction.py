@@ -38,7 +38,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Itera
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", ["kill, commit", "kill, abort", "leave, commit"])
+@pytest.mark.parametrize("how", [pytest.param("kill, commit", marks=pytest.mark.long), "kill, abort", "leave, commit"])
 def test_a_transaction_over_a_split_is_whole_whoever_has_its_parts(nodes: list[NodeProcess], how: str) -> None:
     topic = f"over-{uuid4().hex[:8]}"
     first = nodes[0]

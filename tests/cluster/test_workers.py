@@ -151,7 +151,9 @@ async def write_at_once(addresses: list[str]) -> None:
 
 
 def test_a_worker_that_does_not_get_on_is_killed(make: NodeFactory) -> None:
-    node = workers(make, 2)
+    node = workers(make, 2, start=False)
+    node.settings["node.stall_ms"] = "4s"
+    node.start()
     admin = made(node)
     await_leaders(admin, {0, 1})
     stopped = children(node)[1]
@@ -276,6 +278,7 @@ def test_what_workers_cannot_be_is_told(make: NodeFactory) -> None:
     assert code.returncode == 2
 
 
+@pytest.mark.long
 def test_histories_of_clients_are_clean_when_workers_and_their_parent_are_killed(
     make: NodeFactory, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ they go on; what they were told is judged."""
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from tests.cluster.ydb_load import PROGRAMS, load, owner_of_most, owners
 from tests.kit.waiting import wait_until
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient, RawStream
-
-ASLEEP_S = 20.0
 
 
 @pytest.mark.slow
@@ -41,6 +38,7 @@ def test_clients_of_ydb_go_on_when_a_node_ends(nodes: list[NodeProcess], end: st
     assert max(pace.longest for pace in clients.paces) < (30 if end == "kill -9" else 10)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.go
@@ -99,21 +97,18 @@ def test_an_owner_that_sleeps_and_wakes_up_acknowledges_nothing(nodes: list[Node
             process = victim.process
             assert process is not None
             process.send_signal(signal.SIGSTOP)
-            awake = time.monotonic() + ASLEEP_S
             stream.send(write_request={"messages": [{"seq_no": 1, "data": b"nobody is told of this"}], "codec": 1})
             wait_until(lambda: number not in owners(alive[0]).values())
             before = {pace: pace.done for pace in clients.paces}
-            wait_until(lambda: time.monotonic() > awake)
-            went_on = [pace for pace, done in before.items() if pace.done > done + 10]
+            # Others have an open connection to the sleeping node, which their SDK takes for good until a ping is lost.
+            wait_until(lambda: any(pace.done > done + 10 for pace, done in before.items()), clients.failures)
             process.send_signal(signal.SIGCONT)
             assert process.wait(PATIENCE) != 0  # it was taken for dead
             victim.process = None
             assert not any(message.write_response.acks for message in rest(stream))
         clients.await_more(50)
         clients.finish()
-        clients.tell(f"{len(went_on)} of {len(before)} writers went on before a node woke up after {ASLEEP_S:.0f} s")
-        # Others have an open connection to the sleeping node, which their SDK takes for good until a ping is lost.
-        assert went_on
+        clients.tell("a writer went on before a node woke up")
     with RawClient(alive[0].ydb) as raw:
         again = raw.stream("StreamWrite")
         again.send(init_request={"path": TOPIC, "producer_id": "zombie", "partition_id": partition})

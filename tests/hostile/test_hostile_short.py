@@ -13,6 +13,7 @@ PHASES = ("all-at-once", "ydb-all-at-once", "pravega-all-at-once")
 RUN = Path(__file__).resolve().parent / "run.py"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nobody_who_behaves_is_harmed_by_those_who_do_not(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Apache Kafka, which some tests are run against as well: a demand that it does not meet is a mistake in the test."""
+"""Apache Kafka, which `make test-all` runs some tests against: what it does not do is a mistake in the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
         yield broker
 
 
-@pytest.fixture(params=["node", pytest.param("kafka", marks=pytest.mark.java)])
+@pytest.fixture(params=["node", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.long])])
 async def place(request: pytest.FixtureRequest, shared_node: NodeProcess) -> AsyncIterator[Place]:
     ours = request.param == "node"
     if ours:

@@ -65,7 +65,7 @@ def described(node: NodeProcess, name: str) -> dict[str, object]:
     return view
 
 
-@pytest.fixture(params=["disk", "objects"])
+@pytest.fixture(params=["disk", pytest.param("objects", marks=pytest.mark.long)])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Of a node whose log is there."""
     objects = {
@@ -171,7 +171,7 @@ def test_a_reader_follows_a_topic_that_is_compacted_all_the_time(node_factory: C
                 written += 1
             assert producer.flush(30) == 0
         for number, consumer in enumerate(consumers):
-            for message in consumer.consume(100, 0.05):
+            for message in consumer.consume(20, 0.05):
                 offset, key, value = message.offset(), message.key(), message.value()
                 assert not message.error()
                 assert offset is not None

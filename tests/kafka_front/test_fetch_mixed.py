@@ -52,7 +52,7 @@ def _read(bootstrap: str, end: int) -> list[bytes]:
     found: list[bytes] = []
     try:
         while len(found) < end:
-            for message in consumer.consume(5_000, 10):
+            for message in consumer.consume(min(5_000, end - len(found)), 10):
                 assert message.error() is None
                 value = message.value()
                 assert isinstance(value, bytes)

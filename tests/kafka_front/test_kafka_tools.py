@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from benchmarks.java_server import SHORT_LIVED_JAVA
-from benchmarks.kafka_broker import install_jars
+from tests.ecosystem.tools.run import Shell
 from tests.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
@@ -24,23 +23,21 @@ Run = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def jars() -> Path:
-    return install_jars()
+def shell() -> Iterator[Shell]:
+    with closing(Shell()) as shell:
+        yield shell
 
 
 @pytest.fixture
-def run(jars: Path, shared_node: NodeProcess) -> Run:
+def run(shell: Shell, shared_node: NodeProcess) -> Run:
     """Runs a tool against a node; gives the lines it prints. It must end without a failure."""
     bootstrap = shared_node.kafka
 
     def run(tool: str, *arguments: str) -> list[str]:
-        command = ["java", "-Xmx256m", *SHORT_LIVED_JAVA]
-        command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{jars}/*", tool]
-        command += ["--bootstrap-server", bootstrap, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "Exception" not in done.stdout + done.stderr
-        return done.stdout.splitlines()
+        code, out, errors = shell.call(tool, ["--bootstrap-server", bootstrap, *arguments])
+        assert code == 0, out + errors
+        assert "Exception" not in out + errors
+        return out.splitlines()
 
     return run
 

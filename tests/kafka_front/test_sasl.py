@@ -193,7 +193,7 @@ def errors_of(settings: dict[str, Any]) -> list[str]:
     deadline = time.monotonic() + SECONDS
     while not errors and time.monotonic() < deadline:
         with pytest.raises(Exception, match=r"_TRANSPORT|_TIMED_OUT|Broker transport failure|authentication"):
-            admin.list_topics(timeout=3)
+            admin.list_topics(timeout=0.5)
         admin.poll(0)
     return [error.name() for error in errors]
 

@@ -17,7 +17,7 @@ from tests.matrix.damage import DAMAGES, MISHAPS, DamagedNode
 from tests.matrix.kinds import KINDS
 from tests.matrix.world import SETTINGS, OneWriter
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CELLS = (
     *(("confluent-kafka", "ydb-grpc"), ("ydb-grpc", "confluent-kafka")),

@@ -18,7 +18,7 @@ def ends(output: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("broker", ["node", "document"])
+@pytest.mark.parametrize("broker", ["node", pytest.param("document", marks=pytest.mark.long)])
 def test_promises_are_kept_over_three_kills(tmp_path: Path, broker: str) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "tests.torture.run", "--cycles", "3", "--life", "0.5", "1.5"]

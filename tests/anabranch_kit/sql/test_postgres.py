@@ -256,7 +256,9 @@ async def _beside_a_sleeper(postgres: Postgres, schema: str) -> None:
             assert state == "active", "others are left alone"
         finally:
             sleeper.close()
-            await work
+            computing._db.cancel()
+            with suppress(psycopg.errors.QueryCanceled):
+                await work
             computing.close()
             await db.close()
 

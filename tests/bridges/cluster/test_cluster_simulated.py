@@ -19,7 +19,8 @@ from tests.bridges.cluster.postgres import FAULTS
 from tests.bridges.cluster.simulate import Schedule, first_broken
 from tests.depth import factor, timeout
 
-SCHEDULES = 150
+SCHEDULES = 50
+"""`make thorough` plays 1,000, `python -m tests.bridges.cluster.simulate` any number."""
 
 
 @pytest.mark.slow
@@ -227,6 +228,7 @@ ENGINE_WITHOUT = {
 """Lines of the engine for PostgreSQL, and what stands there instead."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(timeout(300))
 @pytest.mark.parametrize("safeguard", ENGINE_WITHOUT)
@@ -262,6 +264,7 @@ WORKERS_WITHOUT: dict[str, Mapping[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(timeout(300))
 @pytest.mark.parametrize("safeguard", WORKERS_WITHOUT)
@@ -269,6 +272,7 @@ def test_a_safeguard_of_workers_that_is_left_out_is_noticed(safeguard: str) -> N
     assert first_broken(range(1_000), replace(Rules(workers=True), **WORKERS_WITHOUT[safeguard])) is not None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(timeout(300))
 @pytest.mark.parametrize("safeguard", WITHOUT)

@@ -257,6 +257,7 @@ async def test_what_somebody_may_not_see_costs_the_page_nothing_else(page: Page)
     await asyncio.to_thread(look)
 
 
+@pytest.mark.long
 async def test_ten_thousand_topics_and_a_thousand_groups(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
     """An hour of history of each. First paint below a second; no answer above 256 KiB; memory of the page that does
     not grow; what it costs the node is printed."""

@@ -130,7 +130,10 @@ async def test_nothing_waits_for_a_list_of_many_groups_topics_or_partitions(node
         await (await session.get(url + "/api/topics/wide")).read()  # opens what is to be opened
         for path, (key, number) in expected.items():
             # What else runs takes the processor's caches away, so the quickest of some readings counts.
-            assert min([await longest_turn_of_reading(url + path) for _ in range(3)]) < LONGEST_S, path
+            readings = [await longest_turn_of_reading(url + path)]
+            while readings[-1] >= LONGEST_S:
+                assert len(readings) < 3, (path, readings)
+                readings.append(await longest_turn_of_reading(url + path))
             async with session.get(url + path) as answer:
                 assert answer.status == 200
                 if key:

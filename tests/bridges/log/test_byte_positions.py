@@ -211,7 +211,7 @@ async def _run(todo: list[tuple[str, object]], interval: int) -> None:
         await settle()
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps, st.sampled_from([1, 150, 1 << 16]))
 @example([("records", [None]), ("opaque", 0), ("end", 0), ("lose", 0), ("find", 0)], 1)
 def test_what_was_told_stays_whatever_happens_to_the_node(todo: list[tuple[str, object]], interval: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +77,17 @@ class Shell:
         arguments = shlex.split(step.line.replace("{bootstrap}", bootstrap))
         if step.bootstrap:
             arguments[:0] = [step.bootstrap, bootstrap]
-        command = {"op": step.name, "class": TOOLS[step.tool], "arguments": arguments, "input": step.input}
         with held(step, bootstrap):
-            result = self._driver.call({**command, "seconds": step.seconds})
-        return Printed(result["code"], tuple(result["out"].splitlines()))
+            code, out, _ = self.call(TOOLS[step.tool], arguments, step.input, step.seconds)
+        return Printed(code, tuple(out.splitlines()))
+
+    def call(
+        self, tool: str, arguments: Sequence[str], given: str = "", seconds: float = 60
+    ) -> tuple[int | None, str, str]:
+        """Run a tool by its class; return its exit code (None: it did not end in time), its output and its errors."""
+        command = {"op": tool, "class": tool, "arguments": arguments, "input": given, "seconds": seconds}
+        result = self._driver.call(command)
+        return result["code"], result["out"], result["err"]
 
     def close(self) -> None:
         """End the JVM."""

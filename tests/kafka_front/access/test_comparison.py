@@ -52,6 +52,7 @@ def test_every_key_is_asked_about() -> None:
     assert asked | WITHOUT_RIGHTS == set(APIS), "a new key needs a question, or is one that nobody needs a right for"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(900)

@@ -77,7 +77,7 @@ async def _prepare(port: int) -> None:
             await client.when_ready(4, request_, (codes.NOT_COORDINATOR, 14, codes.COORDINATOR_NOT_AVAILABLE, 0))
 
 
-@pytest.fixture(params=["anabranch", pytest.param("kafka", marks=pytest.mark.java)])
+@pytest.fixture(params=["anabranch", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.long])])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     async with AsyncExitStack() as stack:
         if request.param == "kafka":

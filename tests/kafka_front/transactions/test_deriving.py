@@ -12,7 +12,7 @@ from tests.kafka_front.transactions.deriving import AWAY_EVERY, DERIVED, SOURCE,
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.long), "consumer"])
 def test_each_record_is_derived_once_whenever_the_node_is_killed(tmp_path: Path, protocol: str) -> None:
     report = run(tmp_path, AWAY_EVERY, protocol, seed=1)
     assert not report.violations

@@ -77,7 +77,8 @@ async def test_what_the_store_is_slow_with_is_repeated_and_stored_once(
 async def test_what_is_under_way_is_answered_though_its_range_refuses_what_comes_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path) as embedded:
+    patient = WriterOptions(retry=RetryOptions(append_timeout=2.0))  # the second append hears nothing for so long
+    async with running(tmp_path, client=ClientOptions(writer=patient)) as embedded:
         other, writer = await opened(embedded, 2)
         store = embedded.store
         held: list[tuple[Any, Any, Any]] = []

@@ -263,7 +263,7 @@ def test_following_in_short_steps_leaves_few_files(source: Source, tmp_path: Pat
     stop = Event()
 
     def more(told: Told) -> None:
-        if told.steps < 65:
+        if told.steps < 33:
             source.append(3)
         else:
             stop.set()
@@ -271,7 +271,7 @@ def test_following_in_short_steps_leaves_few_files(source: Source, tmp_path: Pat
     run = run_of(source, place, Description("delta", "none"), stop=stop, on_step=more)
     told = run.follow(Patience(1, 60_000), poll_seconds=0.001)
     files = Counter(one.partition for one in Archive.open(str(place)).records.files())
-    assert told.steps == 65
+    assert told.steps == 33
     assert max(files.values()) <= 20, files
     assert_same(source, place)
 

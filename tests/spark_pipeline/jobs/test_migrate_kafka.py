@@ -525,6 +525,7 @@ def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
 # --- Spark ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_the_same_by_spark(

@@ -135,8 +135,9 @@ def read_alone(node: NodeProcess) -> Found:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
 def test_an_upgrade_that_is_killed_anywhere_is_finished_by_the_next(
-    tmp_path: Path, postgres: Postgres, small: NodeProcess
+    tmp_path: Path, postgres: Postgres, small: NodeProcess, every: int
 ) -> None:
     before = read_alone(small)
     original = tmp_path / "original"
@@ -154,7 +155,7 @@ def test_an_upgrade_that_is_killed_anywhere_is_finished_by_the_next(
     assert code == 0, told
     steps, ends = map(int, told.partition("steps: ")[2].split()[:2])
     # Some of those that copy, and all of the end, where things are renamed.
-    chosen = [*map(str, range(3, steps - ends, (steps - ends) // 4)), *(f"end{n}" for n in range(1, ends + 1))]
+    chosen = [*map(str, range(3, steps - ends, (steps - ends) // 4)), *(f"end{n}" for n in range(1, ends + 1))][::every]
     for number, step in enumerate(chosen, 1):
         databases.append(postgres.made())
         shutil.rmtree(small.data)

@@ -42,6 +42,7 @@ def kill_executor(workers: list[subprocess.Popen[bytes]], query: subprocess.Pope
     return victims.kill([*victims.below(executor.pid), executor])
 
 
+@pytest.mark.long
 def test_a_copy_is_exact_with_speculation_and_an_executor_that_is_killed(
     pipeline_node: NodeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

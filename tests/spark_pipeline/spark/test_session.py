@@ -95,6 +95,7 @@ def test_a_test_with_spark_is_run_again_for_the_same_reason() -> None:
     assert len(_tries) == 2
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(240)
