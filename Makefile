@@ -43,6 +43,7 @@ unit: $(VENV)/.dev
 
 test-all: export PYTHONDONTWRITEBYTECODE :=
 test-all: $(VENV)/.dev  ## in addition to `make test`: tests that take long and look once more at what that protects
+	$(if $(PYTEST),,nice $(BIN)/python -m tests.build_drivers --long &) \
 	$(BIN)/pytest $(BESIDE) -m long --timeout=900 $(PYTEST) || { [ $$? = 1 ] && $(AGAIN) -m long; }
 
 EVERY := 'not compose and not matrix and not hour'

@@ -1,8 +1,9 @@
-"""Builds what tests need of other languages, beside the tests: `python -m tests.build_drivers`.
+"""Builds what tests need of other languages, beside the tests: `python -m tests.build_drivers [--long]`.
 
 A test has a time limit, and a build of Rust takes minutes. So each toolchain builds its programs one after the other,
 beside the other toolchains and beside tests that need none of them; a test waits before its time begins
 (`tests.drivers.await_builds`). What is built already, or whose toolchain is missing, is passed over: its tests say so.
+What only tests marked `long` need is built with `--long` alone.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from tests.s3_server import PROGRAM as S3_SERVER
 from tests.ydb_topic_front.sdks.programs import SDKS
 
 
-def programs() -> Mapping[str, Sequence[Program]]:
-    """Return all drivers that tests start, by toolchain."""
+def programs(*, long: bool) -> Mapping[str, Sequence[Program]]:
+    """Return the drivers that tests start, by toolchain; ``long``: also what only tests marked so need."""
     found = (
-        [sdk.program for sdk in SDKS]
+        [S3_SERVER]
+        + [sdk.program for sdk in SDKS if long or sdk.program.marker != "rust"]
         + [remote.program for remote in REMOTES]
-        + [PRAVEGA_JAVA, SHARE_JAVA, S3_SERVER, HELM]
+        + [PRAVEGA_JAVA, SHARE_JAVA]
+        + ([HELM] if long else [])
     )
     by_toolchain: dict[str, list[Program]] = {}
     for program in found:
@@ -58,7 +61,7 @@ def main() -> None:
     """Build what is not there, each toolchain beside the others."""
     found = {
         toolchain: all_of_it
-        for toolchain, all_of_it in programs().items()
+        for toolchain, all_of_it in programs(long="--long" in sys.argv[1:]).items()
         if all(shutil.which(tool) is not None for tool in TOOLS_OF_MARKER[toolchain])
     }
     with ThreadPoolExecutor(len(found) or 1) as pool:

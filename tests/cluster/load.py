@@ -155,7 +155,9 @@ def await_acknowledged(writer: Writer, more: int) -> None:
 def read_all(bootstrap: str, partitions: int = PARTITIONS) -> dict[tuple[int, int], bytes]:
     """What a reader of committed data is given from beginning to end."""
     options = {"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.auto.commit": False}
-    consumer = Consumer({**options, "enable.partition.eof": True, "auto.offset.reset": "error"})
+    consumer = Consumer(
+        {**options, "enable.partition.eof": True, "fetch.wait.max.ms": 20, "auto.offset.reset": "error"}
+    )
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(partitions)])
     found: dict[tuple[int, int], bytes] = {}
     ended: set[int] = set()

@@ -149,7 +149,9 @@ def test_ends_of_before_are_told_to_nobody(server: Postgres, tmp_path: Path, way
         url, relay = stack.enter_context(proxied(server, tmp_path / "way"))
         first, *others = stack.enter_context(cluster(server, tmp_path, url))
         bootstrap = ",".join(node.kafka for node in (first, *others))
-        admin = AdminClient({"bootstrap.servers": ",".join(node.kafka for node in others)})
+        # It knows the first node as well, and asks that: it is not to wait a minute for an answer.
+        patient = {"bootstrap.servers": ",".join(node.kafka for node in others), "socket.timeout.ms": 2_000}
+        admin = AdminClient(patient)
         writer = Writer(bootstrap)
         writer.write(1.0)
         writer.close()

@@ -13,7 +13,7 @@ import pytest
 from tests.compose.engine import COMPOSE
 from tests.compose.helm import PROGRAM
 
-pytestmark = pytest.mark.go
+pytestmark = [pytest.mark.go, pytest.mark.long]  # building Helm takes minutes
 
 CHART = COMPOSE / "helm" / "anabranch"
 VERSIONS = ("1.28", "1.33")

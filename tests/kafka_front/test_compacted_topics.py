@@ -37,6 +37,7 @@ def read(node: NodeProcess, name: str) -> list[tuple[int, bytes | None, bytes | 
             "group.id": "readers",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
             "isolation.level": "read_committed",
             "fetch.message.max.bytes": 200_000,
         }

@@ -84,6 +84,7 @@ def consume(bootstrap: str, level: str, offset: int = OFFSET_BEGINNING, **more: 
             "group.id": "g",
             "isolation.level": level,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
             "enable.auto.commit": False,
             **more,
         }

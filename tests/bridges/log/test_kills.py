@@ -193,7 +193,7 @@ class Reader:
 def consumed(node: NodeProcess, topic: str, partition: int = 0) -> list[tuple[int, str]]:
     """All that a consumer of committed data reads of a partition."""
     names = {"bootstrap.servers": node.kafka, "group.id": "all", "isolation.level": "read_committed"}
-    consumer = Consumer({**names, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer = Consumer({**names, "enable.partition.eof": True, "fetch.wait.max.ms": 20, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found: list[tuple[int, str]] = []
     try:

@@ -312,6 +312,7 @@ def read_whole(bootstrap: str, topic: str) -> Records:
             "group.id": "whole",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
             "enable.auto.commit": False,
             "log_level": 0,
         }

@@ -286,6 +286,7 @@ def goes_on(source: Source, target: NodeProcess, group: str, topics: list[str]) 
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 20,
             }
         )
         consumer.subscribe(topics)

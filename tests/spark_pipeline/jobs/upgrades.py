@@ -109,7 +109,7 @@ class RawKafka:
 def all_records(node: NodeProcess) -> Found:
     """All that readers of committed records find, by partition."""
     servers = {"bootstrap.servers": node.kafka, "enable.auto.commit": False, "isolation.level": "read_committed"}
-    consumer = Consumer({**servers, "group.id": "looking", "enable.partition.eof": True})
+    consumer = Consumer({**servers, "group.id": "looking", "enable.partition.eof": True, "fetch.wait.max.ms": 20})
     found: Found = {}
     try:
         topics = consumer.list_topics(timeout=PATIENCE).topics

@@ -24,8 +24,14 @@ LISTEN = {"ydb": ANY}
 
 def sdks(can: Callable[[Sdk], bool] = lambda _: True) -> pytest.MarkDecorator:
     """A test of every SDK that can do it."""
-    found = [pytest.param(sdk, id=sdk.name, marks=getattr(pytest.mark, sdk.program.marker)) for sdk in SDKS if can(sdk)]
+    found = [pytest.param(sdk, id=sdk.name, marks=marks(sdk)) for sdk in SDKS if can(sdk)]
     return pytest.mark.parametrize("sdk", found)
+
+
+def marks(sdk: Sdk) -> list[pytest.MarkDecorator]:
+    """What a test of it needs; a build of Rust takes minutes."""
+    toolchain = sdk.program.marker
+    return [getattr(pytest.mark, toolchain), *([pytest.mark.long] if toolchain == "rust" else [])]
 
 
 @pytest.fixture(scope="module")

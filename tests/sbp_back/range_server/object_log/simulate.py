@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from hashlib import sha256
 
 from tests.sbp_back.range_server.object_log.checker import Broken
@@ -127,7 +128,7 @@ class Schedule:
         world.after(random.uniform(0.1, 1.5), self._fault)
 
 
-def first_broken(seeds: range, rules: Rules | None = None) -> tuple[int, Broken] | None:
+def first_broken(seeds: Iterable[int], rules: Rules | None = None) -> tuple[int, Broken] | None:
     """The first seed whose schedule breaks a promise, and how; None: none does."""
     for seed in seeds:
         try:
