@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= data
 PYTEST ?=
-WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
+WORKERS ?= $(shell echo $$(( $$(nproc) + 2 )))
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
@@ -28,7 +28,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# Most tests wait for processes and disks, so several run at the same time, those of a file one after the other: one more
+# Most tests wait for processes and disks, so several run at the same time, those of a file one after the other: two more
 # than there are processors, at most four, each with nodes of its own. WORKERS=0: all in one process, as plain pytest does.
 # Hundreds of nodes are started: they need not compile our modules each time, whatever the environment says.
 BESIDE := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -330,7 +330,7 @@ def _same(message: Any) -> Any:
 async def clients_are_led_to_the_owner(made: ModuleType) -> None:
     found, cluster = controller_of(made, 2)
     assert await found.place_of(NAME, "pravega") == ("node2", 12345)
-    cluster.has = 1
+    cluster.has, cluster.acts = 1, True
     assert await found.place_of(NAME, "pravega") == ("node1", 12345)
     cluster.has = 0
     cluster.moves(3)
