@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -514,7 +515,8 @@ def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
     assert f"transactions are open at the source in {topic}-0" in refusal["error"]
     patient = CliRunner().invoke(command, ["cutover", str(plan), "--silence", "0.001", "--drain", "1"])
     assert patient.exit_code == 1
-    assert f"transactions are open in {topic}-0: waiting 1 s" in patient.stderr, "who waits says for what"
+    # How much of the second is left when it first looks is the machine's.
+    assert re.search(rf"transactions are open in {topic}-0: waiting [01] s", patient.stderr), "who waits says for what"
     refusal = migrate("cutover", plan, *short, "--fence", "echo no; exit 3", code=1)
     assert "ended with 3: no" in refusal["error"]
     done = migrate("cutover", plan, *short, "--abort-open-transactions")
