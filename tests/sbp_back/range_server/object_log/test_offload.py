@@ -163,7 +163,7 @@ class Dying(Faults):
             shutil.copytree(self.bucket, target / "bucket")
 
 
-async def _dies_at_each_step(path: Path, patience: float = 20.0) -> list[str]:
+async def _dies_at_each_step(path: Path, patience: float = 120.0) -> list[str]:
     """Who dies before or behind any request has all that was acknowledged, after a start and after another one, and
     when all that nobody needs is deleted; gives the kinds of requests there were."""
     options = moving(path / "bucket")
@@ -176,9 +176,9 @@ async def _dies_at_each_step(path: Path, patience: float = 20.0) -> list[str]:
         await driver.append(make_entry(1, base, size=4 * KIB), make_entry(2, base, size=4 * KIB))
         reached.append((len(dying.kinds), base + 1))
     await driver.trim(2, 10)
-    await until(is_moved(driver), patience)
+    await until(is_moved(driver), seconds=patience)
     await driver.trim(2, 40)
-    await until(lambda: any(kind.startswith("behind delete ranges") for kind in dying.kinds), patience)
+    await until(lambda: any(kind.startswith("behind delete ranges") for kind in dying.kinds), seconds=patience)
     driver.close()
     for number in range(len(dying.kinds)):
         least = max(base for kinds, base in reached if kinds <= number)
@@ -188,9 +188,9 @@ async def _dies_at_each_step(path: Path, patience: float = 20.0) -> list[str]:
             assert contents(await again.read_all(1))[:least] == wanted(1, 0, least)
             low = again.store.ranges[2, 0].min_offset
             assert contents(await again.read_all(2, low))[: least - low] == wanted(2, low, least)
-            await until(is_moved(again), patience)
+            await until(is_moved(again), seconds=patience)
             again.reopen()
-        await until(partial(is_tidy, again, place / "bucket"), patience)
+        await until(partial(is_tidy, again, place / "bucket"), seconds=patience)
         assert contents(await again.read_all(1))[:least] == wanted(1, 0, least)
         again.close()
         shutil.rmtree(place)
