@@ -19,7 +19,12 @@ help:  ## what can be made
 serve: $(VENV)/.run  ## a node with every front on its default port, data in ./data
 	$(BIN)/anabranch serve --data $(DATA)
 
-test: lint types unit  ## linter, formatter, types and all tests
+# Beside the linter and the types: programs of other languages are built, and the tests' modules are compiled, once for
+# all processes that will run them.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: $(VENV)/.dev  ## linter, formatter, types and all tests, but for those that take long
+	$(BUILD) & $(BIN)/pytest --collect-only --quiet >/dev/null & $(MAKE) lint types
+	$(MAKE) unit
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -36,14 +41,15 @@ BESIDE := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # pass by itself. It goes once whole runs pass without it; until then each name is a fault to find.
 AGAIN := echo "once more, by itself, what failed:" && $(BIN)/pytest -n 0 --last-failed --last-failed-no-failures none
 # Programs of other languages are built beside the tests, which wait for those that they need.
+BUILD = nice $(BIN)/python -m tests.build_drivers
 unit: export PYTHONDONTWRITEBYTECODE :=
 unit: $(VENV)/.dev
-	$(if $(PYTEST),,nice $(BIN)/python -m tests.build_drivers &) \
+	$(if $(PYTEST),,$(BUILD) &) \
 	$(BIN)/pytest $(BESIDE) $(PYTEST) || { [ $$? = 1 ] && $(AGAIN); }
 
 test-all: export PYTHONDONTWRITEBYTECODE :=
 test-all: $(VENV)/.dev  ## in addition to `make test`: tests that take long and look once more at what that protects
-	$(if $(PYTEST),,nice $(BIN)/python -m tests.build_drivers --long &) \
+	$(if $(PYTEST),,$(BUILD) --long &) \
 	$(BIN)/pytest $(BESIDE) -m long --timeout=900 $(PYTEST) || { [ $$? = 1 ] && $(AGAIN) -m long; }
 
 EVERY := 'not compose and not matrix and not hour'
