@@ -68,8 +68,6 @@ class YdbServer:
         if self._server is not None:
             await self._server.stop()
         if self._service is not None:
-            if self._service.readers is not None:
-                self._service.readers.close()
-                if self._service.readers.coordination is not None:
-                    await self._service.readers.coordination.close()
+            self._service.readers.close()
+            await self._service.readers.coordination.close()
             await self._service.topics.close()

@@ -92,6 +92,8 @@ class Progress:
     async def reload(self, wanted: Callable[[GroupName], bool]) -> None:
         """Know of the groups that are ``wanted`` (asked in the database's thread, too) what the database does: another
         node may have acted for them. Raises an error of the database."""
+        if not self._db.engine.shared:
+            return
 
         # Looked for before: what is done with what was read must be done in one step. What comes meanwhile is known as
         # the database has it.

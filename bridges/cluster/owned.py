@@ -1,4 +1,4 @@
-"""Among several nodes what has one coordinator, groups say, is coordinated by the owner of the slot its name lies in.
+"""What has one coordinator, groups say, is coordinated by the owner of the slot its name lies in.
 
 Who becomes the owner reads what the former one has stored before it answers; clients are told to come again meanwhile.
 Who is the owner no longer answers whoever waits, and forgets. A node that was paused may find a request in its socket
@@ -58,6 +58,13 @@ class OwnedNames(ABC):
         """What a transaction of the database calls first that changes what is stored under a name."""
         return self._owners.holding(self.slot(name))
 
+    async def begin(self) -> None:
+        """Know of what is this node's from its start, before anybody asks; slots that come later are read as they
+        come. Raises LogError."""
+        slots = frozenset(self._owners.mine)
+        while not await self._know(slots):
+            pass  # one of them went and came again meanwhile
+
     async def close(self) -> None:
         """Read nothing more."""
         for task in tuple(self._tasks):
@@ -71,18 +78,24 @@ class OwnedNames(ABC):
         task.add_done_callback(self._tasks.discard)
 
     async def _read(self, slots: frozenset[int]) -> None:
-        while mine := {slot for slot in slots if self._owners.is_mine(slot)}:
-            epochs = {slot: self._owners.epoch(slot) for slot in mine}
+        while True:
             try:
-                await self.read(lambda name: self.slot(name) in slots)
+                if await self._know(slots):
+                    return
             except LogError as error:
                 _log.warning(f"a {self.what} that came to this node could not be read", error=str(error))
                 await asyncio.sleep(_AGAIN_S)
-                continue
-            still = {slot for slot in mine if self._owners.is_mine(slot)}
-            if all(self._owners.epoch(slot) == epochs[slot] for slot in still):
-                self._known |= still
-                return
+
+    async def _know(self, slots: frozenset[int]) -> bool:
+        """Read what lies in those of ``slots`` that are this node's; whether they still are as they were before."""
+        mine = {slot: self._owners.epoch(slot) for slot in slots if self._owners.is_mine(slot)}
+        if mine:
+            await self.read(lambda name: self.slot(name) in slots)
+        still = {slot for slot in mine if self._owners.is_mine(slot)}
+        if any(self._owners.epoch(slot) != mine[slot] for slot in still):
+            return False
+        self._known |= still
+        return True
 
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
         gone = frozenset(slots)

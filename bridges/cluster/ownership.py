@@ -1,6 +1,6 @@
 """What the rest of a node asks about who owns what.
 
-A node by itself has none and owns everything. Nothing of this is asked for an append: a partition's log asks
+A node by itself is a cluster of one (:mod:`bridges.cluster.alone`). Nothing of this is asked for an append: a log asks
 when it is opened, and is closed when its slot is lost.
 """
 
@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct
 
 from bridges.cluster.members import Member, State
 from bridges.errors import NotOwner
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
+    from bridges.cluster.keeper import Keeper
+    from bridges.cluster.peer_stream import PeerStream
+
+Q = TypeVar("Q", bound=Struct)
+A = TypeVar("A", bound=Struct)
 
 Lost = Callable[[Collection[int], bool], Awaitable[None]]
 """Called with slots that this node acts for no more; the second argument is true when they are about to be handed over:
@@ -90,6 +97,38 @@ class Ownership(Protocol):
     async def raise_epoch(self, slot: int) -> int:
         """A higher epoch for a slot of this node. Raises NotOwner, and errors of the database."""
         ...
+
+
+class Membership(Ownership, Protocol):
+    """A node's part in its cluster: what the node itself asks beside who owns what."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def keeper(self) -> Keeper:
+        """What is known of the members. Raises CannotMove where there is no cluster."""
+
+    async def join(self, server_id: int, addresses: Mapping[str, str], rack: str) -> None: ...
+    async def await_owners(self, seconds: float) -> None: ...
+    async def drain(self, node_id: int) -> None: ...
+    async def undrain(self, node_id: int) -> None: ...
+    async def move(self, slots: Collection[int], node_id: int) -> None: ...
+    async def unpin(self, slots: Collection[int] | None = None, node_id: int | None = None) -> None: ...
+    async def leave(self, seconds: float) -> None: ...
+    async def retire(self, seconds: float) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Others(Protocol):
+    """How other nodes are asked, and answered (see :class:`bridges.cluster.peers.Peers`)."""
+
+    def serve(self, kind: str, message: type[Q], answer: Callable[[Q], Awaitable[Struct]]) -> None: ...
+    def serve_stream(self, kind: str, opening: type[Q], serve: Callable[[Q, PeerStream], Awaitable[None]]) -> None: ...
+    async def ask(self, member: Member, kind: str, message: Struct, answer: type[A], patience_s: float = ...) -> A: ...
+    async def stream(self, member: Member, kind: str, opening: Struct) -> PeerStream: ...
+    def left_stream(self, member: Member, stream: PeerStream) -> None: ...
+    async def drain(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 SERVING = frozenset({State.UP, State.LEAVING})

@@ -21,7 +21,6 @@ from bridges.console.host import Host
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
-    from bridges.cluster.service import Cluster
 
 _log = structlog.get_logger("anabranch.console")
 
@@ -51,13 +50,13 @@ class ClusterHandlers:
     async def drain(self, request: web.Request) -> web.StreamResponse:
         """Have a node hand over all it owns: it has begun to when this is answered."""
         self._access.require_node(request, Operation.ALTER)
-        await self._cluster.drain(_node(request))
+        await self._node.cluster.drain(_node(request))
         return await self._answer(request)
 
     async def undrain(self, request: web.Request) -> web.StreamResponse:
         """Have a node own its share again, now or when it comes back."""
         self._access.require_node(request, Operation.ALTER)
-        await self._cluster.undrain(_node(request))
+        await self._node.cluster.undrain(_node(request))
         return await self._answer(request)
 
     async def move(self, request: web.Request) -> web.StreamResponse:
@@ -72,7 +71,7 @@ class ClusterHandlers:
         slots = self._slots(body)
         if not slots:
             raise RequestError("what is to be moved? slots, a topic or a group")
-        await self._cluster.move(slots, node_id)
+        await self._node.cluster.move(slots, node_id)
         _log.warning("slots were moved by an operator", slots=len(slots), to=node_id, user=str(principal_of(request)))
         return await self._answer(request, asked=slots)
 
@@ -84,12 +83,12 @@ class ClusterHandlers:
         slots, node_id = self._slots(body), body.get("node_id")
         if (len(slots) > 0) + (type(node_id) is int) + (body.get("all") is True) != 1:
             raise RequestError("what is to be unpinned? slots, a topic, a group, all of a node_id, or all")
-        await self._cluster.unpin(slots or None, node_id)
+        await self._node.cluster.unpin(slots or None, node_id)
         return await self._answer(request, asked=slots)
 
     def _slots(self, body: dict[str, Any]) -> list[int]:
         """What a request names, however. Raises RequestError and TopicNotFound."""
-        cluster = self._cluster
+        cluster = self._node.cluster
         slots = _numbers(body, "slots") or []
         count = len(cluster.keeper.slots)
         if any(slot >= count for slot in slots):
@@ -111,15 +110,8 @@ class ClusterHandlers:
             found.add(cluster.slot_of_key(space, _text(body, "group")))
         return sorted(found)
 
-    @property
-    def _cluster(self) -> Cluster:
-        cluster = self._node.cluster
-        if cluster is None:
-            raise RequestError("this node is by itself: it has no cluster.database", 409)
-        return cluster
-
     async def _answer(self, request: web.Request, asked: Collection[int] | None = None) -> web.StreamResponse:
-        cluster = self._cluster
+        cluster = self._node.cluster
         keeper = cluster.keeper
         owned = Counter(slot.owner for slot in keeper.slots)
         pins: dict[str, list[int]] = {}

@@ -19,9 +19,9 @@ from bridges.errors import NotOwner
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Progress
+    from bridges.cluster.members import Member
+    from bridges.cluster.ownership import Others, Ownership
     from bridges.cluster.peer_stream import PeerStream
-    from bridges.cluster.peers import Peers
-    from bridges.cluster.service import Cluster
 
 _STATE, _SET = "group", "group positions"
 
@@ -73,44 +73,40 @@ class Groups(Protocol):
     """What is used of a node."""
 
     @property
+    def node_id(self) -> int: ...
+    @property
     def progress(self) -> Progress: ...
     @property
     def group_directories(self) -> Mapping[str, GroupDirectory]: ...
 
 
 class GroupStates:
-    """The groups of all nodes, at one of them."""
+    """The groups of all nodes, at one of them: it asks the others, and answers them."""
 
-    def __init__(self, node: Groups) -> None:
+    def __init__(self, node: Groups, owners: Ownership, peers: Others) -> None:
         self._node = node
-        self._cluster: Cluster | None = None
-        self._peers: Peers | None = None
-
-    def know_others(self, cluster: Cluster, peers: Peers) -> None:
-        """Ask other nodes, and answer them."""
-        self._cluster, self._peers = cluster, peers
+        self._owners = owners
+        self._peers = peers
         peers.serve_stream(_STATE, _Asked, self._tell)
         peers.serve(_SET, NewPositions, self._set_here)
 
     def is_here(self, name: GroupName) -> bool:
         """Whether this node coordinates a group: what it knows of the positions of others may be long past."""
-        cluster = self._cluster
-        return cluster is None or cluster.is_mine(cluster.slot_of_key(*name))
+        return self._owners.is_mine(self._owners.slot_of_key(*name))
 
     def told(self) -> dict[str, object]:
         """Return what a list of groups says where it is one node's: ``coordinator``, that node, among several."""
-        cluster = self._cluster
-        return {} if cluster is None or len(cluster.nodes) < 2 else {"coordinator": cluster.node_id}
+        return {} if len(self._owners.nodes) < 2 else {"coordinator": self._node.node_id}
+
+    async def _owner(self, name: GroupName) -> Member | None:
+        return await owner_of(self._owners, self._node.node_id, partial(self._owners.slot_of_key, *name))
 
     async def find(self, name: GroupName) -> GroupState:
         """Return what the coordinator of a group knows of it. Raises NotOwner, PeerUnreachable."""
-        cluster, peers = self._cluster, self._peers
-        if cluster is None or peers is None:
-            return self._here(name)
-        owner = await owner_of(cluster, cluster.node_id, partial(cluster.slot_of_key, *name))
+        owner = await self._owner(name)
         if owner is None:
             return self._here(name)
-        stream = await peers.stream(owner, _STATE, _Asked(*name))
+        stream = await self._peers.stream(owner, _STATE, _Asked(*name))
         try:
             raw = await stream.read()
             if raw is None:
@@ -118,19 +114,15 @@ class GroupStates:
             told = msgspec.msgpack.decode(raw, type=_Told)
             stream.account.give(Kind.REQUESTS, len(raw))
         finally:
-            peers.left_stream(owner, stream)
+            self._peers.left_stream(owner, stream)
         return GroupState(told.views, {(topic, partition): one for topic, partition, one in told.positions})
 
     async def set_positions(self, wanted: NewPositions) -> Refusal:
         """Set positions of a group that has no members, all or none. Raises NotOwner, PeerUnreachable, LogError."""
-        cluster, peers = self._cluster, self._peers
-        if cluster is None or peers is None:
-            return await self._set_here(wanted)
-        slot = partial(cluster.slot_of_key, wanted.space, wanted.group)
-        owner = await owner_of(cluster, cluster.node_id, slot)
+        owner = await self._owner((wanted.space, wanted.group))
         if owner is None:
             return await self._set_here(wanted)
-        return await peers.ask(owner, _SET, wanted, Refusal)
+        return await self._peers.ask(owner, _SET, wanted, Refusal)
 
     # --- at the coordinator -----------------------------------------------------------------------------------------
 
@@ -147,13 +139,12 @@ class GroupStates:
         await stream.write(msgspec.msgpack.encode(told))
 
     async def _set_here(self, wanted: NewPositions) -> Refusal:
-        node, cluster, name = self._node, self._cluster, (wanted.space, wanted.group)
+        node, name = self._node, (wanted.space, wanted.group)
         state = self._here(name)
         if state.members:
             return Refusal(occupied(wanted.group, state.members))
         progress = node.progress.front(self._front(wanted.space, state), wanted.space)
-        if cluster is not None:
-            progress.holding = lambda one: cluster.holding(cluster.slot_of_key(wanted.space, one))
+        progress.holding = lambda one: self._owners.holding(self._owners.slot_of_key(wanted.space, one))
         expected = {(wanted.topic, partition): before for partition, before, _ in wanted.rows}
         positions = [
             (wanted.topic, partition, Committed(target, commit_ms=wanted.now_ms))

@@ -22,7 +22,7 @@ from bridges.log.remote.appends import Appends
 from bridges.metrics import Metrics
 
 if TYPE_CHECKING:
-    from bridges.cluster.service import Cluster
+    from bridges.cluster.ownership import Membership
     from bridges.console.group_states import GroupStates
     from bridges.console.sampling import Recorder
     from bridges.console.topic_sizes import TopicSizes
@@ -67,8 +67,8 @@ class Host(Protocol):
     @property
     def access_rules(self) -> AccessRules | None: ...
     @property
-    def cluster(self) -> Cluster | None:
-        """None of a node by itself."""
+    def cluster(self) -> Membership:
+        """Who owns what."""
 
     @property
     def client_quotas(self) -> ClientQuotas: ...

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from bridges.cluster.members import Member
-    from bridges.cluster.peers import Peers
-    from bridges.cluster.service import Cluster
+    from bridges.cluster.ownership import Others, Ownership
     from bridges.log.logs import Logs
     from bridges.log.partition.partition_log import PartitionLog
 
@@ -49,6 +48,7 @@ class Sizes(NamedTuple):
 class Sized(Protocol):
     """What is used of a node."""
 
+    node_id: int
     catalog: Catalog
     logs: Logs
 
@@ -62,28 +62,23 @@ class _Told(Struct, array_like=True):
 
 
 class TopicSizes:
-    """The sizes of topics at all nodes, asked for at one of them."""
+    """The sizes of topics at all nodes, at one of them: it asks the others, and answers them."""
 
-    def __init__(self, node: Sized) -> None:
+    def __init__(self, node: Sized, owners: Ownership, peers: Others) -> None:
         self._node = node
-        self._cluster: Cluster | None = None
-        self._peers: Peers | None = None
-
-    def know_others(self, cluster: Cluster, peers: Peers) -> None:
-        """Ask other nodes, and answer them."""
-        self._cluster, self._peers = cluster, peers
+        self._owners = owners
+        self._peers = peers
         peers.serve(_KIND, _Asked, self._answer)
 
     async def elsewhere(self, names: Sequence[str]) -> Sizes:
         """Return what other nodes have of topics."""
         found = Sizes({}, set())
-        if self._cluster is not None and names:
-            others = [one for one in self._cluster.nodes if one.node_id != self._cluster.node_id]
+        if names:
+            others = [one for one in self._owners.nodes if one.node_id != self._node.node_id]
             await asyncio.gather(*(self._ask(member, names, found) for member in others))
         return found
 
     async def _ask(self, member: Member, names: Sequence[str], found: Sizes) -> None:
-        assert self._peers is not None, "known with the cluster"
         try:
             for start in range(0, len(names), _AT_ONCE):
                 some = list(names[start : start + _AT_ONCE])

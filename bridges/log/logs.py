@@ -40,6 +40,7 @@ from bridges.log.partition.refusals import Refusals
 from bridges.log.partition.tail_cache import Tail, TailCache
 from bridges.log.partition.time_search import TimeSearch
 from bridges.log.partition.waiters import once
+from bridges.log.remote.nowhere import Nowhere
 from bridges.log.state.log_starts import LogStarts, Trims, first_readable
 from bridges.log.state.partition_state import PartitionState
 from bridges.log.state.snapshotter import SnapshotStore, Snapshotter
@@ -119,12 +120,12 @@ _REBUILT_SNAPSHOTS = 4
 
 
 class Logs:
-    """The node's partition logs. ``next_epoch`` must give a number above every one it gave before, also after a crash.
+    """The node's partition logs. ``owners`` says which are its own; ``elsewhere`` makes what leads to the others.
 
     ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as`` the
     (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends;
     ``import_epochs`` which run of a migration may write to one (-1: everybody may); ``rules`` what a topic demands of
-    what is appended; ``owners`` who owns which partition (None: this node all of them).
+    what is appended.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Logs:
         client: Streams,
         streams: FindStream,
         snapshots: SnapshotStore,
-        next_epoch: Callable[[], Awaitable[int]],
+        owners: Ownership,
         options: LogOptions | None = None,
         barrier: Barrier | None = None,
         starts: LogStarts | None = None,
@@ -144,8 +145,8 @@ class Logs:
         import_epochs: Callable[[str, int], int] | None = None,
         rules: Callable[[str], TopicRules] | None = None,
         cleaned: CleanedLogs | None = None,
-        owners: Ownership | None = None,
         aborted: AbortedBlocks | None = None,
+        elsewhere: Callable[[Logs], ReadableElsewhere] | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -160,7 +161,6 @@ class Logs:
         self._hidden: dict[tuple[str, int], PartitionLog] = {}
         self._snapshots = snapshots
         self._snapshotter = Snapshotter(snapshots, self.barrier)
-        self._next_epoch = next_epoch
         self._starts = starts or LogStarts()
         self._trims = Trims(client, self._starts)
         self.before_opening: Callable[[PartitionLog, int], Awaitable[None]] | None = None
@@ -180,9 +180,8 @@ class Logs:
         # The slots of the streams in either of these.
         self._slots: dict[int, int] = {}
         self._being_opened: dict[PartitionLog, asyncio.Future[None]] = {}
-        if owners is not None:
-            owners.on_lost.append(self._lose)
-            owners.on_gone.append(self._try_again)
+        owners.on_lost.append(self._lose)
+        owners.on_gone.append(self._try_again)
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self.finishing = Finishing()
@@ -228,14 +227,8 @@ class Logs:
         self._cycle = cycle_of(self._loop)
         self._closing = False
         self._shared: set[int] = set()
-        self.elsewhere: ReadableElsewhere | None = None
-        """Logs of partitions that other nodes own, to be read; None of a node by itself."""
-        self.epoch = -1
-        """The epoch of this run of the node; a partition that had to be opened again has a newer one of its own."""
-
-    async def start(self) -> None:
-        """Take this run's epoch."""
-        self.epoch = await self._next_epoch()
+        self.elsewhere: ReadableElsewhere = Nowhere() if elsewhere is None else elsewhere(self)
+        """Logs of partitions that other nodes own, to be read."""
 
     # --- finding ------------------------------------------------------------------------------------------------
 
@@ -250,7 +243,7 @@ class Logs:
 
     def find_elsewhere(self, topic: str, partition: int) -> ReadableLog | None:
         """Return the log of a partition that another node owns; None of this node's, or where there is none."""
-        if self.elsewhere is None or self.elsewhere.is_mine(topic, partition):
+        if self.owns(topic, partition):
             return None
         stream_id = self._streams(topic, partition)
         return None if stream_id is None else self.elsewhere.get(topic, partition, stream_id)
@@ -286,16 +279,16 @@ class Logs:
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """The epoch the partition is, or would be, written in."""
-        if self._owners is not None:
-            # All nodes tell the same one, which rises when the slot goes to another, or a log of it is opened again.
-            return self._owners.epoch(self._owners.slot_of(topic, partition))
+        # All nodes tell the same one, which rises when the slot goes to another, or a log of it is opened again. A node
+        # by itself has one for all until a log is opened again.
+        epoch = self._owners.epoch(self._owners.slot_of(topic, partition))
         log = self._logs.get((topic, partition))
-        return self.epoch if log is None or log.epoch < 0 else log.epoch
+        return epoch if log is None else max(epoch, log.epoch)
 
     @property
     def is_sure(self) -> bool:
         """Whether open logs are this node's for certain (:attr:`bridges.cluster.ownership.Ownership.is_sure`)."""
-        return self._owners is None or self._owners.is_sure
+        return self._owners.is_sure
 
     def when_sure(self, callback: Callable[[LogError | None], None]) -> None:
         """See :class:`bridges.log.interfaces.Owner`."""
@@ -306,8 +299,7 @@ class Logs:
     async def _ascertain(self, callback: Callable[[LogError | None], None]) -> None:
         error: LogError | None = None
         try:
-            if self._owners is not None:
-                await self._owners.sure()
+            await self._owners.sure()
         except LogError as found:
             error = found
         self.barrier.call("opening answer", callback, error)
@@ -434,11 +426,11 @@ class Logs:
             log.give_up(self._not_mine(log))
 
     def _slot(self, log: PartitionLog) -> int:
-        return -1 if self._owners is None else self._owners.slot_of(log.topic, log.partition)
+        return self._owners.slot_of(log.topic, log.partition)
 
     def _not_mine(self, log: PartitionLog) -> NotOwner:
         slot, owners = self._slot(log), self._owners
-        owner = None if owners is None or owners.is_mine(slot) else owners.owner(slot)
+        owner = None if owners.is_mine(slot) else owners.owner(slot)
         return NotOwner(f"{log.topic}-{log.partition}", -1 if owner is None else owner.node_id)
 
     # --- what partition logs ask of their owner -----------------------------------------------------------------
@@ -569,7 +561,7 @@ class Logs:
             while self._unopened and self._openers <= self.options.open_concurrency:
                 log = self._unopened.popleft()
                 try:
-                    await (self._open(log) if self._owners is None else self._open_noted(log))
+                    await self._open_noted(log)
                 except Exception as error:  # noqa: BLE001 - logged and counted; others wait behind it
                     self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
         finally:
@@ -589,9 +581,8 @@ class Logs:
             self._require_mine(log)
             with self._giving_place():
                 writer = await self._take(log)
-                if self._owners is not None:
-                    slot = self._slots[log.stream_id] = self._slot(log)
-                    self._taken.setdefault(slot, {})[log.stream_id] = writer.epoch
+                slot = self._slots[log.stream_id] = self._slot(log)
+                self._taken.setdefault(slot, {})[log.stream_id] = writer.epoch
                 # Now that nobody else can append there, nobody else changes what the database has of it either.
                 await asyncio.gather(*(known.reload([log.stream_id]) for known in self._known if known.shared))
                 async with self._rebuilds_from(writer.servers):
@@ -601,8 +592,7 @@ class Logs:
             self._failing.pop(log.stream_id, None)
             self._require_mine(log)  # it may have been lost meanwhile
             if self._is_current(log):
-                if self._owners is not None:
-                    self._by_slot.setdefault(self._slot(log), set()).add(log)
+                self._by_slot.setdefault(self._slot(log), set()).add(log)
                 log.opened(writer, rebuilt)
                 return
             failure: LogError = LogDeleted(f"{log.topic}-{log.partition} was deleted")  # while it was opened
@@ -628,7 +618,7 @@ class Logs:
 
     def owns(self, topic: str, partition: int) -> bool:
         """Whether this node acts for a partition; to be asked by chores over all before they have a log made."""
-        return self._owners is None or self._owners.is_mine(self._owners.slot_of(topic, partition))
+        return self._owners.is_mine(self._owners.slot_of(topic, partition))
 
     def _require_mine(self, log: PartitionLog) -> None:
         if not self._is_mine(log):
@@ -688,14 +678,12 @@ class Logs:
                 epoch = await self._higher_epoch(log)
 
     async def _first_epoch(self, log: PartitionLog) -> int:
-        if self._owners is None:
-            return self.epoch if log.epoch < 0 else await self._next_epoch()
         epoch = self._owners.epoch(self._slot(log))
         return epoch if epoch > log.epoch else await self._higher_epoch(log)
 
     async def _higher_epoch(self, log: PartitionLog) -> int:
-        # Among several nodes only the owner gets one: whoever has lost the partition cannot take it back.
-        return await (self._next_epoch() if self._owners is None else self._owners.raise_epoch(self._slot(log)))
+        # Only the owner gets one: whoever has lost the partition cannot take it back.
+        return await self._owners.raise_epoch(self._slot(log))
 
     async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> Rebuilt:
         """As :meth:`_rebuild`, from the first offset that the backend still has."""

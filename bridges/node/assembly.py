@@ -63,6 +63,7 @@ from bridges.log.transactions.aborted_blocks import AbortedBlocks
 from bridges.metrics import Metrics
 from bridges.net.quotas import Quotas
 from bridges.node import backend, databases, promises
+from bridges.node.by_itself import ByItself
 from bridges.node.compaction_policies import Policies
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
@@ -82,7 +83,7 @@ from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.spent import SpentPartitions
 from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
-from bridges.node.worker import LEASE_S, Worker
+from bridges.node.worker import Worker
 from bridges.version import VERSION
 from sbp_document.partition_owners import PartitionOwners
 
@@ -93,8 +94,7 @@ if TYPE_CHECKING:
 
     from bridges.auth.tickets import TicketOffice
     from bridges.catalog.access_rules import AccessRules
-    from bridges.cluster.peers import Peers
-    from bridges.cluster.service import Cluster
+    from bridges.cluster.ownership import Membership, Others
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from bridges.node.worker_metrics import WorkerMetrics
@@ -127,6 +127,14 @@ class Node(Stopping):
     """
 
     budget: MemoryBudget
+    place: ByItself
+    """Its place in the cluster."""
+    cluster: Membership
+    """Which node owns what."""
+    peers: Others
+    """How other nodes are asked."""
+    group_states: GroupStates
+    topic_sizes: TopicSizes
     client: Streams
     db: Database
     catalog: Catalog
@@ -161,14 +169,6 @@ class Node(Stopping):
         """Node-level configuration that the settings give, by key: defaults of topics, and what fronts tell."""
         self.authenticator = Authenticator(settings.auth_options, barrier=self.metrics.barrier)
         self.authorizer: Authorizer = Everybody()
-        self.cluster: Cluster | None = None
-        """Which node owns what; None where this one owns everything."""
-        self.peers: Peers | None = None
-        self.group_states = GroupStates(self)
-        self.topic_sizes = TopicSizes(self)
-        """How other nodes are asked; None where there is none."""
-        self.worker_metrics: WorkerMetrics | None = None
-        """What all workers count, of the first one."""
         self.access_rules: AccessRules | None = None
         """Who may do what; None where everybody may do everything."""
         self.denied = 0
@@ -206,6 +206,11 @@ class Node(Stopping):
     def transaction_directories(self) -> dict[str, TransactionDirectory]:
         """The transactional ids that each front coordinates, by the front's name."""
         return {front.name: directory for front in self.fronts if (directory := front.transactions) is not None}
+
+    @property
+    def worker_metrics(self) -> WorkerMetrics | None:
+        """What all workers count, of the first one."""
+        return self.place.worker_metrics
 
     @property
     def embedded(self) -> Embedded | None:
@@ -295,8 +300,8 @@ class Node(Stopping):
         elif worker is not None:
             await self.db.run(identify)
         await self.db.changes.begin()
-        if settings.cluster.database or worker is not None:
-            self.cluster = await self._enter_cluster()
+        place = self.place = await self._enter(self._directory)
+        self.cluster, self.peers = place.cluster, place.peers
         if not settings.cluster.database and (worker is None or worker.number == 0):
             await databases.inherit(self.db, self._peers, self.node_id)
         self._backend = await backend.start_backend(
@@ -336,12 +341,9 @@ class Node(Stopping):
         erasers = (erase_topic, *of_streams, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
-        if self.cluster is not None:
-            self.cluster.place = self.catalog.place_of
-            # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
-            if self.embedded is not None and settings.sbp.durability == "object" and worker is None:
-                self.cluster.adopt = self.embedded.adopt
-                self.cluster.fenced = self.embedded.is_fenced
+        # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
+        object_log = self.embedded if settings.sbp.durability == "object" and worker is None else None
+        await place.begin(self.catalog, object_log)
         self._needed = NeededByConsumers(self.catalog, self.progress)
         self._handed_over = HandedOver(settings.migrate.grace_ms)
         starts = LogStarts(self.db)
@@ -356,7 +358,7 @@ class Node(Stopping):
             self.client,
             self.catalog.stream_of,
             Snapshots(self.db),
-            self.catalog.next_epoch,
+            self.cluster,
             _log_options(settings, self._kinds),
             self.metrics.barrier,
             starts,
@@ -368,19 +370,17 @@ class Node(Stopping):
             self.catalog.import_epoch,
             RulesCache(self.catalog).of,
             cleaned,
-            self.cluster,
             AbortedBlocks(self.db, self.metrics.barrier),
+            partial(place.elsewhere, self.catalog, self.metrics.barrier),
         )
-        self.appends = Appends(self.logs)
-        if self.cluster is not None:
-            self.cluster.open_logs = self.logs.to_close
-            self._know_others(self.cluster)
-            self.cluster.on_gained.append(lambda slots: self.catalog.seal_again())
+        self.appends = Appends(self.logs, place.forwarding(self.catalog, self.metrics.barrier, self.logs))
+        self.group_states = GroupStates(self, self.cluster, self.peers)
+        self.topic_sizes = TopicSizes(self, self.cluster, self.peers)
+        self.cluster.on_gained.append(lambda slots: self.catalog.seal_again())
         cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
         self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
         if not durable and settings.sbp.mode == "embedded":
             self.logs.before_opening = self._take_positions_back
-        await self.logs.start()
         if self._backend.shared is not None:
             self._backend.shared.overtaken = self.logs.overtaken
         if self.embedded is not None and self.embedded.document is not None:
@@ -394,6 +394,7 @@ class Node(Stopping):
         self.translator = Translator(limits.translated_bytes, self.works, limits.batch_inflated_bytes, held)
         self._tell_configuration(listen)
         self.metrics.add_source(self._families)
+        place.count(self.metrics)
 
         for kind in self._kinds:
             own = [listener.name for listener in kind.listeners]
@@ -408,12 +409,11 @@ class Node(Stopping):
             names = settings.own_names(CONSOLE)
             self._console = ConsoleDoor(self, names, open_health=settings.auth.open_health)
             self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
-        if self.peers is not None and CLUSTER in listen:
-            self.addresses[CLUSTER] = await self.peers.listen(listen[CLUSTER], self.tls(CLUSTER), self._tls.peers)
-        if self.cluster is not None:
-            server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
-            await self.cluster.join(server_id, self._told_addresses(), settings.node.rack)
-            await self.cluster.await_owners(_OWNERS_S)
+        if CLUSTER in listen:
+            self.addresses[CLUSTER] = await place.listen(listen[CLUSTER], self.tls(CLUSTER), self._tls.peers)
+        server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
+        await self.cluster.join(server_id, self._told_addresses(), settings.node.rack)
+        await self.cluster.await_owners(_OWNERS_S)
         self.started_ms = _now_ms()
         self.every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
@@ -435,57 +435,13 @@ class Node(Stopping):
         first = self.node_id - self._worker.number
         return list(range(first, first + self._worker.count))
 
-    async def _enter_cluster(self) -> Cluster:
-        from bridges.cluster import versions  # where there is one
-        from bridges.cluster.marks import Marks
-        from bridges.cluster.members import Patience
-        from bridges.cluster.peers import Peers, secret
-        from bridges.cluster.service import Cluster
+    async def _enter(self, directory: DataDirectory) -> ByItself:
+        worker, node_id = self._worker, self.node_id
+        if worker is None and not self.settings.cluster.database:
+            return ByItself(self.db, node_id)
+        from bridges.node.among_others import enter  # where there are others
 
-        told, worker = self.settings.cluster, self._worker
-        lease = told.lease_s if worker is None else max(told.lease_s, LEASE_S)
-        patience = Patience(told.heartbeat_ms / 1000, lease)
-        assert self._directory is not None, "held while the node runs"
-        # A connection of its own: heartbeats must not wait behind anything.
-        db = Database(databases.engine_of(self.settings, self._directory, worker, second=True))
-        cluster = Cluster(db, self.node_id, patience, self.metrics.barrier, self.fail, versions.OURS)
-        try:
-            if worker is None:
-                bucket = backend.bucket_of(self.settings.sbp)
-                cluster.marks = Marks(self._directory.mark, bucket, await self.db.run(identify))
-                # Before the log is opened: that ends whoever has it.
-                await cluster.enter(server_id=await asyncio.to_thread(backend.server_of_log, self.settings.sbp))
-            else:
-                await cluster.enter(self._peers)
-            shared = await self.db.run(secret)
-        except BaseException:
-            await cluster.close()
-            raise
-        peers = self.peers = Peers(cluster.start, shared, self.metrics.barrier, self.budget)
-        cluster.on_gone.append(lambda: peers.left(cluster.keeper.members))
-        if worker is None:
-            cluster.is_past = peers.is_past  # a worker's process comes again at once: nobody takes over from it sooner
-        else:
-            from bridges.node.worker_metrics import STREAM, Opening, WorkerMetrics
-
-            counted = WorkerMetrics(peers, cluster, self.metrics, worker.number, self._peers)
-            peers.serve_stream(STREAM, Opening, counted.serve)
-            self.worker_metrics = counted if worker.number == 0 else None
-        return cluster
-
-    def _know_others(self, cluster: Cluster) -> None:
-        """Have what other nodes own appended to and read here, and the other way round."""
-        from bridges.log.remote.forwarded_appends import ForwardedAppends  # where there are other nodes
-        from bridges.log.remote.log_elsewhere import LogsElsewhere
-
-        assert self.peers is not None, "made with the cluster"
-        here, identify, barrier = self.appends.append_here, self.catalog.id_of, self.metrics.barrier
-        self.logs.elsewhere = LogsElsewhere(self.peers, cluster, self.node_id, self.logs, identify, barrier)
-        self.appends.elsewhere = ForwardedAppends(
-            self.peers, cluster, self.node_id, here, identify, self.metrics.barrier
-        )
-        self.group_states.know_others(cluster, self.peers)
-        self.topic_sizes.know_others(cluster, self.peers)
+        return await enter(self.settings, directory, self.db, worker, self._peers, self.metrics, self.budget, self.fail)
 
     def _told_addresses(self) -> dict[str, str]:
         """What clients of each listener are told, by other nodes as well."""
@@ -664,7 +620,7 @@ class Node(Stopping):
             await self._step("ending compaction", self.cleaner.close())
         if drain and self.failure is None:
             # Workers stop together, or come back at once: nothing is handed over.
-            if self.cluster is not None and self._worker is None:
+            if hasattr(self, "cluster") and self._worker is None:
                 leaving = self.cluster.leave(self.settings.node.drain_timeout_ms / 1000)
                 await self._step("handing over", self._unless_hurried(leaving))
             await self._drain()
@@ -674,9 +630,8 @@ class Node(Stopping):
             await self._step("stopping the console", self._console.stop())
         if hasattr(self, "appends"):
             await self._step("forwarding nothing more", self.appends.close())
-            if self.logs.elsewhere is not None:
-                await self._step("reading nothing more of other nodes", self.logs.elsewhere.close())
-        if self.peers is not None:
+            await self._step("reading nothing more of other nodes", self.logs.elsewhere.close())
+        if hasattr(self, "peers"):
             await self._step("answering no other node", self.peers.close())
         if self.embedded is not None and self.embedded.document is not None:
             # Clients of the document's dialect append through the partition logs.
@@ -686,14 +641,14 @@ class Node(Stopping):
         await self._step("ending work on records", asyncio.to_thread(self.works.close))
         if hasattr(self, "catalog"):
             await self._step("closing the catalog", self.catalog.close())
-        if self.cluster is not None and self.failure is None and self._worker is None:
+        if hasattr(self, "cluster") and self.failure is None and self._worker is None:
             # Nothing is appended here any more, and until somebody has taken over others read from this range server.
             self._retiring = True
             retiring = self.cluster.retire(self.settings.node.drain_timeout_ms / 1000 if served else 0.0)
             await self._step("having others take over", self._unless_hurried(retiring))
         if self._backend is not None:
             await self._step("closing the backend", self._backend.close())
-        if self.cluster is not None:
+        if hasattr(self, "cluster"):
             await self._step("leaving the cluster", self.cluster.close())
         if hasattr(self, "db"):
             await self._step("following other nodes", self.db.changes.close())
@@ -721,9 +676,7 @@ class Node(Stopping):
 
     async def _drain(self) -> None:
         seconds = self.settings.node.drain_timeout_ms / 1000
-        named = {front.name: front.drain() for front in self.fronts}
-        if self.peers is not None:
-            named[CLUSTER] = self.peers.drain()
+        named = {front.name: front.drain() for front in self.fronts} | {CLUSTER: self.peers.drain()}
         drains = asyncio.gather(*named.values(), return_exceptions=True)
         hurry = asyncio.ensure_future(self._hurry.wait())
         waiting: set[asyncio.Future[Any]] = {drains, hurry}

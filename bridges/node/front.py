@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from bridges.catalog.transaction_view import TransactionDirectory
-    from bridges.cluster.ownership import Ownership
-    from bridges.cluster.peers import Peers
+    from bridges.cluster.ownership import Others, Ownership
     from bridges.formats import StoredFormat, Translator
     from bridges.log.ledger.rules import Rule
     from bridges.log.logs import Logs
@@ -130,10 +129,10 @@ class NodeServices(Struct, frozen=True):
     data_dir: Path
     catalog: Catalog
     logs: Logs
-    owners: Ownership | None
-    """Which node owns which partition, and coordinates what; None: this one does everything."""
-    peers: Peers | None
-    """How the other nodes are asked, and answered; None where there is none."""
+    owners: Ownership
+    """Which node owns which partition, and coordinates what."""
+    peers: Others
+    """How the other nodes are asked, and answered."""
     appends: Appends
     """Appends to partitions wherever they are, for what comes to a node that does not own them."""
     progress: FrontProgress

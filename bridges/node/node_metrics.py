@@ -71,7 +71,6 @@ class Scraped(Protocol):
     authenticator: Authenticator
     denied: int
     quotas: Quotas
-    cluster: Cluster | None
     group_states: GroupStates
     recorder: Recorder
 
@@ -91,8 +90,6 @@ def of_node(node: Scraped) -> Iterator[Metric]:
     """All of this module."""
     yield from _about(node)
     yield from stall_metrics(node.stalls)
-    if node.cluster is not None:
-        yield from cluster_metrics(node.cluster)
     yield from _partitions(node)
     yield from _compaction(node.cleaner)
     yield from _lag(node)

@@ -30,9 +30,9 @@ class Broker(NamedTuple):
 
 
 class Brokers:
-    """The nodes of the cluster; of a node by itself, this one."""
+    """The nodes of the cluster."""
 
-    def __init__(self, node_id: int, rack: str | None, owners: Ownership | None) -> None:
+    def __init__(self, node_id: int, rack: str | None, owners: Ownership) -> None:
         self._node_id = node_id
         self._rack = rack
         self._owners = owners
@@ -40,14 +40,11 @@ class Brokers:
     async def known(self) -> None:
         """To be awaited before any of this is told to clients: a node that starts knows nobody yet, and librdkafka
         keeps for 15 minutes that a topic's partitions have no leader."""
-        if self._owners is not None:
-            await self._owners.known()
+        await self._owners.known()
 
     def all(self, client: Client) -> list[Broker]:
         """Those that serve, as a client may reach them."""
         own = self._own(client)
-        if self._owners is None:
-            return [own]
         found = {own.node_id: own}
         for member in self._owners.nodes:
             broker = self._told(member, client)
@@ -61,8 +58,6 @@ class Brokers:
 
     def leader(self, topic: str, partition: int) -> int:
         """Who leads a partition, or NOBODY."""
-        if self._owners is None:
-            return self._node_id
         owner = self._owners.owner(self._owners.slot_of(topic, partition))
         return NOBODY if owner is None else owner.node_id
 
@@ -70,21 +65,19 @@ class Brokers:
         """A node by its id."""
         if node_id == self._node_id:
             return self._own(client)
-        for member in () if self._owners is None else self._owners.nodes:
+        for member in self._owners.nodes:
             if member.node_id == node_id:
                 return self._told(member, client)
         return None
 
     def coordinator(self, kind: str, key: str, client: Client) -> Broker | None:
         """Who coordinates a group or a transactional id; None: nobody does at the moment."""
-        if self._owners is None:
-            return self._own(client)
         owner = self._owners.owner(self._owners.slot_of_key(kind, key))
         return None if owner is None else self.find(owner.node_id, client)
 
     def coordinates(self, kind: str, key: str) -> bool:
         """Whether this node does."""
-        return self._owners is None or self._owners.is_mine(self._owners.slot_of_key(kind, key))
+        return self._owners.is_mine(self._owners.slot_of_key(kind, key))
 
     def _own(self, client: Client) -> Broker:
         return Broker(self._node_id, *client.advertised, self._rack)

@@ -76,7 +76,7 @@ class AutoScaler:
         policy = self._controller.streams.config(topic).scalingPolicy
         owners = self._controller.segments.owners
         found = self._measured(topic, now_ms, loads, policy)
-        if owners.shared:
+        if len(owners.nodes) > 1:
             try:
                 await self._tell(topic, found, now_ms)
                 if not owners.is_mine(topic.name, 0):

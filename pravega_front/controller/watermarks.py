@@ -99,27 +99,19 @@ class Watermarks:
         self._db = controller.node.db
         self._catalog = controller.catalog
         self._segments = controller.segments
-        #: Streams of which something was noted since they were looked at.
-        self._noted: dict[str, None] = {}
         self._marks: dict[str, _Marks] = {}
         self._gone: set[asyncio.Task[None]] = set()
         self._rounds: Rounds[str] = controller.node.rounds("watermark")
 
     async def load(self) -> None:
-        """Know where something was noted, and delete the watermarks of streams that are deleted."""
-        query = "SELECT DISTINCT topic FROM front_pravega_noted"
-        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
-        self._noted = {topic: None for (topic,) in rows}
+        """Delete the watermarks of streams that are deleted, of what this node owns and comes to own."""
         self._catalog.on_change.append(self._changed)
-        if self._segments.owners.shared:
-            assert self._controller.node.owners is not None
-            self._controller.node.owners.on_gained.append(self._gained)
-            return
-        for name in self._segments.orphaned_marks():
-            self._delete(name)
+        owners = self._controller.node.owners
+        owners.on_gained.append(self._gained)
+        self._gained(owners.mine)
 
     def _gained(self, slots: Collection[int]) -> None:
-        """What was known of marks when this node had them before may not hold; and others have noted something."""
+        """What was known of marks when this node had them before may not hold."""
         gained, owners = set(slots), self._segments.owners
         for topic in [topic for topic in self._marks if owners.slot_of(topic, 0) in gained]:
             del self._marks[topic]
@@ -136,7 +128,6 @@ class Watermarks:
 
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
-            self._noted.pop(change.topic.name, None)
             self._marks.pop(change.topic.name, None)
             if "pravega" in change.topic.names:  # others are hidden, and no streams
                 name = self._segments.mark_of(change.topic)
@@ -180,40 +171,29 @@ class Watermarks:
             connection.execute(_NOTE, values)
             return Noted.SUCCESS
 
-        def changed(found: Noted) -> None:
-            if found is Noted.SUCCESS and topic.name in self._catalog.topics:
-                self._noted[topic.name] = None
-
-        return await self._db.run(change, then=changed)
+        return await self._db.run(change)
 
     async def remove(self, topic: Topic, writer: str) -> None:
         """A writer has ended: what it noted counts once more, and it is waited for no more."""
         change = "UPDATE front_pravega_noted SET alive = 0 WHERE topic = ? AND writer = ?"
-
-        def changed(_: object) -> None:
-            self._noted[topic.name] = None
-
-        await self._db.run(lambda connection: connection.execute(change, (topic.name, writer)), then=changed)
+        await self._db.run(lambda connection: connection.execute(change, (topic.name, writer)))
 
     # --- what readers get ------------------------------------------------------------------------------------------
 
     async def look(self, now_ms: int) -> None:
         """Write the watermarks that are due, of streams whose first segment is this node's."""
-        if self._segments.owners.shared:
-            query = "SELECT DISTINCT topic FROM front_pravega_noted"
-            rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
-            self._noted = {topic: None for (topic,) in rows if self._segments.owners.is_mine(topic, 0)}
-        await self._rounds.each(list(self._noted), lambda name: self._look_at(name, now_ms))
+        query = "SELECT DISTINCT topic FROM front_pravega_noted"
+        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+        mine = [topic for (topic,) in rows if self._segments.owners.is_mine(topic, 0)]
+        await self._rounds.each(mine, lambda name: self._look_at(name, now_ms))
 
     async def _look_at(self, name: str, now_ms: int) -> None:
-        self._noted.pop(name, None)
         topic = self._catalog.topics.get(name)
         if topic is None:
             return
         try:
             await self._write_due(topic, now_ms)
         except LogError as error:
-            self._noted[name] = None
             log.warning("a watermark is written later", topic=name, reason=str(error))
 
     async def _write_due(self, topic: Topic, now_ms: int) -> None:
@@ -228,9 +208,7 @@ class Watermarks:
         behind = [one for one in writers if last is not None and one.time <= last.lower]
         ended = [one for one in behind if not one.alive or one.noted_ms < oldest]
         further = [one for one in writers if last is None or one.time > last.lower]
-        if len(behind) > len(ended):
-            self._noted[topic.name] = None  # until they come further, or are waited for no more
-        elif further:
+        if len(behind) == len(ended) and further:  # else until they come further, or are waited for no more
             reached: dict[int, int] = {} if last is None else {one.segment_id: at for one, at in last.cut.items()}
             upper = await self._reached(topic, further, reached)
             upper = upper if last is None else max(upper, last.upper)

@@ -73,9 +73,8 @@ class SegmentsAnywhere:
         self._segments = segments
         self._owners = segments.owners
         self._peers = node.peers
-        if node.peers is not None:
-            node.peers.serve(_LOOK, _Look, self._answer_look)
-            node.peers.serve(_TRUNCATE, _Cut, self._answer_truncate)
+        node.peers.serve(_LOOK, _Look, self._answer_look)
+        node.peers.serve(_TRUNCATE, _Cut, self._answer_truncate)
 
     async def look(self, names: Sequence[str], timestamp: int = 0) -> Mapping[str, Known]:
         """Where segments are, by their names; ``timestamp``: in ms, 0 for the start."""
@@ -117,8 +116,6 @@ class SegmentsAnywhere:
 
     async def _by_owner(self, names: Sequence[str]) -> list[tuple[Member | None, list[str]]]:
         """Segments by their owners, None: this node."""
-        if not self._owners.shared:
-            return [(None, list(names))]
         found: dict[int, tuple[Member | None, list[str]]] = {}
         for name in names:
             owner = await self._owner(name)
@@ -137,7 +134,6 @@ class SegmentsAnywhere:
     async def _look_at(self, owner: Member | None, names: list[str], timestamp: int) -> list[Known]:
         if owner is None:
             return await self._own(names, timestamp)
-        assert self._peers is not None, "there are other nodes"
         return (await self._peers.ask(owner, _LOOK, _Look(names, timestamp), _Found, _ANSWER_S)).found
 
     async def _own(self, names: Sequence[str], timestamp: int) -> list[Known]:
@@ -153,10 +149,9 @@ class SegmentsAnywhere:
         return _Found(await self._own(request.names, request.timestamp))
 
     async def _truncate_at(self, name: str, position: int | None) -> _Done:
-        owner = await self._owner(name) if self._owners.shared else None
+        owner = await self._owner(name)
         if owner is None:
             return await self._answer_truncate(_Cut(name, position))
-        assert self._peers is not None, "there are other nodes"
         return await self._peers.ask(owner, _TRUNCATE, _Cut(name, position), _Done, _ANSWER_S)
 
     async def _answer_truncate(self, request: _Cut) -> _Done:

@@ -96,19 +96,19 @@ class Merges:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
-        """Carry out what was decided, and delete what writers of large events have left behind. Where several nodes
-        share the work each does so with what it becomes the owner of."""
+        """Carry out what was decided, and delete what writers of large events have left behind, of what this node owns
+        and comes to own."""
         self._node.catalog.before_sealing.append(self._settled)
-        if self._node.owners is None:
-            await self._take_up(self._segments.loose())
-        else:
-            self._node.owners.on_gained.append(self._gained)
-            self._node.owners.on_lost.append(self._lost)
+        self._node.owners.on_gained.append(self._gained)
+        self._node.owners.on_lost.append(self._lost)
+        await self._take_up(self._loose_in(self._node.owners.mine))
+
+    def _loose_in(self, slots: Collection[int]) -> list[tuple[str, Segment]]:
+        return [(name, one) for name, one in self._segments.loose() if self._segments.slot_of(one) in slots]
 
     def _gained(self, slots: Collection[int]) -> None:
-        gained = set(slots)
         # As they are now: what is made from here on is not left behind.
-        some = [(name, one) for name, one in self._segments.loose() if self._segments.slot_of(one) in gained]
+        some = self._loose_in(slots)
         if some:
             task = asyncio.create_task(self._take_up_gained(some), name="merges that another node has left")
             self._tasks.add(task)
@@ -214,13 +214,12 @@ class Merges:
         self._changing[topic] = self._changing.get(topic, 0) + 1
         try:
             await self._running.ended_with(topic)
-            if self._segments.owners.shared:
-                end = asyncio.get_running_loop().time() + _PATIENCE_S
-                while topic in {one.target for one in (await self._state.merges()).values()}:
-                    if asyncio.get_running_loop().time() > end:
-                        raise LogUnavailable(f"something is being merged with a segment of {topic}")
-                    await asyncio.sleep(_LOOK_S)
-            yield partial(require_none_merged, topic=topic) if self._segments.owners.shared else None
+            end = asyncio.get_running_loop().time() + _PATIENCE_S
+            while topic in {one.target for one in (await self._state.merges()).values()}:
+                if asyncio.get_running_loop().time() > end:
+                    raise LogUnavailable(f"something is being merged with a segment of {topic}")
+                await asyncio.sleep(_LOOK_S)
+            yield partial(require_none_merged, topic=topic)
         finally:
             self._changing[topic] -= 1
             if not self._changing[topic]:

@@ -12,6 +12,7 @@ import asyncio
 import socket
 import time
 import uuid
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -22,8 +23,7 @@ from bridges.errors import LogError, NotOwner
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Ownership
-    from bridges.cluster.peers import Peers
+    from bridges.cluster.ownership import Others, Ownership
 
 _NAMED = "pravega segment"
 PATIENCE_S = 10.0
@@ -46,34 +46,33 @@ async def _alive(question: _Alive) -> _Alive:
 
 
 class Owners:
-    """The owners of a cluster; of a node by itself (None) it is that one."""
+    """The owners of a cluster."""
 
-    def __init__(self, owners: Ownership | None, node_id: int, peers: Peers | None = None) -> None:
+    def __init__(self, owners: Ownership, node_id: int, peers: Others) -> None:
         self._owners = owners
         self._node_id = node_id
         self._peers = peers
-        if peers is not None:
-            peers.serve(_ALIVE, _Alive, _alive)
-
-    @property
-    def shared(self) -> bool:
-        """Whether there may be other nodes."""
-        return self._owners is not None
+        peers.serve(_ALIVE, _Alive, _alive)
 
     @property
     def nodes(self) -> list[Member]:
-        """The nodes that serve, this one among them; none of a node by itself."""
-        return [] if self._owners is None else list(self._owners.nodes)
+        """The nodes that serve, this one among them."""
+        return list(self._owners.nodes)
+
+    @property
+    def mine(self) -> Collection[int]:
+        """The slots that this node acts for now."""
+        return self._owners.mine
 
     def slot_of(self, topic: str, partition: int) -> int:
         """The slot of a partition."""
-        return -1 if self._owners is None else self._owners.slot_of(topic, partition)
+        return self._owners.slot_of(topic, partition)
 
     def beside_own(self) -> Beside | None:
-        """Where a topic lies that is to be this node's; None if this node has no say in that, or owns nothing."""
-        for _ in range(_TRIES if self._owners is not None else 0):
+        """Where a topic lies that is to be this node's; None if this node owns nothing."""
+        for _ in range(_TRIES):
             key = uuid.uuid4().hex
-            if self._owners is not None and self._owners.is_mine(self._owners.slot_of_key(_NAMED, key)):
+            if self._owners.is_mine(self._owners.slot_of_key(_NAMED, key)):
                 return Beside(f"{_NAMED}\0{key}".encode(), (0,))  # which gives the same slot
         return None
 
@@ -83,19 +82,19 @@ class Owners:
 
     def is_mine(self, topic: str, partition: int) -> bool:
         """Whether this node owns a partition."""
-        return self._owners is None or self._owners.is_mine(self._owners.slot_of(topic, partition))
+        return self._owners.is_mine(self._owners.slot_of(topic, partition))
 
     async def require(self, slot: int, what: str) -> None:
         """Raise NotOwner unless this node acts for a slot. While nobody does, it is waited for."""
         owner = await self.settled(slot)
-        if self._owners is not None and not self._owners.is_mine(slot):
+        if not self._owners.is_mine(slot):
             raise NotOwner(what, -1 if owner is None or owner.node_id == self._node_id else owner.node_id)
 
     async def settled(self, slot: int) -> Member | None:
-        """Who acts for a slot; None: this node by itself, or nobody for long. While nobody seems to, or it was not
+        """Who acts for a slot; None: nobody for long. While nobody seems to, or it was not
         heard of a moment ago, it is waited for."""
         owners = self._owners
-        if owners is None or slot < 0:
+        if slot < 0:
             return None  # of a topic that is gone there is nothing to wait for
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -117,7 +116,7 @@ class Owners:
             await asyncio.sleep(_LOOK_S)
 
     async def _answers(self, member: Member) -> bool:
-        if self._peers is None or LISTENER not in member.addresses:
+        if LISTENER not in member.addresses:
             return True  # nothing is known of it but its heartbeats
         try:
             await self._peers.ask(member, _ALIVE, _Alive(), _Alive, _ANSWER_S)

@@ -84,8 +84,7 @@ class Segments:
             if topic in self._node.catalog.hidden:
                 self._know(topic, found)
         self._node.catalog.on_change.append(self._changed)
-        if self._node.owners is not None:
-            self._node.owners.on_lost.append(self._lost)
+        self._node.owners.on_lost.append(self._lost)
 
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
         for mark in list(self._mark_waiters):
@@ -153,8 +152,6 @@ class Segments:
         """The segment called ``name``, which this node owns. Raises NotOwner of another's, also of one that there
         may be yet; an error of the database."""
         segment = self.find(name)
-        if not self.owners.shared:
-            return segment
         if segment is None:
             await self._node.db.changes.catch_up()  # another node may have made it a moment ago
             segment = self.find(name)

@@ -119,8 +119,7 @@ class Transactions:
         rows = await self._node.db.run(lambda connection: _read(connection, None))
         self._node.catalog.before_sealing.append(self.settled)
         self._node.catalog.on_change.append(self._changed)
-        if self._node.owners is not None:
-            self._node.owners.on_gained.append(self._gained)
+        self._node.owners.on_gained.append(self._gained)
         self._follow(rows, None)
         # A creation that a crash cut short has left a topic of nobody.
         for name in list(self._node.catalog.hidden):
@@ -390,8 +389,7 @@ class Transactions:
             end = loop.time() + self._settings.scale_wait_ms / 1000
             for begun in list(self._beginning.get(topic, ())):
                 await begun.wait()
-            if self._owners.shared:
-                await self._node.db.changes.catch_up()
+            await self._node.db.changes.catch_up()
             for one in self.open.of(topic):
                 if one.state not in ENDED:
                     try:
@@ -400,7 +398,7 @@ class Transactions:
                     except TimeoutError:
                         await self.abort(one)
                         await one.ended.wait()
-            yield partial(_require_none, topic=topic) if self._owners.shared else None
+            yield partial(_require_none, topic=topic)
         finally:
             self._changing[topic] -= 1
             if not self._changing[topic]:
@@ -432,8 +430,7 @@ class Transactions:
         """A chore: abort what was not pinged in time."""
         now = time.monotonic()
         mine = [one for one in self.open if one.state is TxnState.OPEN and one.deciding is None and self.ends(one)]
-        if self._owners.shared:
-            await self._look_for_pings([one for one in mine if min(one.look_at, one.deadline) < now])
+        await self._look_for_pings([one for one in mine if min(one.look_at, one.deadline) < now])
         await self._rounds.each([one for one in mine if one.deadline < now or self.is_overdue(one)], self._expire)
 
     async def _look_for_pings(self, transactions: list[Transaction]) -> None:

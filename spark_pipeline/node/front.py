@@ -72,13 +72,12 @@ class PipelineFront(Front):
             name: await self._site.listen(name, address, self._node.own_names(name), self._node.tls(name))
             for name, address in listen.items()
         }
-        if self._node.owners is not None and self._node.peers is not None:
-            self._node.peers.serve(MARKERS, Mark, self._mark)
-            self._node.peers.serve(WHOLE, Whole, self._whole)
-            self._node.peers.serve(ABORT, AbortAttempt, self._abort)
-            self._node.owners.on_gained.append(self._gained)
-        elif await self._node.db.run(partial(front_tables.used, front=self.name)):
-            await self._site.open()
+        self._node.peers.serve(MARKERS, Mark, self._mark)
+        self._node.peers.serve(WHOLE, Whole, self._whole)
+        self._node.peers.serve(ABORT, AbortAttempt, self._abort)
+        self._node.owners.on_gained.append(self._gained)
+        if self._node.owners.mine:
+            await self._open_if_used()
         return bound
 
     def _gained(self, slots: Collection[int]) -> None:
@@ -91,12 +90,15 @@ class PipelineFront(Front):
     async def _take_up(self) -> None:
         while self.server is None:
             try:
-                if await self._node.db.run(partial(front_tables.used, front=self.name)):
-                    await self._site.open()
+                await self._open_if_used()
                 return
             except LogError as error:
                 log.warning("whether sinks have left something could not be seen", error=str(error))
                 await asyncio.sleep(_AGAIN_S)
+
+    async def _open_if_used(self) -> None:
+        if await self._node.db.run(partial(front_tables.used, front=self.name)):
+            await self._site.open()
 
     async def _mark(self, asked: Mark) -> Missing:
         return await self._among(await self.open()).mark_here(asked)
@@ -131,9 +133,8 @@ class PipelineFront(Front):
         return None if self.server is None else self.server.core.jobs
 
     @property
-    def transactions(self) -> TransactionDirectory | None:
-        # Among others those of other nodes are told of as well.
-        return None if self.server is None and self._node.owners is None else self._attempts
+    def transactions(self) -> TransactionDirectory:
+        return self._attempts
 
     @cached_property
     def _attempts(self) -> LiveAttempts:

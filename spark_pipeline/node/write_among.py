@@ -26,8 +26,7 @@ from spark_pipeline.node.write_tables import is_decided
 if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Ownership
-    from bridges.cluster.peers import Peers
+    from bridges.cluster.ownership import Others, Ownership
     from bridges.node.front import NodeServices
     from spark_pipeline.node.write_attempts import Attempt
 
@@ -45,16 +44,12 @@ class Queries(OwnedNames):
 
     what = "query of a sink"
 
-    def __init__(self, node: NodeServices, owners: Ownership, peers: Peers, writes: Owned) -> None:
+    def __init__(self, node: NodeServices, owners: Ownership, peers: Others, writes: Owned) -> None:
         super().__init__(owners)
         self._node = node
         self._peers = peers
         self._writes = writes
         self.markers = Markers(node.logs, node.db, owners)
-
-    def begin(self) -> None:
-        """Read those that this node has already: it may have got them long before a sink came."""
-        self._gained(self._owners.mine)
 
     def slot(self, name: str) -> int:
         return query_slot(self._owners, name)

@@ -52,8 +52,6 @@ class LiveAttempts:
         return None if found is None else _view(found)
 
     async def others(self) -> list[TransactionView]:
-        if self._node.owners is None:
-            return []
         writes = self._writes()
         return await collected(
             await self._node.db.run(_stored),
@@ -82,8 +80,6 @@ class LiveAttempts:
 
     async def _abort(self, name: str) -> str:
         owners, peers = self._node.owners, self._node.peers
-        if owners is None or peers is None:
-            return await self.abort_here(name)
         query = _query_of(name)
         slot = query_slot(owners, query)
         if owners.is_mine(slot):

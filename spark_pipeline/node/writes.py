@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.one_at_a_time import OneAtATime
 from bridges.catalog.topic import ChangeKind
+from bridges.cluster.alone import Alone
 from bridges.errors import LogError, NotOwner
 from bridges.log.transactions.ends import TransactionEnds
 from bridges.log.transactions.marking import Markers
@@ -119,7 +120,7 @@ class Writes:
         """Attempts that were aborted since nobody was heard of."""
 
     def _among_others(self) -> Queries | None:
-        if self._node.owners is None or self._node.peers is None:
+        if isinstance(self._node.owners, Alone):
             return None
         from spark_pipeline.node.write_among import Queries  # where there are others
 
@@ -140,7 +141,7 @@ class Writes:
         if self.among is None:
             await self.read(lambda query: True)
         else:
-            self.among.begin()
+            await self.among.begin()
 
     async def read(self, wanted: Callable[[str], bool]) -> None:
         """The same of the queries that are ``wanted``: nobody else decides of them."""

@@ -7,6 +7,7 @@ from collections import deque
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -14,6 +15,7 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import ANONYMOUS, Everybody
 from bridges.auth.quotas import QuotaRules
+from bridges.cluster.alone import Alone
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
@@ -83,7 +85,7 @@ class Lab:
             node_id=0,
             node=SimpleNamespace(quotas=Quotas(QuotaRules(), 1, Barrier())),
             rack=None,
-            brokers=Brokers(0, None, None),
+            brokers=Brokers(0, None, Alone(0, AsyncMock())),
             access=Access(Everybody()),
             fetch_sessions=FetchSessions(10),
             translator=Translator(1 << 20),

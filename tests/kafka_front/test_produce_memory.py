@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth import Everybody
 from bridges.auth.quotas import QuotaRules
 from bridges.catalog.topic_rules import TopicRules
+from bridges.cluster.alone import Alone
 from bridges.errors import LogUnavailable
 from bridges.metrics import FrontMetrics
 from bridges.net.quotas import Quotas
@@ -47,7 +49,7 @@ class Lab:
             catalog=SimpleNamespace(by_id={}, stream_of=lambda *place: self.world.streams.get(place)),
             node_id=0,
             rack=None,
-            brokers=Brokers(0, None, None),
+            brokers=Brokers(0, None, Alone(0, AsyncMock())),
             rules=SimpleNamespace(of=lambda topic: RULES),
             metrics=self.metrics,
             access=Access(Everybody()),

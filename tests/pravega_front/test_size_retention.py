@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+from bridges.cluster.alone import Alone, NoPeers
 from pravega_front.controller.size_retention import SizeRetention
 from pravega_front.service.owners import Owners
 
@@ -23,7 +25,7 @@ async def test_a_stream_that_was_only_just_brought_is_left_alone() -> None:
 
     node = SimpleNamespace(rounds=lambda what: Rounds(), is_kept=lambda topic: topic is young)
     streams = SimpleNamespace(kept_by_size=lambda: [young, old, never_scaled])
-    segments = SimpleNamespace(owners=Owners(None, 1))
+    segments = SimpleNamespace(owners=Owners(Alone(1, AsyncMock()), 1, NoPeers()))
     controller: Any = SimpleNamespace(node=node, streams=streams, segments=segments)
     await SizeRetention(controller).look(0)
     assert looked_at == [old]

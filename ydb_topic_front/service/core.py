@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -15,6 +15,7 @@ from ydb_topic_front.service import paths
 from ydb_topic_front.service.forwarding import Forwarding
 from ydb_topic_front.service.measures import Measures
 from ydb_topic_front.service.paths import PROTOCOL
+from ydb_topic_front.service.read.readers import Readers
 from ydb_topic_front.service.read.session_states import SessionStates
 from ydb_topic_front.service.topics.directories import Directories
 from ydb_topic_front.service.topics.store import TopicStore
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from bridges.log.remote.readable import ReadableLog
     from bridges.net.grpc_server import GrpcCall
     from bridges.node.front import NodeServices
-    from ydb_topic_front.service.read.readers import Readers
 
 
 AUDIENCE = "ydb"
@@ -38,16 +38,6 @@ TICKET = "x-ydb-auth-ticket"
 _EXPIRY_MS = 60_000
 _MOST_SHOWN = 256
 """Characters of what a client calls itself."""
-
-
-class Reader(NamedTuple):
-    """Who reads a partition for a consumer: times in ms since the epoch, ``last_read_offset`` -1 before the first."""
-
-    session_id: str
-    reader_name: str
-    began_ms: int
-    last_read_offset: int = -1
-    last_read_ms: int = 0
 
 
 class Client(NamedTuple):
@@ -63,10 +53,6 @@ class Client(NamedTuple):
     """Whose token or certificate it has shown; empty for nobody's."""
 
 
-FindReader = Callable[[str, str, int], Reader | None]
-"""Of a consumer in a partition of a topic, by their names; None where nobody reads."""
-
-
 class YdbService:
     """The node's parts and this front's own state; one per front, made on the event loop."""
 
@@ -80,18 +66,14 @@ class YdbService:
         self.addresses: Mapping[str, Address] = {}
         self.directories = Directories(node.catalog, node.db)
         self.topics = TopicStore(node.catalog, node.db, self.directories, node.barrier)
-        self.find_reader: FindReader = _nobody
-        """Who reads a partition for a consumer."""
         self.states = SessionStates(node.budget)
         self.measures = Measures(node.budget)
         node.every(_EXPIRY_MS, self.measures.expire, "expiry of what is measured of YDB's topics")
         self.topics.on_change.append(lambda topic: self.measures.settings_changed(topic, self.topics.of(topic.name)))
-        self.forwarding: Forwarding | None = None
-        """To other nodes; None where there is none."""
-        if node.peers is not None and node.owners is not None:
-            timeout_s = self.settings.init_timeout_ms / 1000
-            self.forwarding = Forwarding(node, timeout_s, self.principal, node.peers, node.owners)
-        self.readers: Readers | None = None
+        timeout_s = self.settings.init_timeout_ms / 1000
+        self.forwarding = Forwarding(node, timeout_s, self.principal, node.peers, node.owners)
+        """To other nodes."""
+        self.readers = Readers(self)
         """The sessions that read."""
 
     @property
@@ -133,6 +115,7 @@ class YdbService:
         """Read what the front keeps."""
         await self.directories.load()
         await self.topics.load()
+        await self.readers.coordination.begin()
 
     def require(
         self, call: GrpcCall, operation: Operation, resource: Resource, principal: Principal | None = None
@@ -165,8 +148,7 @@ class YdbService:
 
     def owner_id(self, topic: str, partition: int) -> int:
         """What clients are told of the node that has a partition: as :attr:`node_id` of that one."""
-        owners = self.node.owners
-        owner = None if owners is None else owners.owner(owners.slot_of(topic, partition))
+        owner = self.node.owners.owner(self.node.owners.slot_of(topic, partition))
         return self.node_id if owner is None else owner.node_id + 1
 
     def generation(self, topic: str, partition: int) -> int:
@@ -206,10 +188,6 @@ class YdbService:
         user = "" if principal.is_anonymous else principal.name
         application = call.header("x-ydb-application-name")
         return Client(call.host, application[:_MOST_SHOWN], software[:_MOST_SHOWN], user)
-
-
-def _nobody(consumer: str, topic: str, partition: int) -> Reader | None:
-    return None
 
 
 def _not_served(topic: Topic, partition: int) -> YdbError:

@@ -27,7 +27,7 @@ def register(registry: Registry, service: YdbService) -> None:
         own = service.node.advertised(call.listener) or service.addresses[call.listener]
         # Clients drop endpoints that say otherwise than the scheme they were given; nodes are alike.
         ssl = service.node.tls(call.listener) is not None
-        members = [] if service.node.owners is None else service.node.owners.nodes
+        members = service.node.owners.nodes
         for member in [one for one in members if one.state is State.UP] or members:
             told = member.address(call.listener, own.host)
             if told is not None:

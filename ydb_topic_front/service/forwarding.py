@@ -20,9 +20,8 @@ from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Ownership
+    from bridges.cluster.ownership import Others, Ownership
     from bridges.cluster.peer_stream import PeerStream
-    from bridges.cluster.peers import Peers
     from bridges.net.grpc_server import GrpcCall, GrpcStream
     from bridges.node.front import NodeServices
 
@@ -44,7 +43,7 @@ class Forwarding:
         node: NodeServices,
         init_timeout_s: float,
         identify: Callable[[GrpcStream], object],
-        peers: Peers,
+        peers: Others,
         owners: Ownership,
     ) -> None:
         """``identify`` raises GrpcRefusal for a client that must say who it is and does not."""

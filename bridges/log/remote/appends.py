@@ -26,11 +26,11 @@ class Elsewhere(Protocol):
 
 
 class Appends:
-    """Of one node. ``elsewhere`` is None of a node by itself: then everything is appended here."""
+    """Of one node: its own logs, and what leads elsewhere."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, elsewhere: Elsewhere) -> None:
         self._logs = logs
-        self.elsewhere: Elsewhere | None = None
+        self._elsewhere = elsewhere
 
     def append(self, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
         """Append a batch to a partition, wherever that is, in the order of these calls.
@@ -39,21 +39,20 @@ class Appends:
         :meth:`.AppendPath.append`, and NotOwner where nobody has the partition. Repetitions
         are its owner's to recognise; of a batch without a producer LogUnavailable may mean that it was appended.
         """
-        elsewhere = self.elsewhere
-        if elsewhere is not None and elsewhere.takes(topic, partition):
-            elsewhere.append(topic, partition, batch, done)
+        if self._elsewhere.takes(topic, partition):
+            self._elsewhere.append(topic, partition, batch, done)
         else:
-            self.append_here(topic, partition, batch, done)
-
-    def append_here(self, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
-        """Append it to this node's log."""
-        log = self._logs.get(topic, partition) or self._logs.hidden(topic, partition)
-        if log is None:
-            done(NOT_APPENDED, LogDeleted(f"{topic}-{partition} is not served any more"))
-        else:
-            log.append(batch, done)
+            append_here(self._logs, topic, partition, batch, done)
 
     async def close(self) -> None:
         """Send nothing more; whoever waits is told that the node is stopping."""
-        if self.elsewhere is not None:
-            await self.elsewhere.close()
+        await self._elsewhere.close()
+
+
+def append_here(logs: Logs, topic: str, partition: int, batch: Batch, done: AppendDone) -> None:
+    """Append a batch to this node's log."""
+    log = logs.get(topic, partition) or logs.hidden(topic, partition)
+    if log is None:
+        done(NOT_APPENDED, LogDeleted(f"{topic}-{partition} is not served any more"))
+    else:
+        log.append(batch, done)

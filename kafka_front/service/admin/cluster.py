@@ -337,7 +337,8 @@ class Cluster:
             row.error_message = f"the quorum is that of partition 0 of {_METADATA_TOPIC}"
             return row
         end, now_ms = self._service.node.db.commits, time.time_ns() // 1_000_000
-        row.leader_id, row.leader_epoch, row.high_watermark = self._service.node_id, self._logs.epoch, end
+        row.leader_id, row.high_watermark = self._service.node_id, end
+        row.leader_epoch = self._service.node.owners.epoch(0)
         row.current_voters = [
             DescribeQuorumResponse.ReplicaState(
                 replica_id=self._service.node_id,

@@ -126,7 +126,7 @@ class Offsets:
     async def _told(self, log: PartitionLog, timestamp: int, isolation_level: int, until: float) -> int | None:
         """What the owner of a partition, which is another node, says of its ends; None for anything else, and where it
         says nothing in time."""
-        if self._elsewhere is None or timestamp not in (LATEST, EARLIEST):
+        if timestamp not in (LATEST, EARLIEST):
             return None
         there = self._elsewhere.get(log.topic, log.partition, log.stream_id)
         try:

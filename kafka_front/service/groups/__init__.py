@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bridges.cluster.alone import Alone
 from kafka_front.dispatch import Registry
 from kafka_front.service.groups import admin, offsets
 from kafka_front.service.groups.classic import membership
@@ -59,7 +60,7 @@ def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs:
     )
     if node.access_rules is not None:
         node.access_rules.on_change.append(service.runtime.topics.rules_changed)
-    if node.owners is not None:
+    if not isinstance(node.owners, Alone):
         service.owned = OwnedGroups(node.owners, node.progress, service.runtime)
     return service
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Connection
     from bridges.catalog.topic import Topic
     from bridges.cluster.members import Member
-    from bridges.cluster.ownership import Ownership
-    from bridges.cluster.peers import Peers
+    from bridges.cluster.ownership import Others, Ownership
     from bridges.log.interfaces import AppendDone, Batch
     from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.transactions.open_transaction import Place
@@ -122,7 +121,7 @@ class Among(OwnedKeys):
 
     what = "transactional id"
 
-    def __init__(self, node: NodeServices, owners: Ownership, peers: Peers, service: Coordinating) -> None:
+    def __init__(self, node: NodeServices, owners: Ownership, peers: Others, service: Coordinating) -> None:
         super().__init__(owners)
         self._node = node
         self._peers = peers

@@ -13,6 +13,7 @@ import structlog
 from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
+from bridges.cluster.alone import Alone
 from bridges.errors import LogError
 from bridges.log.interfaces import NOT_APPENDED
 from bridges.log.transactions.ends import TransactionEnds
@@ -88,7 +89,7 @@ class Transactions:
         self.coordinator = Coordinator(limits, self, self._begin_end, node.barrier)
         self.among: Among | None = None
         """Which ids this node coordinates, and what it does for others' transactions; None: it has all of them."""
-        if node.owners is not None and node.peers is not None:
+        if not isinstance(node.owners, Alone):
             self.among = Among(node, node.owners, node.peers, self)
         markers = Markers(node.logs, node.db, None) if self.among is None else self.among.markers
         self._ends: TransactionEnds[Transaction] = TransactionEnds(

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridges.catalog.sql import Database
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
+from bridges.cluster.alone import Alone
 from bridges.cluster.ownership import Ownership
 from bridges.errors import LogError
 from bridges.formats import FormatId
@@ -189,8 +190,7 @@ class World:
         options.setdefault("retention_patience_s", 60)
         self.options = LogOptions(**options)  # type: ignore[arg-type]
         self.answers: list[int | LogError] = []
-        self.owners: Ownership | None = None
-        """Who owns which partition; None: this node all of them."""
+        self.owners: Ownership = Alone(0, self.next_epoch)
         self.lineage: dict[int, tuple[tuple[int, ...], int | None]] = {}
         """What the catalog says of sealed partitions."""
 
@@ -205,17 +205,17 @@ class World:
             backend,
             lambda t, p: self.streams.get((t, p)),
             self.snapshots,
-            self.next_epoch,
+            self.owners,
             self.options,
             starts=self.starts,
             skips=self.skips,
             sealed_as=lambda t, p: self.lineage.get(p),
             byte_starts=self.byte_starts,
             rules=lambda topic: self.rules,
-            owners=self.owners,
             aborted=AbortedBlocks(self.db),
         )
-        await self.logs.start()
+        if isinstance(self.owners, Alone):
+            await self.owners.begin()
         self.backend.overtaken = self.logs.overtaken
         log = self.logs.get("t", 0)
         assert log is not None

@@ -111,7 +111,7 @@ async def test_life_of_a_node(tmp_path: Path) -> None:
     cluster_id = node.cluster_id
     assert (await get(node, "/readyz"))[0] == 200
     assert (await get(node, "/healthz"))[0] == 200
-    assert node.logs.epoch == 0
+    assert node.cluster.epoch(0) == 0
 
     front.may_drain.clear()
     stopping = asyncio.create_task(node.stop())
@@ -131,7 +131,7 @@ async def test_life_of_a_node(tmp_path: Path) -> None:
     again = Node(settings_of(tmp_path), fronts=[])
     await again.start()
     assert again.cluster_id == cluster_id
-    assert again.logs.epoch == 1
+    assert again.cluster.epoch(0) == 1
     assert again.progress.front("puppet").committed("last", "t", 0) == Committed(1)
     await again.stop()
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -19,6 +20,7 @@ from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.progress import Progress
 from bridges.catalog.schema import MIGRATIONS
 from bridges.catalog.topic import Change, Topic
+from bridges.cluster.alone import Alone
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.brokers import Brokers
@@ -96,7 +98,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         registry = Registry()
         for part in (membership, consumer_membership, offsets):
             part.register(registry, service)
-        admin.register(registry, service, Brokers(0, None, None))
+        admin.register(registry, service, Brokers(0, None, Alone(0, AsyncMock())))
         server = Server(registry)
         host, port = await server.listen("kafka", "127.0.0.1", 0)
         yield Place(host, port, stack)

@@ -184,9 +184,9 @@ WITHOUT = {
         "            return owners.is_mine(slot)\n        return owner.state",
         "            return True\n        return owner.state",
     ),
-    "whose it is": ("        if self._owners is not None and not self._owners.is_mine(slot):", "        if False:"),
+    "whose it is": ("        if not self._owners.is_mine(slot):", "        if False:"),
     "which other": ("-1 if owner is None or owner.node_id == self._node_id else owner.node_id", "-1"),
-    "what is gone": ("if owners is None or slot < 0:", "if owners is None:"),
+    "what is gone": ("if slot < 0:", "if False:"),
     "who answers": (
         "        except LogError:\n            return False",
         "        except LogError:\n            return True",

@@ -484,8 +484,8 @@ WITHOUT: dict[str, tuple[ModuleType, str, str, Sequence[Scenario]]] = {
     ),
     "that it leads anywhere": (
         core,
-        "        if not owners.shared:\n            return own",
-        "        return own",
+        "        owner = await owners.reached(",
+        "        return own\n        owner = await owners.reached(",
         [clients_are_led_to_the_owner],
     ),
     "that owners are waited for": (

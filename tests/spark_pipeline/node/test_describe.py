@@ -146,13 +146,10 @@ async def test_positions_and_timestamps(lab: Lab) -> None:
 
 
 class Away:
-    """Logs of partition 0 here, and of others at a node that does not answer."""
+    """Logs at a node that does not answer."""
 
     is_open = True
     is_current = False
-
-    def is_mine(self, topic: str, partition: int) -> bool:
-        return partition == 0
 
     def get(self, topic: str, partition: int, stream_id: int) -> Any:
         return self
@@ -167,17 +164,18 @@ class Away:
         pass
 
 
-async def test_a_node_that_does_not_answer_is_named_and_asked_again(lab: Lab) -> None:
+async def test_a_node_that_does_not_answer_is_named_and_asked_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is told without its partitions; whoever repeats the request is told all when it answers."""
     await lab.node.catalog.create_topic("t", 2)
-    lab.node.logs.elsewhere = Away()
+    monkeypatch.setattr(lab.node.logs, "elsewhere", Away())
+    monkeypatch.setattr(lab.node.logs, "owns", lambda topic, partition: partition == 0)
     sentence = "1 of 2 partitions do not answer: node 3 cannot be asked"
     for path, partitions in (("positions", [["t", 0], ["t", 1]]), ("timestamps", [["t", 0, 1], ["t", 1, 1]])):
         with pytest.raises(NodeUnavailable, match=sentence):
             await lab.ask(lab.client.post, f"/v1/{path}", {"partitions": partitions}, patience=0.01)
     asking = asyncio.create_task(lab.ask(lab.topics.positions, [("t", 0), ("t", 1)]))
     await asyncio.wait([asking], timeout=0.2)
-    lab.node.logs.elsewhere = None
+    monkeypatch.undo()
     assert len(await asking) == 2
 
 

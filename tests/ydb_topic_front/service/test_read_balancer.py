@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from anabranch_kit.run.barrier import Barrier
 from bridges.catalog.lineage import PartitionInfo
+from bridges.cluster.alone import Alone, NoPeers
 from ydb_topic_front.service.read import balancer as read_balancer
 from ydb_topic_front.service.read.balancer import STEP, Share
 from ydb_topic_front.service.read.readers import Readers
@@ -266,7 +267,14 @@ async def test_others_have_their_turn_between_two_steps(monkeypatch: pytest.Monk
     partitions = [PartitionInfo(index, index) for index in range(10_000)]
     topic: Any = SimpleNamespace(name="t", partitions=partitions)
     service: Any = SimpleNamespace(
-        node=SimpleNamespace(progress=None, barrier=Barrier(), every=lambda *chore: None),
+        node=SimpleNamespace(
+            progress=Mock(),
+            barrier=Barrier(),
+            every=lambda *chore: None,
+            owners=Alone(0, AsyncMock()),
+            peers=NoPeers(),
+            node_id=0,
+        ),
         settings=SimpleNamespace(reader_patience_ms=1000, reader_answer_ms=1000),
         catalog=SimpleNamespace(on_change=[]),
         topics=SimpleNamespace(on_change=[]),

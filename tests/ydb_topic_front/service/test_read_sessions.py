@@ -21,7 +21,6 @@ from tests.ydb_topic_front.reading import write
 from tests.ydb_topic_front.service.test_read_lineage import PATIENCE, make, node, of_client
 from ydb_topic_front.front import YdbFront
 from ydb_topic_front.service.core import YdbService
-from ydb_topic_front.service.read.readers import Readers
 from ydb_topic_front.service.read.stream import ReadStream
 from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromServer
 
@@ -78,7 +77,7 @@ class Lab:
     def __init__(self, node: Node, service: YdbService) -> None:
         self.stream: Any = Stream(node)
         self.service = service
-        self.readers = Readers(service)
+        self.readers = service.readers
         self.session = ReadStream(service, self.readers, self.stream)
         self.serving = asyncio.create_task(self.session.serve())
 
@@ -175,7 +174,7 @@ async def test_a_position_that_is_set_is_not_undone_by_who_reads_no_more(
     node: Node, wanted: bool, position: int
 ) -> None:
     lab = await lab_of(node)
-    readers, progress = Readers(lab.service), lab.service.node.progress
+    readers, progress = lab.readers, lab.service.node.progress
     async with asyncio.timeout(PATIENCE):
         setting = asyncio.create_task(progress.commit("c", [("t", 0, Committed(1, commit_ms=1))]))
         await asyncio.sleep(0)  # it is with the database, and not known yet

@@ -42,8 +42,7 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
         raise bad_request(f"topic '{request.path}' has no partition {partition}")
     log = service.log_to_read(topic, partition)
     await log.refresh()
-    if readers.coordination is not None:
-        await readers.coordination.known(consumer)
+    await readers.coordination.known(consumer)
     service.node.progress.require_free(consumer)
     if not 0 <= offset <= log.high_watermark:
         raise bad_request(f"offset {offset} of partition {partition}, which ends at {log.high_watermark}")
@@ -69,10 +68,8 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
 
 def register(registry: Registry, service: YdbService) -> None:
     """Add this module's methods."""
-    readers = Readers(service)
-    service.readers = readers
-    service.find_reader = readers.find
-    forwarding, owners, peers = service.forwarding, service.node.owners, service.node.peers
+    readers, forwarding = service.readers, service.forwarding
+    coordination = readers.coordination
 
     async def stream_read(stream: GrpcStream) -> None:
         await ReadStream(service, readers, stream).serve()
@@ -86,11 +83,6 @@ def register(registry: Registry, service: YdbService) -> None:
         await commit_offset(service, readers, request, call)
 
     registry.stream("StreamDirectRead", stream_direct_read)
-    if forwarding is None or owners is None or peers is None:
-        registry.stream("StreamRead", stream_read)
-        registry.call("CommitOffset", commit)
-        return
-    coordination = readers.coordination = Coordination(service, readers, owners, peers)
 
     async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
         init = parse_message(raw).init_request

@@ -18,8 +18,7 @@ from bridges.cluster.ownership import owner_of
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.cluster.ownership import Ownership
-    from bridges.cluster.peers import Peers
+    from bridges.cluster.ownership import Others, Ownership
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.read.readers import Readers
 
@@ -46,12 +45,12 @@ class Coordination(OwnedNames):
 
     what = "consumer"
 
-    def __init__(self, service: YdbService, readers: Readers, owners: Ownership, peers: Peers) -> None:
+    def __init__(self, service: YdbService, readers: Readers, owners: Ownership, peers: Others) -> None:
         super().__init__(owners)
         self._readers = readers
         self._progress = service.node.progress
         self._progress.holding = self.holding
-        self._node_id = service.node_id
+        self._node_id = service.node.node_id
         self._peers = peers
         peers.serve(_FORGET, Forget, self._forget_here)
 

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Change, ChangeKind, Topic
-from ydb_topic_front.service.core import Reader
 from ydb_topic_front.service.read.balancer import Member, Share
+from ydb_topic_front.service.read.coordination import Coordination
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
@@ -63,6 +63,16 @@ class ReadSession(Member, Protocol):
     def readings(self) -> Iterable[PartitionReading]: ...
 
 
+class Reader(NamedTuple):
+    """Who reads a partition for a consumer: times in ms since the epoch, ``last_read_offset`` -1 before the first."""
+
+    session_id: str
+    reader_name: str
+    began_ms: int
+    last_read_offset: int = -1
+    last_read_ms: int = 0
+
+
 class Readers:
     """The sessions by topic, and by what they share."""
 
@@ -74,8 +84,8 @@ class Readers:
         self._by_id: dict[str, ReadSession] = {}
         self._topics: dict[ReadSession, tuple[str, ...]] = {}
         self._by_consumer: dict[str, dict[ReadSession, None]] = {}
-        self.coordination: Coordination | None = None
-        """Which consumers are this node's; None of a node by itself."""
+        self.coordination = Coordination(service, self, service.node.owners, service.node.peers)
+        """Which consumers are this node's."""
         self.searches = asyncio.Semaphore(_SEARCHES)
         """For who looks where to begin by time: each has a batch in memory, however large that is."""
         # What clients were asked and have not answered, by the monotonic clock, the longest ago first.

@@ -308,13 +308,11 @@ class ReadStream:
                     raise bad_request(f"topic '{wanted.path}' has no partition {partition}")
             mine.topics[topic.name] = topic
             mine.wanted[topic.name] = wanted
-        coordination = self._readers.coordination if init.consumer else None
-        if coordination is not None:
-            await coordination.known(init.consumer)
-        self._identify()
-        if coordination is not None:
-            coordination.require(init.consumer)
         if init.consumer:
+            await self._readers.coordination.known(init.consumer)
+        self._identify()
+        if init.consumer:
+            self._readers.coordination.require(init.consumer)
             service.node.progress.require_free(init.consumer)
         self.session_id = f"{init.consumer or 'reader'}_{service.node_id}_{uuid.uuid4()}"
         message = StreamReadFromServer(status=Status.SUCCESS)

@@ -115,11 +115,7 @@ class Topics:
         """The positions of dropped consumers go before the consumers do: one that is added again begins anew."""
         numbers = [one.index for one in topic.partitions]
         for consumer in consumers:
-            readers = self._service.readers
-            if readers is None or readers.coordination is None:
-                await self._service.node.progress.delete(consumer, [(topic.name, number) for number in numbers])
-            else:
-                await readers.coordination.forget(Forget(consumer, topic.name, numbers))
+            await self._service.readers.coordination.forget(Forget(consumer, topic.name, numbers))
 
 
 def evenly(partitions: int) -> tuple[KeyRange, ...]:

@@ -212,7 +212,7 @@ class Descriptions:
             fill_duration(target.max_write_time_lag, measure.write_lag.most(now))
             for name, size in measure.size.sums(now).items():
                 setattr(target.bytes_read, name, size)
-        reader = self._service.find_reader(consumer, topic.name, info.index)
+        reader = self._service.readers.find(consumer, topic.name, info.index)
         if reader is None:
             return
         target.read_session_id = reader.session_id
@@ -250,8 +250,7 @@ class Descriptions:
 
     def _is_elsewhere(self, consumer: str) -> bool:
         """Whether another node knows the consumer's positions."""
-        readers = self._service.readers
-        return readers is not None and readers.coordination is not None and readers.coordination.is_elsewhere(consumer)
+        return self._service.readers.coordination.is_elsewhere(consumer)
 
     def _committed(self, topic: Topic, partition: int, consumer: str) -> int:
         committed = self._service.node.progress.committed(consumer, topic.name, partition)
@@ -260,10 +259,9 @@ class Descriptions:
     async def _committed_lag(self, log: ReadableLog, committed: int, call: GrpcCall) -> int:
         """How many ms ago the first message was written that is not committed; 0 if all is, or nobody knows."""
         offset = max(committed, log.log_start_offset)
-        readers = self._service.readers
-        if readers is None or offset >= log.high_watermark:
+        if offset >= log.high_watermark:
             return 0
-        async with readers.searches:
+        async with self._service.readers.searches:
             written_ms = await written_at(log, offset, call.account)
         return 0 if written_ms < 0 else max(0, _now() - written_ms)
 
@@ -298,9 +296,5 @@ def register(registry: Registry, service: YdbService) -> None:
     descriptions = Descriptions(service)
     registry.call("DescribeTopic", descriptions.topic)
     registry.call("DescribePartition", descriptions.partition)
-    coordination = None if service.readers is None else service.readers.coordination
-    if coordination is None or service.forwarding is None:
-        registry.call("DescribeConsumer", descriptions.consumer)
-    else:
-        find = by_consumer(coordination, "DescribeConsumer")
-        registry.call("DescribeConsumer", descriptions.consumer, service.forwarding.led_call("DescribeConsumer", find))
+    find = by_consumer(service.readers.coordination, "DescribeConsumer")
+    registry.call("DescribeConsumer", descriptions.consumer, service.forwarding.led_call("DescribeConsumer", find))

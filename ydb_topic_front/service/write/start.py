@@ -132,8 +132,6 @@ async def decided_last(service: YdbService, topic: Topic, partition: int, key: b
     """A producer's last seq_no in a partition, when nothing of that is in flight any more; None if it is not known
     there. The partition may be another node's. Raises LogError."""
     owners, peers = service.node.owners, service.node.peers
-    if owners is None or peers is None:
-        return await _last_here(service.log_of(topic, partition), key)
     for attempt in count():
         owner = await owner_of(owners, service.node.node_id, lambda: owners.slot_of(topic.name, partition))
         try:
@@ -162,5 +160,4 @@ def answer_others(service: YdbService) -> None:
             raise LogUnavailable(f"{asked.topic}-{asked.partition} is not known here yet, or not any more")
         return LastTold(await _last_here(log, asked.key))
 
-    if service.node.peers is not None:
-        service.node.peers.serve(_LAST, LastAsked, answer)
+    service.node.peers.serve(_LAST, LastAsked, answer)

@@ -364,13 +364,9 @@ def register(registry: Registry, service: YdbService) -> None:
             return None  # the client has looked where the partition is, and is to look again if that was wrong
         topic = service.topic_at(stream, init.path, Operation.WRITE)
         partition = await partition_for(writing, topic, init)
-        assert owners is not None, "it is led among several nodes only"
         return lambda: owners.slot_of(topic.name, partition)
 
-    if service.forwarding is None:
-        registry.stream("StreamWrite", stream_write)
-    else:
-        registry.stream("StreamWrite", service.forwarding.led("StreamWrite", stream_write, slot_of, _last))
+    registry.stream("StreamWrite", service.forwarding.led("StreamWrite", stream_write, slot_of, _last))
 
 
 def _last(error: YdbError) -> bytes:

@@ -43,6 +43,6 @@ class Writing:
             raise told(PartitionSealed(topic.name, ()))
         for _ in range(min(len(active), _LOOKED_AT)):
             found = active[next(self._turn) % len(active)].index
-            if owners is None or owners.is_mine(owners.slot_of(topic.name, found)):
+            if owners.is_mine(owners.slot_of(topic.name, found)):
                 break
         return found

@@ -11,6 +11,7 @@ import structlog
 
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
+from bridges.cluster.alone import Alone
 from bridges.errors import LogError
 from kafka_front.group_config import looks_back_ms
 from kafka_front.service.groups import codes
@@ -118,7 +119,7 @@ class ShareService:
         self.sessions = ShareSessions(settings.group.share_sessions, settings.fetch_session_partitions, self._left)
         groups.remove_share = self.delete
         self._owned = groups.owned
-        self._owners = node.owners
+        self._owners = None if isinstance(node.owners, Alone) else node.owners
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- life -------------------------------------------------------------------------------------------------------
