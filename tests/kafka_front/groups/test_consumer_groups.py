@@ -15,7 +15,7 @@ from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, SyncRequest
 from kafka_front.service.groups.classic.snapshot import SnapshotError
 from kafka_front.service.groups.consumer.assignors import AssignedMember, ranges, uniform
-from kafka_front.service.groups.consumer.group import Partitions, count_of
+from kafka_front.service.groups.consumer.group import Partitions
 from kafka_front.service.groups.consumer.requests import HeartbeatRequest
 from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.settings import GroupSettings, MigrationPolicy
@@ -23,6 +23,11 @@ from tests.kafka_front.groups.consumer_lab import GROUP, REBALANCE_MS, SETTINGS,
 from tests.kafka_front.groups.lab import Pending, assignment, subscription
 
 SESSION_MS = SETTINGS.consumer_session_timeout_ms
+
+
+def count_of(partitions: Partitions) -> int:
+    """How many partitions these are."""
+    return sum(len(numbers) for numbers in partitions.values())
 
 
 @pytest.fixture

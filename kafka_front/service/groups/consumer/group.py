@@ -345,8 +345,3 @@ def _meet(one: Partitions, other: Partitions) -> bool:
 def is_within(one: Partitions, other: Partitions) -> bool:
     """Whether all of ``one`` is in ``other``."""
     return all(numbers <= other.get(topic, frozenset()) for topic, numbers in one.items())
-
-
-def count_of(partitions: Partitions) -> int:
-    """How many partitions these are."""
-    return sum(len(numbers) for numbers in partitions.values())
