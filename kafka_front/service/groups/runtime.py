@@ -20,13 +20,14 @@ from kafka_front.service.groups.classic.coordinator import Coordinator
 from kafka_front.service.groups.classic.snapshot import SnapshotError, decode_snapshot
 from kafka_front.service.groups.consumer.assignors import Targets
 from kafka_front.service.groups.consumer.classic_members import ClassicMembers
-from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator, Refused
+from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
 from kafka_front.service.groups.consumer.group import View
 from kafka_front.service.groups.consumer.snapshot import decode_group
 from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.journal import GroupJournal, GroupStore
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.topic_index import TopicIndex, Topics
+from kafka_front.wire.errors import KafkaError
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -145,7 +146,7 @@ class GroupRuntime:
         for view in views:
             try:
                 await self.topics.learn(view, lambda: None)
-            except Refused as refused:  # of a time with other limits: it matches nothing
+            except KafkaError as refused:  # of a time with other limits: it matches nothing
                 _log.warning("pattern of a group not taken", pattern=view.pattern, error=str(refused))
 
     def _compute(self, begin: Callable[[], Sliced[Targets]], done: Callable[[int, Targets | None], None]) -> None:

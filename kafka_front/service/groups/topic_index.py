@@ -23,8 +23,8 @@ from anabranch_kit.run.turns import portions
 from bridges.auth import Principal
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.consumer.coordinator import Refused
 from kafka_front.service.groups.consumer.group import View
+from kafka_front.wire.errors import KafkaError
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -97,7 +97,7 @@ class TopicIndex:
     async def learn(self, view: View, then: Callable[[], None]) -> None:
         """Call ``then`` when it is known what is seen in a view, before anything can be forgotten of that.
 
-        Raises Refused for a pattern that is no regular expression, or more than may be kept.
+        Raises KafkaError for a pattern that is no regular expression, or more than may be kept.
         """
         self._wanted[view] = self._wanted.get(view, 0) + 1
         try:
@@ -113,16 +113,18 @@ class TopicIndex:
 
     async def _learn(self, view: View) -> None:
         if len(view.pattern) > MAX_PATTERN:
-            raise Refused(codes.INVALID_REGULAR_EXPRESSION, f"a pattern may have {MAX_PATTERN} characters")
+            raise KafkaError(codes.INVALID_REGULAR_EXPRESSION, f"a pattern may have {MAX_PATTERN} characters")
         if len(self._patterns) >= MAX_PATTERNS:
             self._forget_unused()
         if len(self._patterns) >= MAX_PATTERNS:
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may")
+            raise KafkaError(
+                codes.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may"
+            )
         # A topic that is made from here on is matched behind this, with what is known then.
         found = await self._run(_compiled_and_matched(view.pattern, list(self._names(self._catalog.topics))))
         found.names = await self._shown(view, found.names)
         if len(found.names) + sum(len(one.names) for one in self._patterns.values()) > MAX_MATCHES:
-            raise Refused(
+            raise KafkaError(
                 codes.GROUP_MAX_SIZE_REACHED, f"groups' patterns match {MAX_MATCHES} names, which is all they may"
             )
         self._patterns[view] = found
@@ -210,7 +212,7 @@ def _compiled_and_matched(pattern: str, names: list[str]) -> Sliced[_Pattern]:
         compiled = re2.compile(pattern, options)
     except re2.error as error:
         reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        raise Refused(
+        raise KafkaError(
             codes.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {reason}.",
         ) from None

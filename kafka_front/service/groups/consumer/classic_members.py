@@ -21,7 +21,7 @@ from kafka_front.service.groups.classic.embedded import (
 )
 from kafka_front.service.groups.classic.group import JoinCallback, JoinReply, SyncCallback, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, LeaveCallback, Leaver, SyncRequest
-from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator, Refused
+from kafka_front.service.groups.consumer.coordinator import ConsumerCoordinator
 from kafka_front.service.groups.consumer.group import (
     ClassicPart,
     ConsumerGroup,
@@ -31,6 +31,7 @@ from kafka_front.service.groups.consumer.group import (
 )
 from kafka_front.service.groups.migration import assignment_of
 from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.wire.errors import KafkaError
 
 
 class ClassicMembers:
@@ -49,8 +50,8 @@ class ClassicMembers:
         """JoinGroup: answered when the member's part of a target assignment is known and durable."""
         try:
             self._join(now_ms, request, reply)
-        except Refused as refused:
-            self._consumers.post(reply, JoinReply(request.member_id, refused.error))
+        except KafkaError as refused:
+            self._consumers.post(reply, JoinReply(request.member_id, refused.code))
         self._consumers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
@@ -62,13 +63,13 @@ class ClassicMembers:
             if request.protocol_type not in (None, PROTOCOL_TYPE) or (
                 request.protocol_name is not None and request.protocol_name != classic.protocols[0][0]
             ):
-                raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
+                raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "the member joined with another protocol")
             self._consumers.has_come(now_ms, group, member)
             if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
                 self._consumers.await_rejoin(now_ms, group, member)
-                raise Refused(codes.REBALANCE_IN_PROGRESS, "the member must join again")
-        except Refused as refused:
-            self._consumers.post(reply, SyncReply(refused.error))
+                raise KafkaError(codes.REBALANCE_IN_PROGRESS, "the member must join again")
+        except KafkaError as refused:
+            self._consumers.post(reply, SyncReply(refused.code))
         else:
             assignment = assignment_of(member, self._consumers.names(group))
             answer = SyncReply(codes.NONE, PROTOCOL_TYPE, classic.protocols[0][0], assignment)
@@ -81,8 +82,8 @@ class ClassicMembers:
         try:
             member = _member(group, member_id, instance_id, generation)
             _classic(member)
-        except Refused as refused:
-            return refused.error
+        except KafkaError as refused:
+            return refused.code
         self._consumers.renew_session(now_ms, group, member)
         self._consumers.look_again(now_ms, group)
         if (
@@ -112,8 +113,8 @@ class ClassicMembers:
             if not member_id and leaver.instance_id is not None:
                 member_id = group.static_members.get(leaver.instance_id, "")
             return _member(group, member_id, leaver.instance_id, None)
-        except Refused as refused:
-            return refused.error
+        except KafkaError as refused:
+            return refused.code
 
     # --- joining -------------------------------------------------------------------------------------------------
 
@@ -121,11 +122,11 @@ class ClassicMembers:
         settings = self._settings
         group = self._consumers.groups[request.group_id]
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-            raise Refused(codes.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
+            raise KafkaError(codes.INVALID_SESSION_TIMEOUT, "session timeout out of bounds")
         if len(request.protocols) > settings.max_protocols:
-            raise Refused(codes.INVALID_REQUEST, "too many protocols")
+            raise KafkaError(codes.INVALID_REQUEST, "too many protocols")
         if not _fits(group, request):
-            raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
+            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all members know")
         new_id = request.member_id or self._new_member_id(request.instance_id or request.client_id)
         if not request.member_id and request.instance_id is None and request.require_known_id:
             self._consumers.post(reply, JoinReply(new_id, codes.MEMBER_ID_REQUIRED))
@@ -134,7 +135,7 @@ class ClassicMembers:
             topics = subscribed_topics(request.protocols[0][1])
             owned = self._consumers.by_id(owned_partitions(request.protocols[0][1]))
         except EmbeddedFormatError as error:
-            raise Refused(codes.INCONSISTENT_GROUP_PROTOCOL, f"unreadable subscription: {error}") from error
+            raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, f"unreadable subscription: {error}") from error
         is_new = not request.member_id
         if not is_new:
             # Whose id was just given has nothing yet; who has something was a member, and must hear that it is none.
@@ -149,7 +150,7 @@ class ClassicMembers:
         classic = ClassicPart(request.session_timeout_ms, request.protocols)
         member = self._consumers.classic_joins(now_ms, group, request, topics, classic, may_be_new=is_new)
         if self._consumers.goes_back(now_ms, group):
-            raise Refused(codes.REBALANCE_IN_PROGRESS, "it is a classic group now")
+            raise KafkaError(codes.REBALANCE_IN_PROGRESS, "it is a classic group now")
         self._consumers.when_assigned(
             now_ms,
             group,
@@ -177,20 +178,20 @@ def _member(group: ConsumerGroup, member_id: str, instance_id: str | None, gener
     if instance_id is not None:
         holder = group.static_members.get(instance_id)
         if holder is None:
-            raise Refused(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
         if holder != member_id:
-            raise Refused(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+            raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
     member = group.members.get(member_id)
     if member is None:
-        raise Refused(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
+        raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
     if generation is not None and generation != member.epoch:
-        raise Refused(codes.ILLEGAL_GENERATION, f"the member is in generation {member.epoch}")
+        raise KafkaError(codes.ILLEGAL_GENERATION, f"the member is in generation {member.epoch}")
     return member
 
 
 def _classic(member: ConsumerMember) -> ClassicPart:
     if member.classic is None:
-        raise Refused(codes.UNKNOWN_MEMBER_ID, "the member speaks the new protocol")
+        raise KafkaError(codes.UNKNOWN_MEMBER_ID, "the member speaks the new protocol")
     return member.classic
 
 

@@ -46,18 +46,11 @@ from kafka_front.service.groups.directory import Directory
 from kafka_front.service.groups.migration import downgraded, upgraded
 from kafka_front.service.groups.settings import Configured, GroupSettings, nothing_configured
 from kafka_front.service.groups.timers import GroupTimers
+from kafka_front.wire.errors import KafkaError
 
 A = TypeVar("A")
 
 _SAYS_TOO_MUCH = "the group's member metadata exceeds kafka.group.max_bytes"
-
-
-class Refused(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, error: int, message: str) -> None:
-        super().__init__(message)
-        self.error = error
 
 
 class _Timer(Enum):
@@ -137,8 +130,8 @@ class ConsumerCoordinator:
         was_there = request.group_id in self.groups
         try:
             self._heartbeat(now_ms, request, reply)
-        except Refused as refused:
-            self._answers.post(reply, HeartbeatReply(refused.error, str(refused)))
+        except KafkaError as refused:
+            self._answers.post(reply, HeartbeatReply(refused.code, str(refused)))
             group = self.groups.get(request.group_id)
             if not was_there and group is not None and group.members:
                 self._downgrade(now_ms, group)  # it was made what it is for this member
@@ -222,7 +215,7 @@ class ConsumerCoordinator:
         is_member = request.member_id in group.members
         if not is_member and len(group.members) >= self._settings.max_size and not _returns(group, request):
             most = self._settings.max_size
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, f"the group has {most} members, which is all it may")
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, f"the group has {most} members, which is all it may")
         member = self._member(now_ms, group, request)
         retried = request.epoch < member.epoch
         self._take_over(group, member, request)
@@ -293,21 +286,21 @@ class ConsumerCoordinator:
         if group is not None:
             return group
         if request.epoch != 0:
-            raise Refused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
         if request.group_id in self._directory.share:
-            raise Refused(codes.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"{request.group_id!r} is a share group")
         if request.said_bytes > self._settings.max_bytes:
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         classic = self._directory.classic.get(request.group_id)
         if classic is None and len(self._directory) >= self._settings.max_groups:
-            raise Refused(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
+            raise KafkaError(codes.COORDINATOR_NOT_AVAILABLE, "this node has all the groups it may")
         if classic is None or not classic.members:
             group = ConsumerGroup(request.group_id, now_ms)
         elif len(classic.members) >= self._settings.max_size:
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
         elif request.instance_id in classic.static_members:
             # Its session has to end first: unlike those of the new protocol it does not say that it goes away.
-            raise Refused(codes.UNRELEASED_INSTANCE_ID, f"static member {request.instance_id!r} has not left")
+            raise KafkaError(codes.UNRELEASED_INSTANCE_ID, f"static member {request.instance_id!r} has not left")
         else:
             try:
                 if self._settings.consumer_migration_policy not in ("bidirectional", "upgrade"):
@@ -315,7 +308,7 @@ class ConsumerCoordinator:
                 group = upgraded(classic, self._topics)
             except ValueError as error:
                 message = f"classic group {request.group_id!r} cannot become a consumer group: {error}"
-                raise Refused(codes.GROUP_ID_NOT_FOUND, message) from error
+                raise KafkaError(codes.GROUP_ID_NOT_FOUND, message) from error
         if classic is not None:
             self._classic.surrender(classic)
         self._directory.become_consumer(group)
@@ -324,13 +317,13 @@ class ConsumerCoordinator:
         return group
 
     def _member(self, now_ms: int, group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember:
-        """The member that a request speaks for, made if it joins. Raises Refused."""
+        """The member that a request speaks for, made if it joins. Raises KafkaError."""
         if request.instance_id is not None:
             return self._static_member(now_ms, group, request)
         member = group.members.get(request.member_id)
         if member is None:
             if request.epoch != 0:
-                raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
             return self._new_member(group, request.member_id, None, request.said_bytes)
         if request.epoch != 0:
             _check_epoch(member, request)
@@ -342,27 +335,27 @@ class ConsumerCoordinator:
         member = None if holder is None else group.members[holder]
         if request.epoch != 0:
             if member is None:
-                raise Refused(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
+                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id!r}")
             if member.member_id != request.member_id:
-                raise Refused(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
+                raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {instance_id!r} now")
             _check_epoch(member, request)
             return member
         if member is None:
             if request.member_id in group.members:
-                raise Refused(codes.INVALID_REQUEST, f"{request.member_id!r} is a member by another name")
+                raise KafkaError(codes.INVALID_REQUEST, f"{request.member_id!r} is a member by another name")
             return self._new_member(group, request.member_id, request.instance_id, request.said_bytes)
         if member.member_id == request.member_id:
             return member
         if member.epoch != STATIC_LEFT:
-            raise Refused(codes.UNRELEASED_INSTANCE_ID, f"static member {instance_id!r} has not left")
+            raise KafkaError(codes.UNRELEASED_INSTANCE_ID, f"static member {instance_id!r} has not left")
         return self._replace_static(group, member, request.member_id)
 
     def _new_member(self, group: ConsumerGroup, member_id: str, instance_id: str | None, says: int) -> ConsumerMember:
         member = ConsumerMember(member_id, instance_id)
         if self.partitions >= self._settings.max_consumer_partitions:
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, "groups read all the partitions that they may together")
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, "groups read all the partitions that they may together")
         if group.said_bytes + says > self._settings.max_bytes:
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         group.add(member)
         # A member whose subscription changes nothing is one more all the same.
         self._bump(group)
@@ -371,7 +364,7 @@ class ConsumerCoordinator:
     def _replace_static(self, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member came back under a new id: it has what the old one had, and nobody rebalances for that."""
         if member_id in group.members:
-            raise Refused(codes.INVALID_REQUEST, f"{member_id!r} is a member by another name")
+            raise KafkaError(codes.INVALID_REQUEST, f"{member_id!r} is a member by another name")
         self._drop_timers(group, old)
         group.remove(old)
         new = ConsumerMember(
@@ -394,7 +387,7 @@ class ConsumerCoordinator:
         """What a request says of its member, unless the group may not keep that much."""
         more = request.said_bytes - member.said_bytes
         if more > 0 and group.said_bytes + more > self._settings.max_bytes:
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         said = (member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id, member.client_host)
         if request.rack_id is not None:
             group.said_bytes += len(request.rack_id) - len(member.rack_id or "")
@@ -419,16 +412,16 @@ class ConsumerCoordinator:
     def _leave(self, now_ms: int, request: HeartbeatRequest, reply: HeartbeatCallback) -> None:
         group = self.groups.get(request.group_id)
         if group is None:
-            raise Refused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+            raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
         if request.instance_id is None:
             member = group.members.get(request.member_id)
         else:
             holder = group.static_members.get(request.instance_id)
             member = None if holder is None else group.members[holder]
             if member is not None and member.member_id != request.member_id:
-                raise Refused(codes.FENCED_INSTANCE_ID, f"another member is {request.instance_id!r} now")
+                raise KafkaError(codes.FENCED_INSTANCE_ID, f"another member is {request.instance_id!r} now")
         if member is None:
-            raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+            raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if request.epoch == STATIC_LEFT:
             # It keeps what it has until its session ends, and owes nothing: its process has stopped reading.
             member.epoch = STATIC_LEFT
@@ -515,12 +508,12 @@ class ConsumerCoordinator:
         *,
         may_be_new: bool,
     ) -> ConsumerMember:
-        """The member that a JoinGroup speaks for, with what it says of itself. Raises Refused."""
+        """The member that a JoinGroup speaks for, with what it says of itself. Raises KafkaError."""
         holder = None if request.instance_id is None else group.static_members.get(request.instance_id)
         member = group.members.get(request.member_id)
         says = sum(len(name) + len(blob) for name, blob in request.protocols) + sum(len(name) + 60 for name in topics)
         if says - (member.said_bytes if member is not None else 0) + group.said_bytes > self._settings.max_bytes:
-            raise Refused(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
+            raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         if member is None and holder is not None:
             # A classic static member does not say that it goes away, so its place is simply taken (KIP-345).
             old = group.members[holder]
@@ -530,9 +523,9 @@ class ConsumerCoordinator:
             member = self._replace_static(group, old, request.member_id)
         elif member is None:
             if not may_be_new:
-                raise Refused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
+                raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
             if len(group.members) >= self._settings.max_size:
-                raise Refused(codes.GROUP_MAX_SIZE_REACHED, "the group is full")
+                raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, "the group is full")
             member = self._new_member(group, request.member_id, request.instance_id, says)
         member.client_id, member.client_host = request.client_id, request.client_host
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -724,7 +717,7 @@ class ConsumerCoordinator:
 
 
 def _check_form(request: HeartbeatRequest) -> None:
-    """Raise Refused for a request that makes no sense whatever the state of its group."""
+    """Raise KafkaError for a request that makes no sense whatever the state of its group."""
     problem = ""
     if not request.group_id:
         problem = "GroupId can't be empty."
@@ -746,22 +739,22 @@ def _check_form(request: HeartbeatRequest) -> None:
         elif request.topics is None and request.pattern is None:
             problem = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
     if problem:
-        raise Refused(codes.INVALID_REQUEST, problem)
+        raise KafkaError(codes.INVALID_REQUEST, problem)
     if request.assignor and request.assignor not in ASSIGNORS:
         known = ", ".join(ASSIGNORS)
-        raise Refused(
+        raise KafkaError(
             codes.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.assignor} is not supported. Supported assignors: {known}.",
         )
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """Raise Refused unless the member is in this epoch, or repeats a request whose answer it did not get."""
+    """Raise KafkaError unless the member is in this epoch, or repeats a request whose answer it did not get."""
     if request.epoch == member.epoch:
         return
     repeats = request.epoch < member.epoch and request.epoch == member.previous_epoch
     if not (repeats and request.owned is not None and is_within(request.owned, member.assigned)):
-        raise Refused(
+        raise KafkaError(
             codes.FENCED_MEMBER_EPOCH,
             f"the member is in epoch {member.epoch}, not {request.epoch}: it must join again",
         )

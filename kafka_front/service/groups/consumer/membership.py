@@ -14,7 +14,6 @@ from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.admission import require_few_topics
-from kafka_front.service.groups.consumer.coordinator import Refused
 from kafka_front.service.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, View
 from kafka_front.service.groups.consumer.requests import HeartbeatReply, HeartbeatRequest
 from kafka_front.service.groups.group_service import GroupService
@@ -75,8 +74,8 @@ class ConsumerMembership:
         if pattern and asked.epoch >= 0:
             try:
                 await self._runtime.topics.learn(View(pattern, asked.viewer), go_on)
-            except Refused as refused:
-                return _response(HeartbeatReply(refused.error, str(refused)))
+            except KafkaError as refused:
+                return _response(HeartbeatReply(refused.code, str(refused)))
         else:
             go_on()
         self._runtime.touched()
