@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,10 @@ from kafka.errors import CommitFailedError, InconsistentGroupProtocolError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PythonPartition
 
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import ConsumerGroupDescribeRequest, FindCoordinatorRequest, OffsetDeleteRequest
 from tests.conftest import TEST_SETTINGS
+from tests.kafka_front.test_session import Client as KafkaClient
 from tests.node_process import ANY, NodeProcess
 
 PATIENCE_S = 60
@@ -65,7 +68,7 @@ def group(request: pytest.FixtureRequest, node: NodeProcess, driver: ydb.Driver)
 def reader(driver: ydb.Driver, group: str) -> Iterator[ydb.TopicReader]:
     """YDB's SDK reads."""
     with driver.topic_client.reader(group, group) as reader:
-        reader.commit_with_ack(reader.receive_batch(timeout=PATIENCE_S), timeout=PATIENCE_S)
+        assert reader.receive_batch(timeout=PATIENCE_S).messages
         yield reader
 
 
@@ -99,6 +102,21 @@ def admin_of(node: NodeProcess) -> AdminClient:
     return AdminClient({"bootstrap.servers": node.kafka})
 
 
+def at_coordinator(node: NodeProcess, group: str, version: int, request: Any) -> Any:
+    """The answer to a request that Kafka's clients for Python do not make."""
+
+    async def ask(host: str, port: int, version: int, message: Any) -> Any:
+        client = KafkaClient(*await asyncio.open_connection(host, port))
+        try:
+            return await client.call(version, message)
+        finally:
+            client.writer.close()
+
+    host, port = node.kafka.rsplit(":", 1)
+    (found,) = asyncio.run(ask(host, int(port), 4, FindCoordinatorRequest(coordinator_keys=[group]))).coordinators
+    return asyncio.run(ask(found.host, found.port, version, request))
+
+
 def positions(node: NodeProcess, group: str) -> dict[int, int]:
     with urllib.request.urlopen(f"{node.console}/api/groups/{group}", timeout=PATIENCE_S) as answer:
         found = json.load(answer)["positions"]
@@ -127,6 +145,7 @@ def test_kafkas_tools_show_the_members_of_ydbs_readers(node: NodeProcess, group:
 
 
 def test_kafkas_tools_change_nothing_under_ydbs_readers(node: NodeProcess, group: str, reader: ydb.TopicReader) -> None:
+    reader.commit_with_ack(reader.receive_batch(timeout=PATIENCE_S), timeout=PATIENCE_S)
     before = positions(node, group)
     admin = admin_of(node)
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(group, 0, 0), TopicPartition(group, 1, 0)])
@@ -142,8 +161,21 @@ def test_kafkas_tools_change_nothing_under_ydbs_readers(node: NodeProcess, group
         with pytest.raises(KafkaException) as refused:
             simple.commit(offsets=[TopicPartition(group, 0, 1)], asynchronous=False)
         assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+        producer = Producer({"bootstrap.servers": node.kafka, "transactional.id": group})
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        with pytest.raises(KafkaException) as refused:
+            producer.send_offsets_to_transaction([TopicPartition(group, 0, 1)], simple.consumer_group_metadata())
+        assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+        producer.abort_transaction(PATIENCE_S)
     finally:
         simple.close()
+    deletion = OffsetDeleteRequest(group, [OffsetDeleteRequest.OffsetDeleteRequestTopic(group, [])])
+    deletion.topics[0].partitions.append(OffsetDeleteRequest.OffsetDeleteRequestPartition(0))
+    assert at_coordinator(node, group, 0, deletion).error_code == ErrorCode.NON_EMPTY_GROUP
+    (described,) = at_coordinator(node, group, 0, ConsumerGroupDescribeRequest([group])).groups
+    assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "DescribeGroups" in described.error_message
     python = KafkaConsumer(bootstrap_servers=node.kafka, group_id=group, enable_auto_commit=False)
     try:
         place = PythonPartition(group, 0)
