@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from sbp_back.client.client import Client, ClientOptions, StreamWriter
     from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, FencedError, NoSpace, SbpError
     from sbp_back.transport.carrier import Carrier, InProcessCarrier
-    from sbp_back.transport.dialects import DIALECTS, Dialect
     from sbp_back.transport.handler import Handler
     from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
+    from sbp_back.wire.base import Dialect
     from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
 
 __all__ = [
-    "DIALECTS",
     "Carrier",
     "Client",
     "ClientOptions",
@@ -45,9 +44,9 @@ _WHERE = {
     "client.client": "Client ClientOptions StreamWriter",
     "errors": "ConnectionLost DecodeError ErrorCode FencedError NoSpace SbpError",
     "transport.carrier": "Carrier InProcessCarrier",
-    "transport.dialects": "DIALECTS Dialect",
     "transport.handler": "Handler",
     "transport.tcp_carrier": "TcpCarrier TcpOptions parse_address tcp_connector",
+    "wire.base": "Dialect",
     "wire.model": "Entry RangeInfo RangeServerInfo StreamInfo",
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _WHERE.items() for name in names.split()}

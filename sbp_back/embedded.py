@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -36,7 +35,6 @@ from sbp_back.range_server.range_server_service import (
 from sbp_back.range_server.server import RangeServer
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.gate import Check
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.serving import ListenAt, run_all
@@ -44,9 +42,6 @@ from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
 from sbp_back.transport.tickets import Tickets
 from sbp_back.wire.identity import RangeServerCheck
 from sbp_back.wire.model import RangeServerInfo
-
-if TYPE_CHECKING:
-    from sbp_document.server.document_service import DocumentService
 
 PD_LISTENER = "sbp-pd"
 RANGE_SERVER_LISTENER = "sbp-range-server"
@@ -63,23 +58,21 @@ class Further(Struct, frozen=True):
 
 
 class EmbeddedOptions(Struct):
-    """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``, and those of the
-    document's dialect: ``sbp-v0.1``, ``sbp-v0.1-range-server``, ``sbp-v0.1-april``); port 0 lets the system choose.
-    ``advertise``: by the same names, the "host:port" that clients are told, where it is not the one listened at.
-    ``dialect``: what the first two speak. ``max_connections``: of each listener. ``budget``: memory that the
-    connections of all listeners share, with those of others in the process that count in it; what is asked from inside
-    the process is counted by whoever asks. ``barrier``: counts what callbacks of any part raise. ``tls``:
-    of listeners, by name; ``tls_elsewhere``: towards range servers in other processes. ``database``: URL of a
-    PostgreSQL with the placement driver's state; empty: SQLite in the data directory, or in ``state``, a file that
-    other processes share. ``further``: stores that are served besides. ``check``: what reads the tickets that all
-    listeners demand (None: they demand none), ``tickets``: what is shown to range servers in other processes."""
+    """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``); port 0 lets
+    the system choose. ``advertise``: by the same names, the "host:port" that clients are told, where it is not the
+    one listened at. ``max_connections``: of each listener. ``budget``: memory that the connections of all listeners
+    share, with those of others in the process that count in it; what is asked from inside the process is counted by
+    whoever asks. ``barrier``: counts what callbacks of any part raise. ``tls``: of listeners, by name;
+    ``tls_elsewhere``: towards range servers in other processes. ``database``: URL of a PostgreSQL with the placement
+    driver's state; empty: SQLite in the data directory, or in ``state``, a file that other processes share.
+    ``further``: stores that are served besides. ``check``: what reads the tickets that all listeners demand (None:
+    they demand none), ``tickets``: what is shown to range servers in other processes."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
     fetch: FetchLimits = field(default_factory=FetchLimits)
     listen: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     advertise: Mapping[str, str] = field(default_factory=dict)
-    dialect: str = "sbp-0.2"
     pd_listener: ListenerOptions = field(default_factory=ListenerOptions.placement_driver)
     range_server_listener: ListenerOptions = field(default_factory=ListenerOptions)
     max_connections: int = 2_000
@@ -102,8 +95,6 @@ class Embedded(Struct):
     _pd: PlacementDriverService
     _server: RangeServerService
     _to_pd: Carrier
-    document: DocumentService | None
-    """The listeners of the document's dialect; None without any."""
     _further: Sequence[RangeServerService] = ()
     _closed: bool = False
 
@@ -123,8 +114,7 @@ class Embedded(Struct):
     def listeners(self) -> dict[str, Listener]:
         """By name, those that were asked for."""
         named = ((PD_LISTENER, self._pd.listener), (RANGE_SERVER_LISTENER, self._server.listener))
-        document = {} if self.document is None else self.document.listeners
-        return {name: listener for name, listener in named if listener is not None} | document
+        return {name: listener for name, listener in named if listener is not None}
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
@@ -150,10 +140,6 @@ class Embedded(Struct):
         servers = (self._server, *self._further)
         drains: list[Callable[[], Awaitable[None]]] = [*(one.drain for one in servers), self._pd.drain]
         closes = [self.client.close, *(one.close for one in servers), self._to_pd.close, self._pd.close]
-        if self.document is not None:
-            # Its waiting readers wait for the range server: they have to go first.
-            drains.insert(0, self.document.drain)
-            closes.insert(0, self.document.close)
 
         async def drained() -> None:
             await asyncio.gather(*(drain() for drain in drains))
@@ -178,10 +164,9 @@ async def start_embedded(
     def identity() -> str:
         return drivers[0].identity if drivers else ""
 
-    dialect = DIALECTS[options.dialect]
     tcp = TcpOptions(tls=options.tls_elsewhere, tickets=options.tickets)
-    elsewhere = tcp_connector(dialect, tcp, RangeServerCheck(strangers=True, identity=identity), barrier)
-    elsewhere_met = tcp_connector(dialect, tcp, RangeServerCheck(strangers=False, identity=identity), barrier)
+    elsewhere = tcp_connector(tcp, RangeServerCheck(strangers=True, identity=identity), barrier)
+    elsewhere_met = tcp_connector(tcp, RangeServerCheck(strangers=False, identity=identity), barrier)
     memory = options.range_server_listener.memory_bytes
     budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
 
@@ -205,7 +190,7 @@ async def start_embedded(
         if address is None:
             return None
         listener = replace(listener, max_connections=options.max_connections, tls=options.tls.get(name))
-        return ListenAt(address, told, options.dialect, listener, budget, options.check)
+        return ListenAt(address, told, options=listener, budget=budget, check=options.check)
 
     # The store first: its lock guards the whole directory.
     store = await open_store(data_dir, options.store)
@@ -249,14 +234,5 @@ async def start_embedded(
         client.rewriter = store
         server.server.local.timeout = options.client.writer.retry.append_timeout
         client.local = lambda info: own[0].local if own_of(info) is own[0] else None
-        document: DocumentService | None = None
-        named = options.listen.keys() - {PD_LISTENER, RANGE_SERVER_LISTENER}
-        wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in sorted(named)}
-        if wanted:
-            from sbp_document.server.document_service import start_document  # few nodes serve it
-
-            document = await start_document(
-                client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}
-            )
         undo.pop_all()
-        return Embedded(client, pd, server, to_pd, document, further)
+        return Embedded(client, pd, server, to_pd, further)

@@ -1,7 +1,7 @@
 """The error vocabulary of the backend.
 
-Codes are those of SBP dialect 0.2 (docs/protocols/sbp.md, "Status codes"); the v0.1 dialect maps them onto
-its own small set when it encodes a response (sbp_document/wire/codes.py).
+Codes are those of SBP dialect 0.2 (docs/protocols/sbp.md, "Status codes"); other dialects map them onto their own
+when they encode a response.
 """
 
 from __future__ import annotations

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
-from bridges.formats.base import BatchInfo, FinishedAtOnce, FormatId
+from bridges.formats import FORMAT_MASK, format_of
+from bridges.formats.base import BatchInfo, FinishedAtOnce
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 from sbp_back.errors import DecodeError
+from sbp_back.wire.entry import pack_entry
 from sbp_document.wire.record_batch import (
+    FORMAT_FLAG,
     MAX_TIMESTAMP_DELTA,
     BatchMeta,
     DocumentRecord,
@@ -24,6 +27,7 @@ from sbp_document.wire.record_batch import (
     read_records,
     set_base_offset,
 )
+from sbp_document.wire.wrapped import unwrap
 
 _LATEST = 1 << 53
 """Timestamps beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
@@ -53,7 +57,7 @@ def _span(batch: StoredBatch) -> int:
 class DocumentFormat:
     """The stored-format plug of record batches of sbp-v0.1 (see :class:`bridges.formats.base.StoredFormat`)."""
 
-    id = FormatId.SBP_V01
+    id = FORMAT_FLAG
     name = "sbp-v0.1"
 
     def describe(self, payload: Buffer) -> BatchInfo:
@@ -72,10 +76,14 @@ class DocumentFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         set_base_offset(payload, base_offset)
 
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        return payload  # the server has written it there
-
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
+        """Of a batch that holds batches of other formats (:mod:`sbp_document.wire.wrapped`), theirs."""
+        held = unwrap(pack_entry(0, 0, batch.flags, batch.base_offset, _span(batch), batch.written_ms, batch.payload))
+        if held[0].flags & FORMAT_MASK != self.id:
+            for one in held:
+                inner = StoredBatch(one.base_offset, one.end_offset, one.flags, one.payload, batch.written_ms)
+                yield from format_of(one.flags).records(inner, limit, start)
+            return
         offset = batch.base_offset
         for record in _records(batch.payload):
             if (offset - batch.base_offset) % _DESCRIBED == _DESCRIBED - 1:

@@ -70,9 +70,10 @@ def usual_ports() -> Mapping[int, str]:
     from bridges.node import backend
     from bridges.node.front import installed
     from bridges.node.listening import CONSOLE, CONSOLE_PORT
+    from sbp_document.backend import DocumentBackend
 
     ports = {CONSOLE_PORT: CONSOLE}
-    for name, port in {**backend.LISTENERS, **backend.DOCUMENT_LISTENERS}.items():
+    for name, port in {**backend.LISTENERS, **DocumentBackend.listeners}.items():
         ports[port] = name
     for kind in installed():
         ports.update({listener.port: listener.name for listener in kind.listeners})

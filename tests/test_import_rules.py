@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 ALLOWED: dict[str, frozenset[str]] = {
     "anabranch_kit": frozenset(),
-    "sbp_back": frozenset({"anabranch_kit", "sbp_document"}),
+    "sbp_back": frozenset({"anabranch_kit"}),
     "sbp_document": frozenset({"anabranch_kit", "bridges", "sbp_back"}),
-    "bridges": frozenset({"anabranch_kit", "sbp_back", "sbp_document"}),
+    "bridges": frozenset({"anabranch_kit", "sbp_back"}),
     "kafka_front": frozenset({"anabranch_kit", "bridges"}),
     "pravega_front": frozenset({"anabranch_kit", "bridges"}),
     "ydb_topic_front": frozenset({"anabranch_kit", "bridges"}),
@@ -41,6 +41,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "checkup": 7,
         "front_kit": 7,
         "node": 6,
+        "backends": 5,
         "console": 5,
         "log": 4,
         "cluster": 3,
@@ -58,7 +59,6 @@ FLOORS: dict[str, dict[str, int]] = {
     "sbp_back": {
         "__init__": 9,
         "embedded": 8,
-        "external": 8,
         "range_server": 6,
         "client": 5,
         "placement_driver": 5,
@@ -95,19 +95,6 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("ydb_topic_front.service", "read.commits read.partitions"),
 )
 """(Room, its modules that know of each other, at least by the types of their arguments): one object and its parts."""
-
-UPSTAIRS: dict[tuple[str, str], str] = {}
-"""(file, module) -> why this one import may go upwards."""
-
-DOORS: dict[str, tuple[str, str]] = {
-    "bridges/formats/__init__.py": ("sbp_document.format", "the registry of formats knows it"),
-    "bridges/log/streams.py": ("sbp_document.wire.wrapped", "what is read may hold batches of other formats"),
-    "bridges/node/assembly.py": ("sbp_document.partition_owners", "its clients append to partitions of the node"),
-    "sbp_back/embedded.py": ("sbp_document.server.document_service", "a listener of the document is made"),
-    "sbp_back/external.py": ("sbp_document", "a client of foreign servers is made"),
-    "sbp_back/transport/dialects.py": ("sbp_document.wire.v01", "either of them asks the registry for the dialect"),
-}
-"""File -> what it imports of the specification document, and when. The core and the backends live without the rest."""
 
 NOT_PACKAGES = {"tests", "benchmarks", "docs", "scripts", "build", "dist", "data", "requirements"}
 IO_MODULES = {"asyncio", "socket", "selectors", "ssl", "threading"}
@@ -211,48 +198,31 @@ def upwards(root: Path) -> list[str]:
                 if target == room or floors.get(target, 0) < floors[room]:
                     continue
                 inside = path.relative_to(root).as_posix()
-                if not any(inside == file and item.module.startswith(module) for file, module in UPSTAIRS):
-                    found.append(f"{inside}:{item.line}: {room} must not import {item.module}, which is not below it")
+                found.append(f"{inside}:{item.line}: {room} must not import {item.module}, which is not below it")
     return found
 
 
-def of_the_document(root: Path) -> list[str]:
-    """Imports of ``sbp_document`` from outside of it that go through no door, one sentence each."""
-    found: list[str] = []
-    for package in ALLOWED:
-        for path in sorted((root / package).rglob("*.py")):
-            if path.is_relative_to(root / "sbp_document"):
-                continue
-            inside = path.relative_to(root).as_posix()
-            door, _ = DOORS.get(inside, ("nothing", ""))
-            for item in imports_of(path, root):
-                module = f"{item.module}."
-                if module.startswith("sbp_document.") and not module.startswith(f"{door}."):
-                    found.append(f"{inside}:{item.line}: the core lives without {item.module}")
-    return found
+def naming(root: Path, add_on: str) -> list[str]:
+    """Files of other packages in which the name of an add-on stands."""
+    return [
+        path.relative_to(root).as_posix()
+        for package in ALLOWED
+        if package != add_on
+        for path in sorted((root / package).rglob("*.py"))
+        if add_on in path.read_text(encoding="utf-8")
+    ]
 
 
-def test_the_core_lives_without_the_specification_document() -> None:
-    """That the doors are lazy is what ``test_a_node_lives_without_the_specification_document`` shows."""
-    assert of_the_document(ROOT) == []
-    for file, (module, _) in DOORS.items():
-        assert any(item.module.startswith(module) for item in imports_of(ROOT / file, ROOT)), (
-            f"{file}: no door any more"
-        )
+def test_the_core_does_not_know_its_add_on() -> None:
+    """That it lives without it is what ``test_a_node_lives_without_the_specification_document`` shows."""
+    assert naming(ROOT, "sbp_document") == []
 
 
-@pytest.mark.parametrize(
-    ("path", "source"),
-    [
-        ("sbp_back/client/a.py", "from sbp_document.errors import DocumentError\n"),
-        ("bridges/log/a.py", "def f():\n    from sbp_document import wire\n"),
-        ("sbp_back/embedded.py", "from sbp_document.server.lanes import Lanes\n"),
-    ],
-)
-def test_a_way_around_the_doors_is_found(tmp_path: Path, path: str, source: str) -> None:
-    (tmp_path / path).parent.mkdir(parents=True)
-    (tmp_path / path).write_text(source)
-    assert len(of_the_document(tmp_path)) == 1
+@pytest.mark.parametrize("source", ["def f():\n    from sbp_document import wire\n", "# see sbp_document/format.py\n"])
+def test_an_add_on_that_is_named_is_found(tmp_path: Path, source: str) -> None:
+    (tmp_path / "bridges").mkdir(parents=True)
+    (tmp_path / "bridges/a.py").write_text(source)
+    assert naming(tmp_path, "sbp_document") == ["bridges/a.py"]
 
 
 def test_rooms_import_downwards() -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 from anabranch_kit.run.shared import SharedWorks
 from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
+from bridges.entry_points import entry_points
 from bridges.errors import BatchInvalid, RecordInvalid
 from bridges.formats.base import (
     APPEND_TIME,
@@ -31,7 +32,6 @@ from bridges.formats.pravega import PravegaFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import YdbFormat
-from sbp_document.format import DocumentFormat
 
 __all__ = [
     "APPEND_TIME",
@@ -51,11 +51,28 @@ __all__ = [
     "times_of",
 ]
 
-FORMATS: dict[int, StoredFormat] = {
-    int(plug.id): plug
-    for plug in (RawFormat(), KafkaFormat(), PravegaFormat(), YdbFormat(), DocumentFormat(), LedgerNoteFormat())
-}
-"""The formats this process can read, by number; :func:`register` adds those that fronts bring."""
+ENTRY_POINTS = "anabranch.formats"
+"""The entry-point group of formats that packages bring without being fronts: each has its number as its name."""
+
+
+class _Formats(dict[int, StoredFormat]):
+    def __missing__(self, number: int) -> StoredFormat:
+        if number not in _absent:
+            for point in entry_points(ENTRY_POINTS):
+                if point.name == str(number):
+                    return self.setdefault(number, point.load()())
+            _absent.add(number)
+        raise KeyError(number)
+
+
+_absent: set[int] = set()
+"""Numbers that no installed package knows, which is looked up once."""
+
+FORMATS: dict[int, StoredFormat] = _Formats(
+    {int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), PravegaFormat(), YdbFormat(), LedgerNoteFormat())}
+)
+"""The formats this process can read, by number; :func:`register` adds those that fronts bring, and one of another
+installed package is loaded when it is first met."""
 
 
 _Key = tuple[int, int, int, int]

@@ -33,13 +33,13 @@ FIRST_OF_FRONTS = 8
 
 
 class FormatId(IntEnum):
-    """Format numbers, stored in the low four bits of an entry's flags; never renumber."""
+    """Format numbers, stored in the low four bits of an entry's flags; never renumber. 4 belongs to a package that is
+    installed besides (:data:`bridges.formats.ENTRY_POINTS`)."""
 
     RAW = 0
     KAFKA = 1
     PRAVEGA = 2
     YDB = 3
-    SBP_V01 = 4
     LEDGER_NOTE = 5
 
 
@@ -100,9 +100,6 @@ class StoredFormat(Protocol):
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         """Write what the log decides into the batch, in place, before it is stored."""
-
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        """A stored batch that says it begins at ``base_offset``: itself if it does. Raises BatchInvalid."""
 
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         """The records at ``start`` or above with their offsets, lazily: at most ``limit`` bytes are decompressed.

@@ -855,14 +855,6 @@ class KafkaFormat:
 
     stamp = staticmethod(stamp)
 
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        header = parse_header(payload)
-        if header.base_offset == base_offset:
-            return payload
-        placed = bytearray(payload)
-        stamp(placed, base_offset, header.leader_epoch)
-        return placed
-
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         header = parse_header(batch.payload)
         if header.attributes & CONTROL:

@@ -52,9 +52,6 @@ class LedgerNoteFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         return None
 
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        return payload
-
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         return iter(())
 

@@ -204,9 +204,6 @@ class PravegaFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         return None  # where its bytes lie is derived from what is before them
 
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        return payload
-
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         header = check(batch.payload)
         base, end = batch.base_offset, batch.end_offset

@@ -26,9 +26,6 @@ class RawFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         return None
 
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        return payload
-
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         if batch.base_offset >= start:
             yield Record(None, (yield from copied(batch.payload)), offset=batch.base_offset, written=batch.written_ms)

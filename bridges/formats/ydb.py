@@ -295,9 +295,6 @@ class YdbFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         return None  # neither is stored in the batch
 
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        return payload
-
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         """A body that does not decode, or not within ``limit``, is passed on as it is, with its codec: it must not
         hide those behind it."""

@@ -106,17 +106,8 @@ class _Gathering:
 
     def _gathered(self, found: Gathered) -> None:
         for number, size, entries in zip(self._numbers, self._sizes, found, strict=True):
-            wish = self._wishes[number]
-            batches: list[StoredBatch] = []
-            if not isinstance(entries, Exception):
-                try:
-                    batches = stored_batches(entries, wish.offset, wish.max_bytes)
-                except Exception:  # noqa: BLE001 - the partition's own read meets it again, tells it and logs it
-                    batches = []
-                while batches and batches[-1].base_offset >= wish.limit:
-                    batches.pop()  # a piece of what was stored as one, in the document's dialect
-            if batches:
-                self._answers[number] = batches, None
+            if entries and not isinstance(entries, Exception):
+                self._answers[number] = stored_batches(entries), None
             else:
                 self._later.append(number)  # which finds out what is wrong
                 self._left += size

@@ -45,7 +45,6 @@ from bridges.log.state.log_starts import LogStarts, Trims, first_readable
 from bridges.log.state.partition_state import PartitionState
 from bridges.log.state.snapshotter import SnapshotStore, Snapshotter
 from bridges.log.state.stream_rows import KnownRows
-from bridges.log.streams import unwrapped
 from bridges.log.transactions.aborted_blocks import AbortedBlocks
 from bridges.log.transactions.partition_transactions import Transactions
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed, SbpError
@@ -733,7 +732,7 @@ class Logs:
                 continue
             if not entries:
                 raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
-            for entry in unwrapped(entries):
+            for entry in entries:
                 if entry.end_offset > position:
                     # Compaction may have put one batch in the place of several around the snapshot's offset.
                     first = max(entry.base_offset, snapshot_offset) if entry.flags & COMPACTED else entry.base_offset
@@ -821,7 +820,7 @@ class Logs:
             if error.code == ErrorCode.RS_DATA_CORRUPTED:
                 return True  # the snapshot does not get worse by a damaged batch
             raise
-        for entry in unwrapped(entries):
+        for entry in entries:
             if entry.base_offset < offset <= entry.end_offset:
                 if entry.flags & COMPACTED:
                     return True  # it is of the history that the snapshot saw, or that would have been told before

@@ -1,6 +1,6 @@
-"""What the node asks of its backend's client, whichever dialect that speaks, and what it makes of what it reads there.
+"""What the node asks of its backend's client, and what it makes of what it reads there.
 
-:class:`sbp_back.client.client.Client` and :class:`sbp_document.client.streams.DocumentStreams` are such clients.
+:class:`sbp_back.client.client.Client` is such a client; backends of others bring theirs (:mod:`bridges.backends`).
 """
 
 from __future__ import annotations
@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from bridges.errors import BatchInvalid
-from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.records import StoredBatch
-from sbp_document.wire.wrapped import unwrap
 
 if TYPE_CHECKING:
     from bridges.formats.records import Buffer
@@ -86,39 +83,6 @@ class Streams(Protocol):
     async def close(self) -> None: ...
 
 
-class SharedStreams(Protocol):
-    """Of a client whose streams others may append to as well: ``overtaken`` is told what they have appended."""
-
-    overtaken: Callable[[int, list[Entry]], None]
-
-
-def unwrapped(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries as their writers made them: those that came through the document's dialect hold others."""
-    return [inner for entry in entries for inner in unwrap(entry)]
-
-
-def stored_batches(entries: list[Entry], offset: int, max_bytes: int) -> list[StoredBatch]:
-    """What a read at ``offset`` makes of the entries it got: batches from the one that contains ``offset`` on.
-
-    A batch that a node stored through the document's dialect has its base offset written into it here, because that
-    was not known when it was stored (docs/sbp.md).
-    """
-    if not any(entry.flags & FORMAT_MASK == FormatId.SBP_V01 for entry in entries):
-        return [StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload, e.timestamp) for e in entries]
-    found: list[StoredBatch] = []
-    room = max_bytes
-    for entry in unwrapped(entries):
-        if entry.end_offset <= offset:
-            continue
-        room -= len(entry.payload)
-        if found and room < 0:
-            break
-        found.append(StoredBatch(entry.base_offset, entry.end_offset, entry.flags, _placed(entry), entry.timestamp))
-    return found
-
-
-def _placed(entry: Entry) -> Buffer:
-    try:
-        return format_of(entry.flags).place(entry.payload, entry.base_offset)
-    except BatchInvalid:
-        return entry.payload  # whoever reads it is told what is wrong with it
+def stored_batches(entries: Iterable[Entry]) -> list[StoredBatch]:
+    """Batches of what was read."""
+    return [StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload, e.timestamp) for e in entries]

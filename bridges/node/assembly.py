@@ -85,7 +85,6 @@ from bridges.node.stopping import Stopping
 from bridges.node.tls_settings import Tls
 from bridges.node.worker import Worker
 from bridges.version import VERSION
-from sbp_document.partition_owners import PartitionOwners
 
 if TYPE_CHECKING:
     import ssl
@@ -93,6 +92,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from bridges.auth.tickets import TicketOffice
+    from bridges.backends import Served
     from bridges.catalog.access_rules import AccessRules
     from bridges.cluster.ownership import Membership, Others
     from bridges.log.partition.partition_log import PartitionLog
@@ -178,6 +178,7 @@ class Node(Stopping):
         self._listening = Listening(settings, self._kinds)
         self._on_failed = on_failed
         self._directory: DataDirectory | None = None
+        self._served: list[Served] = []
         self._console: ConsoleDoor | None = None
         self._chores: list[asyncio.Task[None]] = []
         self._rounds: list[Rounds[Any]] = []
@@ -274,7 +275,7 @@ class Node(Stopping):
         listen = self._listening.addresses()
         self._listening.check_authentication(listen, self.authenticator.required_at)
         able = self._listening.able_of_tls()
-        inner = [name for name in backend.listeners(settings) if name in backend.LISTENERS]
+        inner = backend.LISTENERS if settings.sbp.mode == "embedded" else ()
         self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, CLUSTER, *able, *inner], listen)
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         self.stalls.start(asyncio.get_running_loop())
@@ -307,7 +308,7 @@ class Node(Stopping):
         self._backend = await backend.start_backend(
             settings,
             self._directory,
-            _only(listen, backend.listeners(settings)),
+            _only(listen, backend.LISTENERS),
             self._backend_failed,
             StreamHome(self.db),
             self.budget,
@@ -381,10 +382,13 @@ class Node(Stopping):
         self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
         if not durable and settings.sbp.mode == "embedded":
             self.logs.before_opening = self._take_positions_back
-        if self._backend.shared is not None:
-            self._backend.shared.overtaken = self.logs.overtaken
-        if self.embedded is not None and self.embedded.document is not None:
-            self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
+        self._backend.attach(self.logs)
+        if self.embedded is not None:
+            self._served = await backend.serve_others(
+                settings, self.embedded, listen, self.catalog, self.logs, self.budget
+            )
+            for other in self._served:
+                self.addresses.update({name: Address(*at) for name, at in other.addresses.items()})
         self.recorder = Recorder(self, settings.limits.history_bytes)
         self.catalog.on_change.append(self._catalog_changed)
         self.logs.on_decided.append(self.catalog.seal_again)
@@ -633,9 +637,8 @@ class Node(Stopping):
             await self._step("reading nothing more of other nodes", self.logs.elsewhere.close())
         if hasattr(self, "peers"):
             await self._step("answering no other node", self.peers.close())
-        if self.embedded is not None and self.embedded.document is not None:
-            # Clients of the document's dialect append through the partition logs.
-            await self._step("draining sbp-v0.1", self.embedded.document.drain())
+        for other in self._served:  # whose clients append through the partition logs
+            await self._step("stopping listeners of other backends", other.close())
         if hasattr(self, "logs"):
             await self._step("closing partition logs", self.logs.close())
         await self._step("ending work on records", asyncio.to_thread(self.works.close))

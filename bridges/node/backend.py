@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from anabranch_kit.net.address import Address
+from bridges import backends
 from bridges.node import worker as workers
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
     from bridges.auth.tickets import TicketOffice
     from bridges.catalog.pd_identity import StreamHome
-    from bridges.log.streams import SharedStreams, Streams
+    from bridges.catalog.topics import Catalog
+    from bridges.log.logs import Logs
+    from bridges.log.streams import Streams
     from bridges.node.tls_settings import Tls
     from sbp_back.client.client import ClientOptions
     from sbp_back.embedded import Embedded, Further
@@ -36,8 +39,6 @@ PD = "sbp-pd"
 RANGE_SERVER = "sbp-range-server"
 LISTENERS: Mapping[str, int] = {PD: 12378, RANGE_SERVER: 10911}
 """Listeners of placement driver and range server, and their usual ports."""
-DOCUMENT_LISTENERS: Mapping[str, int] = {"sbp-v0.1": 12379, "sbp-v0.1-range-server": 10912, "sbp-v0.1-april": 12380}
-"""Listeners of the specification document's dialect (docs/sbp.md): closed unless they are given an address."""
 
 _LARGEST_BATCH = 64 * 1024**2
 """Bytes of the largest batch that goes to a store in this process: what the largest request of any protocol brings, a
@@ -47,15 +48,15 @@ _log = structlog.get_logger("anabranch.backend")
 
 
 class Backend(Struct):
-    """``embedded`` is None when range servers and placement driver are elsewhere. ``shared`` is ``client`` when other
-    writers may append to the streams, and tells of it whoever wants to know. ``home``: whose the streams are.
-    ``tickets``: what the node shows to servers elsewhere; None where none are to be shown."""
+    """``embedded`` is None when range servers and placement driver are elsewhere. ``home``: whose the streams are.
+    ``tickets``: what the node shows to servers elsewhere; None where none are to be shown. ``attach`` is to be called
+    once there are partition logs."""
 
     client: Streams
     home: StreamHome
     embedded: Embedded | None = None
-    shared: SharedStreams | None = None
     tickets: OwnTickets | None = None
+    attach: Callable[[Logs], None] = backends.detached
 
     @property
     def demands_tickets(self) -> bool:
@@ -78,8 +79,45 @@ def listeners(settings: Settings) -> Mapping[str, int]:
     """The listeners that a node with these settings can open for its backend."""
     if settings.sbp.mode != "embedded":
         return {}
-    wanted = {name: port for name, port in DOCUMENT_LISTENERS.items() if name in settings.listen}
-    return {**LISTENERS, **wanted}
+    return {**LISTENERS, **{name: kind.listeners[name] for name, kind in _of_others(settings).items()}}
+
+
+def _of_others(settings: Settings) -> dict[str, backends.Backend]:
+    """The listeners of backends of others that are given an address, and whose they are."""
+    own = {*LISTENERS, "console", "cluster", *(one.name for front in settings.fronts for one in front.listeners)}
+    if not settings.listen.keys() - own:
+        return {}
+    return {name: kind for kind in backends.installed() for name in kind.listeners if name in settings.listen}
+
+
+async def serve_others(
+    settings: Settings,
+    embedded: Embedded,
+    listen: Mapping[str, Address],
+    catalog: Catalog,
+    logs: Logs,
+    budget: MemoryBudget,
+) -> list[backends.Served]:
+    """Open the listeners of backends of others over the servers in this node. Raises OSError."""
+    from sbp_back.transport.listener import ListenerOptions
+    from sbp_back.transport.serving import ListenAt
+
+    wanted: dict[backends.Backend, dict[str, ListenAt]] = {}
+    for name, kind in _of_others(settings).items():
+        if name in listen:
+            options = replace(ListenerOptions.placement_driver(), max_connections=settings.sbp.max_connections)
+            address = (listen[name].host, listen[name].port)
+            at = ListenAt(address, settings.advertise.get(name), options=options, budget=budget)
+            wanted.setdefault(kind, {})[name] = at
+    served: list[backends.Served] = []
+    try:
+        for kind, places in wanted.items():
+            served.append(await kind.serve(backends.Inside(embedded, catalog, logs, places)))
+    except BaseException:
+        for one in served:
+            await one.close()
+        raise
+    return served
 
 
 def store_options(sbp: SbpSettings) -> StoreOptions:
@@ -244,17 +282,16 @@ async def _external(
 ) -> Backend:
     from anabranch_kit.errors import StoreError
     from sbp_back.errors import SbpError
-    from sbp_back.external import Servers, external_client
     from sbp_back.transport.tcp_carrier import TcpOptions
     from sbp_back.wire.model import DescribePdRequest
 
     sbp = settings.sbp
     # A server that comes back should be found soon: what waits for it are clients of the node.
     tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000, tls=tls, tickets=shown)
-    servers = Servers(sbp.pd, sbp.dialect, sbp.flavor)
-    home.strangers = servers.strangers
-    made = external_client(servers, tcp, home.introduce, lambda: home.identity, client_options(sbp), barrier)
-    backend = Backend(made.client, home, shared=made.shared, tickets=shown)
+    home.strangers = (sbp.flavor, sbp.dialect) != backends.OURS
+    connecting = backends.Connecting(tcp, home.introduce, lambda: home.identity, client_options(sbp), barrier)
+    made = backends.connect(backends.Servers(sbp.pd, sbp.dialect, sbp.flavor), connecting)
+    backend = Backend(made.client, home, tickets=shown, attach=made.attach)
     try:
         described = await made.pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"

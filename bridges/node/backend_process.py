@@ -220,7 +220,7 @@ class PdProcess(_Process):
         check = RangeServerCheck(
             strangers=True, identity=lambda: self._service.driver.identity if self._service else ""
         )
-        connect = tcp_connector(None, self._to_others("placement-driver", 2.0), check, self.metrics.barrier)
+        connect = tcp_connector(self._to_others("placement-driver", 2.0), check, self.metrics.barrier)
         self._service = await start_placement_driver(self.settings.data_dir, setup, connect)
         self.metrics.add_source(self._collect)
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 from anabranch_kit.net.address import Address
 from bridges.auth.authenticator import AuthOptions
 from bridges.auth.oauth import OAuthOptions
+from bridges.backends import OURS, spoken
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
 from bridges.net.own_names import OwnNames
@@ -106,7 +107,7 @@ class Settings(Section):
     data_dir: Path = setting(Path("anabranch-data"), description="Directory of everything the node keeps.")
     listen: dict[str, str] = setting(
         {},
-        description="Address HOST:PORT of a listener: of a front, console, sbp-pd, sbp-range-server, sbp-v0.1; of a "
+        description="Address HOST:PORT of a listener: of a front, console, sbp-pd, sbp-range-server; of a "
         "further one of a front's under a name that goes on, as kafka-external; port 0: any free one.",
     )
     advertise: dict[str, str] = setting(
@@ -116,7 +117,7 @@ class Settings(Section):
     tls: dict[str, str] = setting(
         {},
         read=_tls,
-        description="TLS of a listener (not sbp-v0.1's): LISTENER.cert and LISTENER.key, PEM files; "
+        description="TLS of a listener: LISTENER.cert and LISTENER.key, PEM files; "
         "LISTENER.client_ca, the authority of clients' certificates; LISTENER.client, required (default) or optional.",
     )
     auth_required: dict[str, str] = setting(
@@ -419,11 +420,14 @@ def _contradictions(sbp: SbpSettings) -> Iterator[str]:
         yield "sbp.tls_cert and sbp.tls_key are needed together"
     if (sbp.tls_ca or sbp.tls_cert) and not sbp.tls:
         yield "sbp.tls_ca and sbp.tls_cert make no difference without sbp.tls = true"
-    if sbp.dialect == "v0.1" and sbp.mode != "external":
-        yield "sbp.dialect = v0.1 is for a backend elsewhere, with sbp.mode = external"
-    if sbp.dialect == "v0.1" and sbp.flavor != "anabranch":
-        yield f"servers of {sbp.flavor} do not speak sbp.dialect = v0.1"
-    if sbp.tickets and sbp.mode == "external" and (sbp.dialect == "v0.1" or sbp.flavor != "anabranch"):
+    if (sbp.flavor, sbp.dialect) == OURS:
+        return
+    if (sbp.flavor, sbp.dialect) not in (known := spoken()):
+        kinds = ", ".join(f"{flavor} with {dialect}" for flavor, dialect in known)
+        yield f"no servers of sbp.flavor = {sbp.flavor} speak sbp.dialect = {sbp.dialect}; there are {kinds}"
+    if sbp.dialect != OURS[1] and sbp.mode != "external":
+        yield f"sbp.dialect = {sbp.dialect} is for a backend elsewhere, with sbp.mode = external"
+    if sbp.tickets and sbp.mode == "external":
         yield "sbp.tickets is for servers of Anabranch's that speak sbp.dialect = 0.2: others know no tickets"
 
 

@@ -8,19 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from msgspec import Struct
-
+from bridges.backends import Limit, of_others
 from bridges.node.sections import SbpSettings
 
 _OS = "durability is 'os': acknowledged data survives the end of the process, but not power loss"
 _ONE_COPY = "one copy of the data: what the disk of {} loses is lost"
-
-
-class Limit(Struct, frozen=True):
-    """Something that is not promised; ``chosen`` if only because a setting gives it up."""
-
-    sentence: str
-    chosen: bool = False
 
 
 def tell(limits: Iterable[Limit], log: Any) -> None:
@@ -69,7 +61,9 @@ def _stored(sbp: SbpSettings, whose: str) -> Iterator[Limit]:
 
 def _external(sbp: SbpSettings) -> Iterator[Limit]:
     yield Limit(_ONE_COPY.format("a range server"))
-    move = "and its partitions take no appends" if sbp.dialect == "v0.1" else "appends move to another one"
+    kind = of_others(sbp.flavor, sbp.dialect)
+    moves = kind is None or kind.appends_move
+    move = "appends move to another one" if moves else "and its partitions take no appends"
     yield Limit(f"while a range server is down, what it keeps cannot be read (clients are told to try again); {move}")
     yield Limit("what an acknowledgement survives is decided by the range servers: their durability, their disks")
     if sbp.durability == "os":
@@ -77,30 +71,5 @@ def _external(sbp: SbpSettings) -> Iterator[Limit]:
             "durability is 'os': topics and positions, which this node keeps, survive its end, but not power loss",
             chosen=True,
         )
-    if sbp.dialect == "v0.1":
-        for sentence in _DOCUMENT:
-            yield Limit(sentence, chosen=True)
-    if sbp.flavor == "elastic-stream":
-        for sentence in _ELASTIC_STREAM:
-            yield Limit(sentence, chosen=True)
-
-
-_DOCUMENT = (
-    "sbp.dialect is v0.1, which has no epochs: a second writer of a partition's stream is not fenced, whether another "
-    "node or any client of the document; its records stand between ours",
-    "sbp.dialect is v0.1, in which a batch sent again cannot be told from a new one: one whose request was given up "
-    "before the server had read it may be stored twice",
-    "sbp.dialect is v0.1: what another writer appends is seen some seconds later",
-)
-_ELASTIC_STREAM = (
-    "elastic-stream's servers may acknowledge before the disk has the data (segments opened later lack O_DSYNC)",
-    "elastic-stream's servers keep seals in memory only: a former owner of a partition may append to a range server "
-    "that was restarted, until the placement driver's seal has reached it",
-    "elastic-stream's servers cut their log at the first damaged record without saying so",
-    "elastic-stream's servers neither trim nor delete streams: retention, DeleteRecords and the deletion of topics "
-    "hide data and free nothing there",
-    "elastic-stream's range servers drop the oldest data of any topic when their log is full, whatever its own "
-    "retention: a topic then begins later",
-    "elastic-stream's range servers may acknowledge a batch that arrives while its range is sealed for another owner, "
-    "and that is no part of the stream then: run one node on them at a time",
-)
+    if kind is not None:
+        yield from kind.limits

@@ -95,15 +95,15 @@ class SbpSettings(Section):
         read=_pd_addresses,
         description="Placement driver of an external backend, HOST:PORT; several nodes of one are separated by commas.",
     )
-    flavor: Literal["anabranch", "elastic-stream"] = setting(
+    flavor: str = setting(
         "anabranch",
-        description="What an external backend runs. Other servers than Anabranch's are refused, unless they are said "
-        "to be elastic-stream's, whose known faults are then worked around.",
+        description="Whose servers an external backend runs: anabranch, or those of a backend that is installed "
+        "besides (docs/sbp.md). Other servers are refused.",
     )
-    dialect: Literal["0.2", "v0.1"] = setting(
+    dialect: str = setting(
         "0.2",
         read=_dialect,
-        description="What an external backend speaks: 0.2, or v0.1, the specification document, which has no fencing.",
+        description="What an external backend speaks: 0.2, or the dialect of a backend that is installed besides.",
     )
     timeout_ms: Duration = setting(
         15_000,

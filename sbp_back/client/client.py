@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import ClassVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -45,11 +44,8 @@ class ClientOptions(Struct):
 class Client:
     """``pd`` leads to the placement driver, ``connect`` to a range server it names. The client closes both.
 
-    Errors are ``SbpError`` with the code of the server that refused; ``ConnectionLost`` when it did not answer. For
-    servers of elastic-stream there is :class:`sbp_document.elastic_stream.client.ForeignClient`.
+    Errors are ``SbpError`` with the code of the server that refused; ``ConnectionLost`` when it did not answer.
     """
-
-    fetch_kind: ClassVar[type[Fetch]] = Fetch
 
     def __init__(
         self,
@@ -58,6 +54,7 @@ class Client:
         options: ClientOptions | None = None,
         barrier: Barrier | None = None,
     ) -> None:
+        self.fetch_kind: type[Fetch] = Fetch
         self._pd = pd
         self._connect = connect
         self.barrier = barrier or Barrier()

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.transport.carrier import Answer, AnswerTo, Carrier
-from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.tcp_carrier import Introduce, TcpCarrier, TcpOptions, parse_address
+from sbp_back.wire.base import Dialect
 from sbp_back.wire.flat import Table, Tables
 from sbp_back.wire.model import PdNode, Request
 from sbp_back.wire.v02 import PD_NODE

@@ -33,9 +33,9 @@ from anabranch_kit.net.untie import socket_transport, untie
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.transport.answer_room import AnswerRoom
-from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import DEFECT, Handler, HasSessions
 from sbp_back.wire import model as m
+from sbp_back.wire.base import Dialect
 from sbp_back.wire.frame import (
     FLAG_RESPONSE,
     FRAME_OVERHEAD,

@@ -12,8 +12,8 @@ from anabranch_kit.net.tls_server import served
 from anabranch_kit.net.turn import Turn
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.transport.connection import Connection, GoAwayForm, ListenerOptions
-from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import Handler
+from sbp_back.wire.base import Dialect
 from sbp_back.wire.frame import receive_buffer
 
 #: How long a peer may take to begin with TLS, and to end it, before its connection is cut.

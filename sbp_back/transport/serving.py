@@ -10,10 +10,11 @@ from msgspec import Struct, field
 
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.run.barrier import Barrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.gate import Check, Gate
 from sbp_back.transport.handler import Handler
 from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.wire.base import Dialect
+from sbp_back.wire.v02 import DialectV02
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class ListenAt(Struct):
 
     address: tuple[str, int]
     advertise: str | None = None
-    dialect: str = "sbp-0.2"
+    dialect: Dialect = field(default_factory=DialectV02)
     options: ListenerOptions = field(default_factory=ListenerOptions)
     budget: MemoryBudget | None = None
     check: Check | None = None
@@ -39,7 +40,7 @@ async def listen(handler: Handler, at: ListenAt, barrier: Barrier) -> Listener:
     """A started listener. Raises ``OSError`` when the address cannot be bound."""
     if at.check is not None:
         handler = Gate(handler, at.check)
-    listener = Listener(handler, DIALECTS[at.dialect], *at.address, at.options, at.budget, barrier)
+    listener = Listener(handler, at.dialect, *at.address, at.options, at.budget, barrier)
     await listener.start()
     return listener
 

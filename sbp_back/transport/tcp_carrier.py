@@ -19,10 +19,10 @@ from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.deadlines import Alarm
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, SbpError
 from sbp_back.transport.carrier import Answer, AnswerTo, Carrier, TimedCall, time_out
-from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.handler import DEFECT
 from sbp_back.transport.tickets import Tickets
 from sbp_back.wire import model as m
+from sbp_back.wire.base import Dialect
 from sbp_back.wire.frame import (
     FLAG_END,
     FLAG_RESPONSE,
@@ -34,6 +34,7 @@ from sbp_back.wire.frame import (
     encode_frame,
 )
 from sbp_back.wire.identity import RangeServerCheck
+from sbp_back.wire.v02 import DialectV02
 
 
 class TcpOptions(Struct):
@@ -290,7 +291,7 @@ class TcpCarrier(Carrier):
             raise ValueError(f"port {port} is outside 1..65535")
         self._host = host
         self._port = port
-        self._dialect: Dialect = dialect if dialect is not None else DIALECTS["sbp-0.2"]
+        self._dialect: Dialect = dialect if dialect is not None else DialectV02()
         self._options = options if options is not None else TcpOptions()
         self._introduce = introduce
         self.barrier = barrier or Barrier()
@@ -576,22 +577,16 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def tcp_connector(
-    dialect: Dialect | None = None,
     options: TcpOptions | None = None,
     check: RangeServerCheck | None = None,
     barrier: Barrier | None = None,
 ) -> Callable[[m.RangeServerInfo], Carrier]:
     """What a client needs to reach range servers at the addresses they advertise. Each new connection is asked which
-    server it leads to (``check``; None: one that takes strangers), in the dialects that have range servers."""
+    server it leads to (``check``; None: one that takes strangers)."""
     asked = check if check is not None else RangeServerCheck(strangers=True)
 
     def connect(server: m.RangeServerInfo) -> Carrier:
         host, port = parse_address(server.advertise_addr)
-        return TcpCarrier(host, port, dialect, options, partial(asked.meet, server.server_id), barrier)
+        return TcpCarrier(host, port, None, options, partial(asked.meet, server.server_id), barrier)
 
-    def connect_to_anybody(server: m.RangeServerInfo) -> Carrier:
-        host, port = parse_address(server.advertise_addr)
-        return TcpCarrier(host, port, dialect, options, barrier=barrier)
-
-    # A server of the document is placement driver and range server in one.
-    return connect if dialect is None or not dialect.manners.several_frames else connect_to_anybody
+    return connect

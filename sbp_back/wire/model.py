@@ -336,7 +336,7 @@ class DescribePdRequest(msgspec.Struct):
 
 
 class DocumentRequest(msgspec.Struct, kw_only=True):
-    """Base of the requests that only dialect sbp-v0.1 has, mostly batches (sbp_document/wire/messages.py)."""
+    """Base of the requests that only dialect sbp-v0.1 has, mostly batches."""
 
     room: Room | None = None
     """For the answer, where that is to be counted; no part of the message."""

@@ -181,7 +181,7 @@ OPCODES[m.AdoptServerRequest] = m.Opcode.ADOPT_SERVER
 
 
 class DialectV02:
-    """The codec; satisfies :class:`sbp_back.transport.dialects.Dialect`, which documents the functions."""
+    """The codec; satisfies :class:`sbp_back.wire.base.Dialect`, which documents the functions."""
 
     name = "sbp-0.2"
     manners = Manners()

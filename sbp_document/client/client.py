@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from anabranch_kit.memory.buffers import Buffer
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions
 from sbp_back.wire import model as w
 from sbp_document.errors import DocumentError
 from sbp_document.timeouts import milliseconds
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
+from sbp_document.wire.v01 import DIALECTS
 
 # What an answer may take on its way, beyond the time that the server is given: a part of that, seconds, seconds.
 _GRACE = 0.1

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
@@ -17,10 +18,18 @@ from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
 from sbp_back.client.control import ControlOptions, opening, repeatedly
 from sbp_back.client.gathering import Gathering, place_of
+from sbp_back.client.leader import PdCarrier, pd_carrier
 from sbp_back.client.replacing import Substitute
 from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.carrier import Carrier
+from sbp_back.transport.tcp_carrier import TcpCarrier, parse_address
 from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
+from sbp_document.client.opening import opened, unwrapped
+from sbp_document.wire.v01 import V01
+
+if TYPE_CHECKING:
+    from bridges.backends import Connecting
+    from bridges.log.logs import Logs
 from sbp_document.client.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_document.client.client import DocumentClient
 from sbp_document.client.document_writer import DocumentWriter
@@ -51,6 +60,26 @@ def _ignored(stream_id: int, entries: list[Entry]) -> None:
     return None
 
 
+def connect_streams(addresses: str, connecting: Connecting) -> tuple[DocumentStreams, PdCarrier]:
+    """Streams behind the placement drivers at ``addresses``, and the way there. Of the options the times are taken.
+    Raises ``ValueError`` for addresses that are none."""
+    tcp, barrier, options = connecting.tcp, connecting.barrier, connecting.options
+    pd = pd_carrier(addresses, V01, tcp, connecting.introduce, barrier)
+
+    def connect(server: RangeServerInfo) -> Carrier:
+        # It is placement driver and range server in one: nobody is asked who he is.
+        return TcpCarrier(*parse_address(server.advertise_addr), V01, tcp, barrier=barrier)
+
+    times = StreamsOptions(
+        options.control,
+        append_timeout=options.writer.retry.append_timeout,
+        fetch_timeout=options.fetch_timeout,
+        open_timeout=options.open_timeout,
+        patience=options.writer.patience,
+    )
+    return DocumentStreams(pd, connect, times, barrier), pd
+
+
 class DocumentStreams:
     """``pd`` leads to the document's placement driver, ``connect`` to a range server it names; both are closed with it.
 
@@ -79,6 +108,10 @@ class DocumentStreams:
         self._follower = Follower(
             lambda: list(self._writers.values()), self._channel_of, self._options.follow, self.barrier
         )
+
+    def attach(self, logs: Logs) -> None:
+        """Have the partition logs of a node told what others append to their streams."""
+        self.overtaken = lambda stream_id, entries: logs.overtaken(stream_id, unwrapped(entries))
 
     @property
     def pd(self) -> DocumentClient:
@@ -200,7 +233,8 @@ class DocumentStreams:
         """The entries that fill [start, end). Raises ``SbpError``."""
         found: list[Entry] = []
         while start < end:
-            entries = await self.fetch_entries(stream_id, start, _CATCH_UP_BYTES, limit=end)
+            ask = partial(self.fetch_stored, stream_id, start, _CATCH_UP_BYTES, limit=end)
+            entries = await awaited(ask)
             if not entries:
                 raise SbpError(ErrorCode.RS_DATA_CORRUPTED, f"stream {stream_id} has nothing at offset {start}")
             found += entries
@@ -238,8 +272,22 @@ class DocumentStreams:
         return None
 
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, *, limit: int = -1) -> None:
-        """Batches from the one that contains ``offset``, as entries, about ``max_bytes`` bytes but at least one; none
-        at the stream's end.
+        """Batches from the one that contains ``offset`` as their writers made them, about ``max_bytes`` bytes but at
+        least one; none at the stream's end. Errors are those of :meth:`fetch_stored`."""
+
+        def fetched(answer: list[Entry] | SbpError) -> None:
+            if not isinstance(answer, SbpError):
+                try:
+                    answer = opened(answer, offset, max_bytes, limit)
+                except Exception as error:  # noqa: BLE001 - logged, counted and answered
+                    self.barrier.caught("opening of batches", error)
+                    answer = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+            done(answer)
+
+        self.fetch_stored(stream_id, offset, max_bytes, fetched, limit=limit)
+
+    def fetch_stored(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, *, limit: int = -1) -> None:
+        """The document's batches from the one that contains ``offset``, as entries.
 
         Only those that begin below ``limit`` (-1: all) are returned. ``done`` is called once, possibly before this
         returns. Errors: 1463 below the stream's start (``Reclaimed`` where a server of ours says so), 1461 beyond its

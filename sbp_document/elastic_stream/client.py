@@ -198,8 +198,6 @@ class _ForeignFetch(Fetch):
 class ForeignClient(Client):
     """A :class:`Client` for elastic-stream's servers, or a mixture of those and ours."""
 
-    fetch_kind = _ForeignFetch
-
     def __init__(
         self,
         pd: Carrier,
@@ -208,6 +206,7 @@ class ForeignClient(Client):
         barrier: Barrier | None = None,
     ) -> None:
         super().__init__(pd, connect, options, barrier)
+        self.fetch_kind = _ForeignFetch
         self._last_batches: dict[int, tuple[int, int]] = {}
         self._long_batches: dict[int, list[int]] = {}
         self._doubts: dict[int, _Doubt] = {}

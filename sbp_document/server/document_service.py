@@ -11,8 +11,10 @@ from sbp_back.transport.carrier import InProcessCarrier
 from sbp_back.transport.handler import Handler
 from sbp_back.transport.listener import Listener
 from sbp_back.transport.serving import ListenAt, advertised, listen, run_all
-from sbp_document.server.lanes import Lanes
+from sbp_back.wire.base import Dialect
+from sbp_document.server.lanes import Lanes, OwnerOf, nobody
 from sbp_document.server.server import DocumentServer, RangeServerSide
+from sbp_document.wire.v01 import APRIL, V01
 
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
@@ -24,17 +26,12 @@ DOCUMENT_LISTENER = "sbp-v0.1"
 RANGE_SERVER_LISTENER = "sbp-v0.1-range-server"
 APRIL_LISTENER = "sbp-v0.1-april"
 
-DIALECT_OF: Mapping[str, str] = {
-    DOCUMENT_LISTENER: "sbp-v0.1",
-    RANGE_SERVER_LISTENER: "sbp-v0.1",
-    APRIL_LISTENER: "sbp-v0.1-april",
-}
+DIALECT_OF: Mapping[str, Dialect] = {DOCUMENT_LISTENER: V01, RANGE_SERVER_LISTENER: V01, APRIL_LISTENER: APRIL}
 """Dialect of each of the document's listeners."""
 
 
 class DocumentService:
-    """Made by :func:`start_document`. ``server`` serves requests inside the process, with or without listeners;
-    ``lanes.owner_of`` may be set to say who in this process writes a stream already."""
+    """Made by :func:`start_document`. ``server`` serves requests inside the process, with or without listeners."""
 
     def __init__(
         self, lanes: Lanes, servers: list[DocumentServer], listeners: dict[str, Listener], carriers: list[Carrier]
@@ -44,6 +41,11 @@ class DocumentService:
         self.listeners = listeners
         self._servers = servers
         self._carriers = carriers
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Where the listeners listen."""
+        return {name: listener.address for name, listener in self.listeners.items()}
 
     async def drain(self) -> None:
         """Take no more clients and finish what is under way, for a limited time."""
@@ -58,14 +60,19 @@ class DocumentService:
 
 
 async def start_document(
-    client: Client, pd: PlacementDriver, range_server: RangeServer, listeners: Mapping[str, ListenAt]
+    client: Client,
+    pd: PlacementDriver,
+    range_server: RangeServer,
+    listeners: Mapping[str, ListenAt],
+    owner_of: OwnerOf = nobody,
 ) -> DocumentService:
     """Serve the document's dialect at ``listeners`` (names: ``DIALECT_OF``; the dialect in them is not looked at).
 
-    ``client`` is one of the same placement driver and range server. Raises ``OSError`` when an address is taken.
+    ``client`` is one of the same placement driver and range server. ``owner_of`` tells who in this process writes a
+    stream already. Raises ``OSError`` when an address is taken.
     """
     to_range_server = InProcessCarrier(range_server, client.barrier)
-    lanes = Lanes(pd, range_server, to_range_server, client.barrier)
+    lanes = Lanes(pd, range_server, to_range_server, client.barrier, owner_of)
     document, april = DocumentServer(lanes, client), DocumentServer(lanes, client)
     serving: dict[str, Handler] = {
         DOCUMENT_LISTENER: document,

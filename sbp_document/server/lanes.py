@@ -59,7 +59,7 @@ OwnerOf = Callable[[int], StreamOwner | None]
 """Who owns a stream in this process; None: nobody, it is the lanes' affair."""
 
 
-def _nobody(stream_id: int) -> StreamOwner | None:
+def nobody(stream_id: int) -> StreamOwner | None:
     return None
 
 
@@ -71,13 +71,18 @@ class Lanes:
     """
 
     def __init__(
-        self, pd: PlacementDriver, range_server: RangeServer, to_range_server: Carrier, barrier: Barrier
+        self,
+        pd: PlacementDriver,
+        range_server: RangeServer,
+        to_range_server: Carrier,
+        barrier: Barrier,
+        owner_of: OwnerOf = nobody,
     ) -> None:
         self.pd = pd
         self.barrier = barrier
         self.range_server = range_server
         self.to_range_server = to_range_server
-        self.owner_of: OwnerOf = _nobody
+        self.owner_of = owner_of
         self._open: dict[int, int] = {}
         self._waiting: dict[int, list[Ready]] = {}
         self._changing: OneAtATime[int] = OneAtATime()  # the ranges of a stream

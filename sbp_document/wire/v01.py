@@ -7,7 +7,7 @@ it as a system error that names the dialect it speaks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from struct import Struct
 
@@ -179,6 +179,11 @@ class DialectV01:
 
     def payload_crc(self, message: w.Request | w.Response) -> int:
         return -1
+
+
+V01 = DialectV01("sbp-v0.1")
+APRIL = DialectV01("sbp-v0.1-april", april=True)
+DIALECTS: Mapping[str, DialectV01] = {dialect.name: dialect for dialect in (V01, APRIL)}
 
 
 def _append_request(header: AppendHeader, payload: Buffer) -> m.AppendBatchRequest:

@@ -25,7 +25,7 @@ from spark_pipeline.core.node_answers import AbortedTransaction
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 
-_WITHOUT_TRANSACTIONS = frozenset({FormatId.RAW, FormatId.YDB, FormatId.SBP_V01, FormatId.LEDGER_NOTE})
+_WITHOUT_TRANSACTIONS = frozenset({FormatId.RAW, FormatId.YDB, FormatId.LEDGER_NOTE})
 _ATTRIBUTES_AT = 22
 """Where a batch of Kafka's has the byte that says whether it belongs to a transaction."""
 _TOO_LARGE = 2

@@ -128,7 +128,7 @@ class SbpReader:
         """See :data:`bridges.log.damage.extent.GoodFrom`."""
         client = await self.client()
         try:
-            found = stored_batches(await client.fetch_entries(stream_id, offset, 1), offset, 1)
+            found = stored_batches(await client.fetch_entries(stream_id, offset, 1))
         except SbpError as error:
             if is_gone(error) or error.code == ErrorCode.OFFSET_OVERFLOW:
                 return offset
@@ -158,15 +158,15 @@ class SbpReader:
 
     def _make(self) -> Streams:
         from anabranch_kit.run.barrier import Barrier
+        from bridges.backends import Connecting, Servers, connect
         from sbp_back.client.client import ClientOptions
-        from sbp_back.external import Servers, external_client
         from sbp_back.transport.tcp_carrier import TcpOptions
 
         place = self._place
         servers = Servers(",".join(place.pd), place.dialect, place.flavor)
         tcp = TcpOptions(backoff_limit=0.5, client_id="anabranch-pipeline", tls=self._tls, tickets=self._tickets)
         meet = self._meet if place.identity else None
-        return external_client(servers, tcp, meet, lambda: place.identity, ClientOptions(), Barrier()).client
+        return connect(servers, Connecting(tcp, meet, lambda: place.identity, ClientOptions(), Barrier())).client
 
     async def _meet(self, call: Any) -> str | None:
         """Why the placement driver that ``call`` asks is not to be used."""
@@ -244,9 +244,7 @@ class _Reads:
             client = await self._reader.client()
             try:
                 entries = await client.fetch_entries(self._stream_id, at, self._size, limit=self._end)
-                found = stored_batches(entries, at, self._size)
-                while found and found[-1].base_offset >= self._end:
-                    found.pop()
+                found = stored_batches(entries)
                 if found:
                     return found
                 # Of a stream that is gone a fetch does not say so: this raises then.

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMATS, FormatId
+from bridges.formats import FormatId, format_of
 from bridges.formats.base import FORMAT_MASK
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.kafka import LOG_OVERHEAD, parse_header
@@ -295,9 +295,7 @@ def damage(batch: StoredBatch) -> str | None:
                 return "its checksum does not match its bytes"
             if header.base_offset != batch.base_offset:
                 return f"its header tells the offset {header.base_offset}"
-        plug = FORMATS.get(form)
-        if plug is None:
-            return f"its format {form} is not known"
+        plug = format_of(form)
         if not plug.describe(batch.payload).control:
             for _ in plug.records(batch, DEFAULT_LIMIT):
                 pass

@@ -61,7 +61,7 @@ def values(reader: AnabranchEndpoint, topic: str, start: int, end: int) -> list[
 
 def client_of(place: TicketPlace, ticket: str) -> Client:
     tcp = TcpOptions(tickets=OwnTickets(lambda: ticket) if ticket else None)
-    return Client(pd_carrier(place.pd.address, options=tcp), tcp_connector(None, tcp))
+    return Client(pd_carrier(place.pd.address, options=tcp), tcp_connector(tcp))
 
 
 def test_records_go_in_and_out_also_after_servers_and_the_node_were_killed(place: TicketPlace) -> None:

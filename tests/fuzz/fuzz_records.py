@@ -13,14 +13,14 @@ import struct
 import crc32c
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMATS, FormatId, pravega
+from bridges.formats import FORMATS, FormatId, format_of, pravega
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as encode_ydb
 from bridges.formats.ydb_codecs import FIRST_CUSTOM, Codec, codec_name
-from sbp_document.wire.record_batch import DocumentRecord, encode_batch
+from sbp_document.wire.record_batch import FORMAT_FLAG, DocumentRecord, encode_batch
 from tests.fuzz.harness import run
 
 LIMIT = 1 << 20
@@ -31,8 +31,9 @@ def one_input(data: bytes) -> None:
     """Any bytes in any format are records or BatchInvalid; reading times, or what lies behind, finds the same."""
     if not data:
         return
-    form = FORMATS.get(data[0] & 7)
-    if form is None:
+    try:
+        form = format_of(data[0] & 7)
+    except BatchInvalid:
         return
     payload = bytearray(data[1:])
     if form.id is FormatId.KAFKA and len(payload) >= HEADER_SIZE:
@@ -83,7 +84,7 @@ def seeds() -> dict[str, bytes]:
     shape, count, front = pravega.gathered([(3, len(events)), (9, len(events))], 100)
     both = pravega.encode([front, events, events], 2 * len(events), shape, count)
     found["pravega-gathered"] = bytes([16 + FormatId.PRAVEGA]) + both
-    found |= {"raw": b"\x00anything", "document": bytes([8 + FormatId.SBP_V01]) + document}
+    found |= {"raw": b"\x00anything", "document": bytes([8 + FORMAT_FLAG]) + document}
     messages = b"".join(b"\x0a\x12\x08%c\x12\x02\x08\x05\x3a\x05\x0a\x01k\x12\x00\x1a\x03abc" % n for n in range(1, 7))
     for codec in (*Codec, FIRST_CUSTOM):
         batch = encode_ydb(Head(False, codec, 6, 1, 6, 5000, b"producer", b""), messages)

@@ -10,11 +10,12 @@ The first byte of an input chooses the dialect and the direction, the rest is wh
 from __future__ import annotations
 
 from sbp_back.errors import DecodeError, SbpError
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import FrameReader, encode_frame
+from sbp_back.wire.v02 import DialectV02
 from tests.fuzz.harness import run
+from tests.sbp_document.document_lab import DIALECTS
 
 RESPONSES = 0x80
 SPEAKERS = tuple(DIALECTS.values())
@@ -70,7 +71,7 @@ def requests() -> list[m.Request]:
 
 def seeds() -> dict[str, bytes]:
     """Inputs by file name: every request as the default dialect writes it, offered to each dialect."""
-    writer = DIALECTS["sbp-0.2"]
+    writer = DialectV02()
     found = {}
     for number, request in enumerate(requests()):
         opcode, header, payload = writer.encode_request(request)

@@ -13,9 +13,9 @@ from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from pravega_front.wire import commands as pravega
 from pravega_front.wire.frames import HEAD, MAX_FRAME, encode
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire.frame import encode_frame
 from sbp_back.wire.model import FetchRequest, PingRequest, RangeInfo, Request
+from sbp_back.wire.v02 import DialectV02
 
 NEVER_MS = 2**31 - 1
 BULK = "bulk"
@@ -125,7 +125,7 @@ def oversized() -> tuple[bytes, ...]:
 
 def sbp(request: Request, stream_id: int = 1) -> bytes:
     """A whole frame of sbp-0.2."""
-    opcode, header, payload = DIALECTS["sbp-0.2"].encode_request(request)
+    opcode, header, payload = DialectV02().encode_request(request)
     return b"".join(encode_frame(opcode, 0, stream_id, header, payload))
 
 

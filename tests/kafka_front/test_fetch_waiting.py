@@ -35,7 +35,7 @@ from kafka_front.service.fetch.sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from sbp_back.wire.entry import pack_entry
-from sbp_document.wire.record_batch import DocumentRecord, encode_batch
+from sbp_document.wire.record_batch import FORMAT_FLAG, DocumentRecord, encode_batch
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.kit.waiting import until
 
@@ -303,7 +303,7 @@ def store_document(lab: Lab, count: int) -> None:
     log = lab.world.logs.get("t", 0)
     assert log is not None
     payload = encode_batch([DocumentRecord(b"%d" % number) for number in range(count)])
-    log.append(Batch(payload, count, int(FormatId.SBP_V01)), lab.world.done)
+    log.append(Batch(payload, count, int(FORMAT_FLAG)), lab.world.done)
     lab.world.writer.acknowledge(1)
 
 
@@ -338,7 +338,7 @@ async def test_a_bad_batch_of_another_protocol_is_an_error_at_its_place(lab: Lab
     log = lab.world.logs.get("t", 0)
     assert log is not None
     payload = encode_batch([DocumentRecord(b"x")] * 1000)
-    log.append(Batch(payload, 1001, int(FormatId.SBP_V01)), lab.world.done)
+    log.append(Batch(payload, 1001, int(FORMAT_FLAG)), lab.world.done)
     lab.world.writer.acknowledge(1)
     assert lab.ask(request(("t", 0))) is DEFERRED
     await until(lambda: lab.answers)

@@ -71,9 +71,6 @@ class LineFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         return None  # neither is stored in the batch
 
-    def place(self, payload: Buffer, base_offset: int) -> Buffer:
-        return payload
-
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         info = self.describe(batch.payload)
         name = b"" if info.producer is None else info.producer.key

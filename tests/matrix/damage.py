@@ -172,7 +172,9 @@ def _damaged(damage: Damage, read: Callable[..., Iterator[Any]], *given: Any, **
 def _reading() -> Iterator[tuple[Any, Any]]:
     """Each stored format's class, and how it reads records."""
     from bridges import formats
+    from sbp_document.wire.record_batch import FORMAT_FLAG
 
+    formats.format_of(FORMAT_FLAG)  # which loads it
     for plug in formats.FORMATS.values():
         kind: Any = type(plug)
         if not dataclasses.is_dataclass(kind) and hasattr(kind, "records"):

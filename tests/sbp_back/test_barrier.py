@@ -12,10 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from anabranch_kit.run.barrier import Barrier
-from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
+from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, EmbeddedOptions
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire.model import DescribePdRequest, RangeServerInfo
+from tests.sbp_document.document_lab import start
 
 
 def raises(value: int) -> None:
@@ -87,7 +88,7 @@ async def test_all_parts_of_a_backend_share_the_barrier_they_are_given(tmp_path:
         listen=dict.fromkeys((PD_LISTENER, RANGE_SERVER_LISTENER, "sbp-v0.1"), anywhere),
         barrier=barrier,
     )
-    embedded = await start_embedded(tmp_path, options)
+    embedded = await start(tmp_path, options)
     try:
         client = embedded.client
         stream = await client.create_stream()

@@ -20,18 +20,18 @@ from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOpt
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Handler
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import entry_crc, pack_entry
 from sbp_back.wire.frame import crc32
+from sbp_back.wire.v02 import DialectV02
 from tests.databases import pd_state
 from tests.kit.waiting import until
 from tests.sbp_document.document_lab import write
 
-DIALECT = DIALECTS["sbp-0.2"]
+DIALECT = DialectV02()
 LOCAL = "127.0.0.1"
 SERVER_ID = 0
 T = TypeVar("T", bound=m.Response)
@@ -88,7 +88,7 @@ class Backend:
 
     def client(self) -> Client:
         if self.kind == "tcp":
-            connect: Callable[[m.RangeServerInfo], Carrier] = tcp_connector(DIALECT, self.tcp)
+            connect: Callable[[m.RangeServerInfo], Carrier] = tcp_connector(self.tcp)
         else:
 
             def connect(_: m.RangeServerInfo) -> Carrier:

@@ -20,13 +20,14 @@ from tests.sbp_back.tries import Tries
 CHILD = """
     import asyncio, json, sys
     from pathlib import Path
-    from sbp_back.embedded import EmbeddedOptions, start_embedded
+    from sbp_back.embedded import EmbeddedOptions
+    from tests.sbp_document.document_lab import start
     from sbp_back.range_server.store import StoreOptions
 
     async def main():
         store = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
         listen = {name: tuple(address) for name, address in json.loads(sys.argv[2]).items()}
-        embedded = await start_embedded(Path(sys.argv[1]), EmbeddedOptions(store=store, listen=listen))
+        embedded = await start(Path(sys.argv[1]), EmbeddedOptions(store=store, listen=listen))
         print(json.dumps(embedded.addresses), flush=True)
         await asyncio.Event().wait()
 

@@ -8,38 +8,89 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.memory.buffers import Buffer
 from sbp_back.client.stream_writer import StreamWriter
 from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, SbpError
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS, Dialect
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import TcpCarrier
+from sbp_back.wire.base import Dialect
 from sbp_back.wire.frame import Frame, FrameReader, encode_frame
 from sbp_back.wire.model import Request, Response, Status
+from sbp_back.wire.v02 import DialectV02
 from sbp_document.client.document_writer import DocumentWriter
+from sbp_document.server.document_service import DIALECT_OF, DocumentService, start_document
 from sbp_document.wire import messages as m
+from sbp_document.wire import v01
 from sbp_document.wire.record_batch import DocumentRecord, encode_batch
 
 LOCAL = ("127.0.0.1", 0)
+DIALECTS: dict[str, Dialect] = {"sbp-0.2": DialectV02(), **v01.DIALECTS}
 LISTENERS = ("sbp-v0.1", "sbp-v0.1-range-server", "sbp-v0.1-april", "sbp-pd", "sbp-range-server")
 T = TypeVar("T", bound=Response)
 
 
+class Served:
+    """An embedded backend with listeners of the document, for what both have."""
+
+    def __init__(self, embedded: Embedded, document: DocumentService) -> None:
+        self.embedded = embedded
+        self.document = document
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.embedded, name)
+
+    @property
+    def listeners(self) -> dict[str, Listener]:
+        return {**self.embedded.listeners, **self.document.listeners}
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        return {**self.embedded.addresses, **self.document.addresses}
+
+    async def close(self) -> None:
+        await self.document.close()
+        await self.embedded.close()
+
+
+async def start(path: Path, options: EmbeddedOptions) -> Served:
+    """A backend with the listeners that ``options`` name, the document's among them, as a node has it."""
+    memory = options.range_server_listener.memory_bytes
+    options.budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
+    at = ListenerOptions.placement_driver()
+    at.max_connections = options.max_connections
+    document = {
+        name: ListenAt(address, options.advertise.get(name), options=at, budget=options.budget)
+        for name, address in options.listen.items()
+        if name in DIALECT_OF
+    }
+    options.listen = {name: address for name, address in options.listen.items() if name not in DIALECT_OF}
+    embedded = await start_embedded(path, options)
+    try:
+        served = await start_document(embedded.client, embedded.placement_driver, embedded.range_server, document)
+    except BaseException:
+        await embedded.close()
+        raise
+    return Served(embedded, served)
+
+
 @asynccontextmanager
-async def running(path: Path, **options: Any) -> AsyncIterator[Embedded]:
+async def running(path: Path, **options: Any) -> AsyncIterator[Served]:
     """An embedded backend with every listener open."""
     store = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
     given: dict[str, Any] = {"store": store, "listen": dict.fromkeys(LISTENERS, LOCAL), **options}
-    embedded = await start_embedded(path, EmbeddedOptions(**given))
+    embedded = await start(path, EmbeddedOptions(**given))
     try:
         yield embedded
     finally:
         await embedded.close()
 
 
-def carrier(embedded: Embedded, kind: str) -> Carrier:
+def carrier(embedded: Served, kind: str) -> Carrier:
     """A way to the document's server: in this process, over TCP, or over TCP in the variant of April."""
     if kind == "in-process":
         return InProcessCarrier(embedded.document.server)

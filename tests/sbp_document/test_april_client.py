@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model
 from sbp_back.wire.frame import Frame, FrameReader
 from sbp_back.wire.model import RangeServerInfo
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import parse_batch
+from sbp_document.wire.v01 import APRIL
 from tests.sbp_document.document_lab import Wire, running
 from tests.sbp_document.test_document_tables import Oracle
 
-APRIL = DIALECTS["sbp-v0.1-april"]
+APRIL = APRIL
 
 FRAMES = {
     "PING": ("0000001017000100000000000100000000000000"),

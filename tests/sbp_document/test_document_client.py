@@ -10,9 +10,7 @@ import pytest
 
 from sbp_back import InProcessCarrier
 from sbp_back.client.leader import encode_cluster
-from sbp_back.embedded import Embedded
 from sbp_back.errors import ConnectionLost, ErrorCode
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.wire.model import PdNode, Request, Response, Status, SystemErrorResponse
 from sbp_document import (
@@ -28,12 +26,13 @@ from sbp_document import (
     encode_batch,
 )
 from sbp_document.wire import messages as m
+from sbp_document.wire.v01 import V01
 from tests.kit.waiting import until
-from tests.sbp_document.document_lab import running
+from tests.sbp_document.document_lab import Served, running
 
 
 class Lab:
-    def __init__(self, embedded: Embedded, kind: str) -> None:
+    def __init__(self, embedded: Served, kind: str) -> None:
         self.embedded = embedded
         if kind == "in-process":
             self.client = DocumentClient(InProcessCarrier(embedded.document.server))
@@ -274,7 +273,7 @@ async def test_document_client_puts_parts_together() -> None:
         m.AppendBatchResponse(last=False, results=[item(1, Status(ErrorCode.RANGE_ALREADY_SEALED, "sealed"))]),
         m.AppendBatchResponse(last=True),
     ]
-    listener = Listener(Scripted(lambda _: parts), DIALECTS["sbp-v0.1"], "127.0.0.1", 0, ListenerOptions())
+    listener = Listener(Scripted(lambda _: parts), V01, "127.0.0.1", 0, ListenerOptions())
     await listener.start()
     client = DocumentClient.connect(*listener.address)
     outcomes = await client.append_many([(1, [b"a"]), (1, [b"b"]), (1, [b"c"]), (1, [b"d"])])
@@ -292,7 +291,7 @@ async def test_document_client_is_told_who_leads() -> None:
     nodes = [PdNode("a", "a:1"), PdNode("b", "b:1", True)]
     status = Status(ErrorCode.PD_NOT_LEADER, "not me", encode_cluster(nodes))
     server = Scripted(lambda _: [m.DescribeStreamsResponse(status)])
-    listener = Listener(server, DIALECTS["sbp-v0.1"], "127.0.0.1", 0, ListenerOptions())
+    listener = Listener(server, V01, "127.0.0.1", 0, ListenerOptions())
     await listener.start()
     client = DocumentClient.connect(*listener.address)
     with pytest.raises(DocumentError) as caught:

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.embedded import Embedded
 from sbp_back.errors import ErrorCode
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire import model as w
 from sbp_document.server import pd_rules as rules
 from sbp_document.server.server import RangeServerSide
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import count_records, parse_batches
+from sbp_document.wire.v01 import V01
 from tests.kit.waiting import until
 from tests.sbp_document.document_lab import (
+    Served,
     appended,
     ask,
     batch,
@@ -43,7 +43,7 @@ BROKEN = (ErrorCode.RS_INTERNAL_SERVER_ERROR, ErrorCode.PD_INTERNAL_SERVER_ERROR
 
 
 class Lab:
-    def __init__(self, embedded: Embedded, kind: str) -> None:
+    def __init__(self, embedded: Served, kind: str) -> None:
         self.embedded = embedded
         self.kind = kind
         self.to: Carrier = carrier(embedded, kind)
@@ -345,7 +345,7 @@ async def test_document_seal_ranges_on_the_range_server(document_lab: Lab) -> No
     await appended(lab.to, stream_id, b"a", b"b")
     side: Carrier = InProcessCarrier(RangeServerSide(lab.embedded.document.server))
     if lab.kind == "tcp":
-        side = TcpCarrier(*lab.embedded.addresses["sbp-v0.1-range-server"], DIALECTS["sbp-v0.1"])
+        side = TcpCarrier(*lab.embedded.addresses["sbp-v0.1-range-server"], V01)
     request = m.SealRangesRequest(ranges=[m.RangeId(stream_id, 0), m.RangeId(stream_id, 1)])
     answer = await ask(side, request, m.SealRangesResponse)
     sealed = answer.results[0].range

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from sbp_back.client.client import Client
-from sbp_back.embedded import Embedded
 from sbp_back.errors import ErrorCode, FencedError, SbpError
 from sbp_back.transport.carrier import Carrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 from sbp_back.wire.model import CreateRangeRequest, Entry, RangeInfo, RangeResponse, Status, StreamInfo
 from sbp_document.server import pd_rules as rules
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import FORMAT_FLAG, parse_batch, parse_batches, set_base_offset
+from sbp_document.wire.v01 import V01
 from tests.kit.waiting import until
 from tests.sbp_document.document_lab import (
+    Served,
     appended,
     batch,
     carrier,
@@ -35,7 +35,7 @@ from tests.sbp_document.document_lab import (
 SEALED = (ErrorCode.RANGE_ALREADY_SEALED, ErrorCode.PRECONDITION_FAILED)
 
 
-def outside(embedded: Embedded) -> Client:
+def outside(embedded: Served) -> Client:
     """A client of sbp-0.2 in another program."""
     return Client(TcpCarrier(*embedded.addresses["sbp-pd"]), tcp_connector())
 
@@ -386,7 +386,7 @@ async def test_what_a_reader_of_the_document_was_shown_outlives_seals_and_other_
         to = carrier(embedded, "in-process")
         stream_id = await created(to)
         unheard = m.AppendBatchRequest(0, [m.AppendItem(stream_id, 0, batch(b"X"))])
-        gone = TcpCarrier(*embedded.addresses["sbp-v0.1"], DIALECTS["sbp-v0.1"])
+        gone = TcpCarrier(*embedded.addresses["sbp-v0.1"], V01)
         gone.submit(unheard, lambda answer: None)
         state = embedded.range_server.state_of(stream_id, 0)
         assert state is not None

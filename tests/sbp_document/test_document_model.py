@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
+from sbp_back.embedded import EmbeddedOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Answer
@@ -31,6 +31,7 @@ from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import DocumentRecord, encode_batch, parse_batches
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.dying import Place, copy_log
+from tests.sbp_document.document_lab import Served, start
 
 STREAMS = 3
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0, maintenance_seconds=3600.0)
@@ -100,7 +101,7 @@ class DocumentMachine(RuleBasedStateMachine):
         self.lives = 0
         self.loop = asyncio.new_event_loop()
         self.wire = Wire()
-        self.embedded: Embedded
+        self.embedded: Served
         self.streams: list[Stream] = []
         self.deleted: list[int] = []
         self.serial = 0
@@ -118,8 +119,7 @@ class DocumentMachine(RuleBasedStateMachine):
 
     async def _start(self) -> None:
         listen = {"sbp-v0.1": ("127.0.0.1", 0)}  # the dialect is served where it has a listener, which nobody asks here
-        self.embedded = await start_embedded(self.path, EmbeddedOptions(store=STORE, listen=listen))
-        assert self.embedded.document is not None
+        self.embedded = await start(self.path, EmbeddedOptions(store=STORE, listen=listen))
         self.wire.handler = self.embedded.document.server
 
     async def _stop(self, *, gracefully: bool) -> None:

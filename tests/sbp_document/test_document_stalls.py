@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire.frame import encode_frame
 from sbp_back.wire.model import Status
 from sbp_document.wire import messages as m
+from sbp_document.wire.v01 import V01
 from tests.sbp_document.document_lab import appended, created, running
 
 MIB = 1 << 20
@@ -42,7 +42,7 @@ class Turns:
 
 async def test_the_first_append_beside_many_that_take_nothing_waits_for_short_turns(tmp_path: Path) -> None:
     store = StoreOptions(segment_bytes=64 * MIB, zero_ahead_bytes=0, low_water_bytes=0)
-    dialect = DIALECTS["sbp-v0.1"]
+    dialect = V01
     loop = asyncio.get_running_loop()
     async with running(tmp_path, store=store) as embedded:
         address = embedded.addresses["sbp-v0.1"]

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.embedded import Embedded
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode, NoSpace, SbpError
 from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire.model import Entry, Request, Response, Status
 from sbp_document.client.client import DocumentClient
@@ -21,8 +19,9 @@ from sbp_document.client.follower import FollowOptions
 from sbp_document.client.streams import DocumentStreams, StreamsOptions
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import FORMAT_FLAG
+from sbp_document.wire.v01 import V01
 from sbp_document.wire.wrapped import unwrap
-from tests.sbp_document.document_lab import running, write
+from tests.sbp_document.document_lab import Served, running, write
 
 KAFKA = 1
 NOW = 1_700_000_000_000
@@ -71,7 +70,7 @@ class Tap:
 class Lab:
     """A backend, and streams on it; ``tap`` is the way to its range server."""
 
-    def __init__(self, embedded: Embedded, kind: str) -> None:
+    def __init__(self, embedded: Served, kind: str) -> None:
         self.embedded = embedded
         self.kind = kind
         self.tap = Tap(self._carrier())
@@ -84,7 +83,7 @@ class Lab:
     def _carrier(self) -> Carrier:
         if self.kind == "in-process":
             return InProcessCarrier(self.embedded.document.server)
-        return TcpCarrier(*self.embedded.addresses["sbp-v0.1"], DIALECTS["sbp-v0.1"])
+        return TcpCarrier(*self.embedded.addresses["sbp-v0.1"], V01)
 
     async def stream(self) -> int:
         return (await self.streams.create_stream()).stream_id
@@ -106,7 +105,7 @@ async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[L
 
 
 @asynccontextmanager
-async def opened(embedded: Embedded, kind: str) -> AsyncIterator[Lab]:
+async def opened(embedded: Served, kind: str) -> AsyncIterator[Lab]:
     lab = Lab(embedded, kind)
     yield lab
     await lab.streams.close()

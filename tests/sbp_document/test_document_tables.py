@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model
 from sbp_back.wire.model import Opcode, Status
+from sbp_back.wire.v02 import DialectV02
 from sbp_document.wire import messages as m
 from sbp_document.wire.codes import DocumentCode, document_code, from_wire, to_wire
 from sbp_document.wire.v01 import MAX_REQUEST_HEADER, DialectV01
@@ -521,7 +521,7 @@ def test_unknown_opcodes_of_the_document() -> None:
         DOC.encode_request(model.CreateStreamRequest(model.StreamInfo()))
     assert caught.value.code == ErrorCode.UNSUPPORTED_OPERATION
     with pytest.raises(SbpError):
-        DIALECTS["sbp-0.2"].encode_request(describe_request())
+        DialectV02().encode_request(describe_request())
 
 
 def describe_request() -> m.DescribeStreamsRequest:
@@ -583,7 +583,7 @@ V02_REQUESTS: dict[str, st.SearchStrategy[model.Request]] = {
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_requests_of_sbp_02_are_told_apart(name: str, data: st.DataObject) -> None:
-    opcode, header, payload = DIALECTS["sbp-0.2"].encode_request(data.draw(V02_REQUESTS[name]))
+    opcode, header, payload = DialectV02().encode_request(data.draw(V02_REQUESTS[name]))
     with pytest.raises(DecodeError):
         DOC.decode_request(opcode, header, b"".join(bytes(part) for part in payload))
 
@@ -592,7 +592,7 @@ def test_appends_of_sbp_02_are_told_apart() -> None:
     from sbp_back.wire.entry import pack_entry
 
     request = model.AppendRequest(5, [pack_entry(1, 2, 3, 4, 5, 6, b"payload")])
-    opcode, header, payload = DIALECTS["sbp-0.2"].encode_request(request)
+    opcode, header, payload = DialectV02().encode_request(request)
     with pytest.raises(DecodeError):
         DOC.decode_request(opcode, header, b"".join(bytes(part) for part in payload))
 
@@ -657,7 +657,7 @@ V01_REQUESTS: dict[str, st.SearchStrategy[model.Request]] = {
 def test_requests_of_the_document_are_told_apart_by_sbp_02(name: str, data: st.DataObject) -> None:
     opcode, header, payload = DOC.encode_request(data.draw(V01_REQUESTS[name]))
     with pytest.raises(DecodeError):
-        DIALECTS["sbp-0.2"].decode_request(opcode, header, b"".join(bytes(part) for part in payload))
+        DialectV02().decode_request(opcode, header, b"".join(bytes(part) for part in payload))
 
 
 # --- hostile bytes --------------------------------------------------------------------------------------------------

@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.embedded import Embedded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.wire import model as w
 from sbp_document import Appended, DocumentClient, DocumentCode, DocumentError
@@ -29,10 +27,12 @@ from sbp_document.server import appends
 from sbp_document.server.server import DocumentServer
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import parse_batches
+from sbp_document.wire.v01 import V01
 from sbp_document.wire.wrapped import unwrap
 from tests.kit.waiting import until
 from tests.sbp_back.range_server.store.store_harness import FaultyFiles
 from tests.sbp_document.document_lab import (
+    Served,
     Wire,
     appended,
     ask,
@@ -71,7 +71,7 @@ class SlowDisk(FaultyFiles):
 
 
 class Lab:
-    def __init__(self, embedded: Embedded, kind: str, disk: SlowDisk) -> None:
+    def __init__(self, embedded: Served, kind: str, disk: SlowDisk) -> None:
         self.embedded = embedded
         self.kind = kind
         self.disk = disk
@@ -221,7 +221,7 @@ async def test_document_a_late_append_on_the_wire(tmp_path: Path) -> None:
     async with lab_of(tmp_path, "tcp") as lab, Wire.connect(lab.embedded.addresses["sbp-v0.1"]) as wire:
         stream_id = await created(lab.to)
         with lab.disk.held():
-            wire.request(DIALECTS["sbp-v0.1"], 9, m.AppendBatchRequest(20, [m.AppendItem(stream_id, 4, batch(b"a"))]))
+            wire.request(V01, 9, m.AppendBatchRequest(20, [m.AppendItem(stream_id, 4, batch(b"a"))]))
             frame = await wire.frame()
         assert (frame.opcode, frame.stream_id, frame.flags) == (0x1001, 9, 3)
         answer = Oracle("doc").read("APPEND", frame.header)
@@ -285,7 +285,7 @@ async def test_document_requests_to_the_placement_driver_are_answered_in_time(la
 async def test_document_seal_on_the_range_server_is_answered_in_time(tmp_path: Path) -> None:
     async with lab_of(tmp_path, "tcp") as lab, Wire.connect(lab.embedded.addresses["sbp-v0.1-range-server"]) as wire:
         stream_id = await created(lab.to)
-        dialect = DIALECTS["sbp-v0.1"]
+        dialect = V01
         with lab.disk.held():
             wire.request(dialect, 1, m.SealRangesRequest(20, [m.RangeId(stream_id, 0)]))
             frame = await wire.frame()

@@ -11,19 +11,20 @@ import pytest
 
 from sbp_back.errors import ErrorCode
 from sbp_back.transport import connection
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire import model
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import encode_frame
 from sbp_back.wire.model import Opcode, Status, SystemErrorResponse
+from sbp_back.wire.v02 import DialectV02
 from sbp_document.wire import messages as m
+from sbp_document.wire.v01 import APRIL, V01
 from tests.kit.waiting import until
 from tests.sbp_document.document_lab import Wire, appended, batch, carrier, created, fetched, running
 from tests.sbp_document.test_document_tables import Oracle
 
-DOC = DIALECTS["sbp-v0.1"]
-V02 = DIALECTS["sbp-0.2"]
+DOC = V01
+V02 = DialectV02()
 
 
 async def test_document_pong_has_both_flags(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ async def test_document_statuses_have_the_documents_codes(tmp_path: Path) -> Non
 
 async def test_april_statuses_have_the_codes_of_their_time(tmp_path: Path) -> None:
     oracle = Oracle("april")
-    april = DIALECTS["sbp-v0.1-april"]
+    april = APRIL
     async with running(tmp_path) as embedded, Wire.connect(embedded.addresses["sbp-v0.1-april"]) as wire:
         wire.request(april, 1, m.CreateStreamsRequest(streams=[m.DocumentStream(-1, 1, 0), m.DocumentStream(-1, 0, 0)]))
         answer = oracle.read("CREATE_STREAM", (await wire.frame()).header)

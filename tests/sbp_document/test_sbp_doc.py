@@ -20,7 +20,7 @@ TEXT = (ROOT / "docs" / "sbp.md").read_text("utf-8")
 
 def defined_tests() -> Iterator[str]:
     tests = ROOT / "tests"
-    folders = ("anabranch_kit", "sbp_back", "bridges", "kafka_front", "external")
+    folders = ("anabranch_kit", "sbp_back", "sbp_document", "bridges", "kafka_front", "external")
     for path in (*tests.glob("test_*.py"), *(path for name in folders for path in (tests / name).rglob("test_*.py"))):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):

@@ -92,7 +92,7 @@ class _Look:
                 raise told from error
             self.reason = self.reason or str(error)
             return None
-        batches = stored_batches(entries, offset, 1)
+        batches = stored_batches(entries)
         if not batches:
             raise OffsetOutOfRange(f"there is nothing at offset {offset}")
         return batches[0]

@@ -31,7 +31,6 @@ from bridges.log.byte_positions.tail import ByteTail
 from bridges.log.interfaces import NOT_APPENDED, Appended, Phase
 from bridges.log.ledger.rules import Repeated, Skip, Unproven
 from bridges.log.partition.upkeep import rebuild_cost
-from bridges.log.streams import unwrapped
 from sbp_back.errors import NoSpace, SbpError
 
 if TYPE_CHECKING:
@@ -453,7 +452,7 @@ class AppendPath:
         for _, batch, _, _, replaced in reversed(self._pending):
             if batch.producer is not None:
                 ledger.take_back(batch.producer, replaced)
-        for entry in unwrapped(entries):
+        for entry in entries:
             log.state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
         now = time.time_ns() // 1_000_000
         pending = self._pending

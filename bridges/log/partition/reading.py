@@ -70,9 +70,7 @@ class Reading:
                 failure = read_error(answer)
             else:
                 try:
-                    batches = stored_batches(answer, offset, max_bytes)
-                    while batches and batches[-1].base_offset >= limit:
-                        batches.pop()  # a piece of what was stored as one, in the document's dialect
+                    batches = stored_batches(answer)
                 except Exception as error:  # noqa: BLE001 - logged, counted and answered
                     failure = self._read_failed(error)
             # Called by the backend, which has others to answer.

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from anabranch_kit.net.address import Address
 from bridges.commands.workers import _Child
-from bridges.node import backend
 from bridges.node.config import load
 from bridges.node.data_dir import DataDirectory
 from bridges.node.sections import SettingsError
 from bridges.node.worker import left_behind, moved, store_of
 from bridges.node.workers import by_name, check, settings_of
+from sbp_document.backend import DocumentBackend
 
 FLAGS = {"node.workers": "4", "node.id": "10", "advertise.kafka": "host:19092", "listen.ydb": "off"}
 
@@ -46,7 +46,7 @@ def test_each_worker_has_addresses_and_an_id_of_its_own_and_a_share_of_what_is_b
 
 
 def test_no_two_listeners_are_at_one_port() -> None:
-    listen = {f"listen.{name}": f":{port}" for name, port in backend.DOCUMENT_LISTENERS.items()}
+    listen = {f"listen.{name}": f":{port}" for name, port in DocumentBackend.listeners.items()}
     settings = load({**listen, "node.workers": "64"}, environ={}).settings
     check(settings, settings.fronts)
     ports = [

@@ -15,6 +15,7 @@ from bridges.formats.compression import Compression
 from bridges.formats.kafka import check_count, encode, parse_header, set_log_append_time
 from bridges.formats.records import CODEC_HEADER, Buffer, Record, StoredBatch, bounded
 from sbp_document.format import DocumentFormat
+from sbp_document.wire.record_batch import FORMAT_FLAG
 
 BASE = 1000
 DOCUMENT = DocumentFormat()
@@ -40,7 +41,7 @@ def built(form: StoredFormat, records: list[Record], span: int | None = None) ->
 
 
 #: All formats but that of notes for the ledger, which hold none.
-HOLDING_RECORDS = [form for form in FORMATS.values() if form.id != FormatId.LEDGER_NOTE]
+HOLDING_RECORDS = [DOCUMENT, *(form for form in FORMATS.values() if form.id not in (DOCUMENT.id, FormatId.LEDGER_NOTE))]
 
 
 def kafka(records: list[Record], codec: int = 0, **stamp: int) -> StoredBatch:
@@ -168,13 +169,13 @@ def test_a_records_sequence_is_that_of_its_place() -> None:
     assert [one.sequence for one in decode(kafka([Record(None, b"x")], producer_id=7))] == [-1]
 
 
-@pytest.mark.parametrize("form", [FormatId.KAFKA, FormatId.SBP_V01, FormatId.YDB])
+@pytest.mark.parametrize("form", [FormatId.KAFKA, FORMAT_FLAG, FormatId.YDB])
 def test_a_value_that_is_still_encoded_says_so_to_foreign_readers(form: FormatId) -> None:
     record = Record(None, b"?", [("a", b"b")], 5, codec="custom-10007", attributes=[("origin", b"here")])
     (found,) = decode(built(FORMATS[form], [record]))
     assert found.headers == [("a", b"b"), (CODEC_HEADER, b"custom-10007")]
     assert found.value == b"?"
-    assert list(found.attributes) == ([("origin", b"here")] if form == FormatId.SBP_V01 else [])
+    assert list(found.attributes) == ([("origin", b"here")] if form == FORMAT_FLAG else [])
     assert record.headers == [("a", b"b")], "telling it changes nothing"
 
 

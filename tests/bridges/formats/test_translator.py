@@ -20,12 +20,12 @@ from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import Head
 from bridges.formats.ydb import encode_batch as ydb_batch
-from sbp_document.wire.record_batch import DocumentRecord, encode_batch
+from sbp_document.wire.record_batch import FORMAT_FLAG, DocumentRecord, encode_batch
 
 
 def document(count: int, base: int = 0) -> StoredBatch:
     batch = encode_batch([DocumentRecord(b"%d" % number, timestamp=1000) for number in range(count)])
-    return StoredBatch(base, base + count, int(FormatId.SBP_V01), bytes(batch))
+    return StoredBatch(base, base + count, FORMAT_FLAG, bytes(batch))
 
 
 async def test_a_long_batch_is_translated_in_slices_and_once_for_all_who_ask() -> None:
@@ -137,7 +137,7 @@ async def test_one_who_gives_up_takes_it_from_nobody_else() -> None:
 
 def made(source: FormatId, count: int, size: int) -> StoredBatch:
     """A batch of records of ``size`` bytes, as clients of a protocol store them."""
-    if source is FormatId.SBP_V01:
+    if source == FORMAT_FLAG:
         return document(count)
     builder = FORMATS[source].builder(0, count)
     for number in range(count):
@@ -154,8 +154,8 @@ def appended_by_pravega(appends: int, size: int) -> StoredBatch:
 
 
 SHORT = [
-    *((f"{source.name} {count} x {size}", made(source, count, size))
-      for source in (FormatId.KAFKA, FormatId.YDB, FormatId.PRAVEGA, FormatId.SBP_V01)
+    *((f"{source!r} {count} x {size}", made(source, count, size))
+      for source in (FormatId.KAFKA, FormatId.YDB, FormatId.PRAVEGA, FORMAT_FLAG)
       for count, size in ((1, 100), (1, 1400), (90, 100))),
     ("PRAVEGA gathered", appended_by_pravega(3, 1400)),
 ]  # fmt: skip

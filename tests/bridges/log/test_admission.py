@@ -35,6 +35,7 @@ from bridges.log.interfaces import note
 from bridges.log.partition import admission
 from bridges.log.partition.admission import Admission, look
 from bridges.log.partition.partition_log import Appended, Batch, PartitionLog
+from sbp_document.wire.record_batch import FORMAT_FLAG
 from tests.bridges.log.log_lab import World
 from tests.kit.waiting import until
 
@@ -173,7 +174,7 @@ def test_records_within_the_allowed_skew_are_not_looked_at() -> None:
 
 # --- other formats --------------------------------------------------------------------------------------------------
 
-OTHERS = [FormatId.YDB, FormatId.PRAVEGA, FormatId.SBP_V01]
+OTHERS = [FormatId.YDB, FormatId.PRAVEGA, FORMAT_FLAG]
 
 
 def old(key: bytes | None = None, size: int = 1) -> Record:
@@ -216,7 +217,7 @@ def test_a_ydb_message_counts_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) ->
     taken(one, size)
 
 
-@pytest.mark.parametrize("kind", [FormatId.YDB, FormatId.SBP_V01])
+@pytest.mark.parametrize("kind", [FormatId.YDB, FORMAT_FLAG])
 async def test_log_append_time_holds_for_readers_of_other_formats_and_lookups(kind: int) -> None:
     world = World(rules=TopicRules(FOREVER, True, FOREVER, FOREVER, False))
     log = await world.boot()
@@ -274,7 +275,7 @@ async def test_a_front_that_forgets_what_a_topic_demands_cannot_break_it(held: b
         foreign(FormatId.PRAVEGA, old()),
         batch(old()),
         batch(old(b"k", 3000)),
-        foreign(FormatId.SBP_V01, old()),
+        foreign(FORMAT_FLAG, old()),
     ]
     told: dict[int, type[LogError]] = {}
     for number, one in enumerate(wrong):

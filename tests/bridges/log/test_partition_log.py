@@ -23,8 +23,6 @@ from bridges.formats.kafka import parse_header
 from bridges.log.partition.partition_log import PartitionLog
 from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.wire.entry import pack_entry
-from sbp_document.wire.record_batch import set_base_offset
-from sbp_document.wire.wrapped import Payload, wrap
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.left_behind import left_behind
 
@@ -402,29 +400,6 @@ async def test_a_closed_log_is_not_overtaken() -> None:
     world.logs.overtaken(1, [pack_entry(1, 0, 0, 0, 4, 5, b"theirs")])
     world.logs.overtaken(99, [pack_entry(99, 0, 0, 0, 4, 5, b"of no partition")])
     assert log.high_watermark == 0
-
-
-async def test_batches_that_came_through_the_document_are_read_as_they_were_made() -> None:
-    world = World()
-    first, second = batch(3, sequence=0).payload, batch(2, sequence=3).payload
-    wrapped = wrap(1, int(FormatId.KAFKA), [Payload(first, 3, 5), Payload(second, 2, 6)])
-    set_base_offset(wrapped, 0)
-    lie = wrap(1, int(FormatId.KAFKA), [Payload(b"no batch of Kafka", 2, 5)])
-    set_base_offset(lie, 5)
-    world.backend.entries = [
-        pack_entry(1, 0, int(FormatId.SBP_V01), 0, 5, 5, wrapped),
-        pack_entry(1, 0, int(FormatId.SBP_V01), 5, 2, 5, lie),
-    ]
-    world.backend.end = 7
-    log = await world.boot()
-    batches = await log.read_batches(0, 1 << 20)
-    assert [(b.base_offset, b.end_offset, b.flags) for b in batches] == [(0, 3, 1), (3, 5, 1), (5, 7, 1)]
-    assert [parse_header(b.payload).base_offset for b in batches[:2]] == [0, 3]
-    assert bytes(batches[2].payload) == b"no batch of Kafka"
-    assert [b.base_offset for b in await log.read_batches(4, 1 << 20)] == [3, 5]
-    assert [b.base_offset for b in await log.read_batches(0, 10)] == [0]
-    log.append(batch(2, sequence=3), world.done)
-    assert world.answers == [3], "the producer's last batch is known"
 
 
 async def test_somebody_waits_until_something_is_true_of_the_log() -> None:

@@ -117,7 +117,7 @@ def test_every_wrong_value_is_named_at_once() -> None:
         ("[sbp]\nsegment_bytes = '1KiB'", "sbp.segment_bytes = '1KiB': must be at least 1MiB"),
         ("[log]\ntail_cache_bytes = -1", "log.tail_cache_bytes = -1: must be at least 0"),
         ("[sbp]\ntimeout_ms = '1ms'", "sbp.timeout_ms = '1ms': must be at least 100ms"),
-        ("[sbp]\ndialect = 0.2", "sbp.dialect = 0.2: must be 0.2 or v0.1, as text"),
+        ("[sbp]\ndialect = 0.2", "sbp.dialect = 0.2: must be text"),
         ("[sbp]\npd = 'here'", "sbp.pd = 'here': 'here' is not HOST:PORT"),
         ("[auth]\nrequired = 'maybe'", "auth.required = 'maybe': must be true or false"),
         ("[auth]\nsuper_users = 'admin'", "auth.super_users = 'admin': 'admin' is nobody: users are named as User:"),

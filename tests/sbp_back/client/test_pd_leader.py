@@ -10,10 +10,10 @@ import pytest
 from sbp_back.client.leader import PdCarrier, decode_cluster, encode_cluster, pd_carrier
 from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.wire import model as m
+from sbp_back.wire.v02 import DialectV02
 
 
 class Node:
@@ -143,7 +143,7 @@ async def test_over_tcp() -> None:
     listeners = []
     for _ in range(2):
         node = Node(cluster, "")
-        listener = Listener(node, DIALECTS["sbp-0.2"], "127.0.0.1", 0, ListenerOptions.placement_driver())
+        listener = Listener(node, DialectV02(), "127.0.0.1", 0, ListenerOptions.placement_driver())
         await listener.start()
         node.name = "{}:{}".format(*listener.address)
         cluster.names.append(node.name)

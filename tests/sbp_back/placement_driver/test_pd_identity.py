@@ -30,16 +30,16 @@ from sbp_back.range_server.range_server_service import (
 )
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener
 from sbp_back.transport.serving import ListenAt
 from sbp_back.transport.tcp_carrier import Introduce, TcpCarrier, TcpOptions
 from sbp_back.wire import model as m
 from sbp_back.wire.identity import ask_identity, identity_of, new_identity, pd_name
+from sbp_back.wire.v02 import DialectV02
 from tests.databases import pd_state
 from tests.kit.waiting import until
-from tests.sbp_document.document_lab import running
+from tests.sbp_document.document_lab import DIALECTS, running
 
 STORE = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
 LOCAL = ("127.0.0.1", 0)
@@ -185,7 +185,7 @@ class Named:
 async def reaching(
     handler: Named, introduce: Introduce, options: TcpOptions = OPTIONS
 ) -> AsyncIterator[tuple[Listener, TcpCarrier]]:
-    listener = Listener(handler, DIALECTS["sbp-0.2"], *LOCAL)
+    listener = Listener(handler, DialectV02(), *LOCAL)
     await listener.start()
     carrier = TcpCarrier(*listener.address, options=options, introduce=introduce)
     yield listener, carrier
@@ -232,7 +232,7 @@ async def test_every_connection_is_introduced() -> None:
         await listener.close()
         # Meanwhile nothing was asked of it: only the connection knows that another one has the address now.
         other = Named("another")
-        successor = Listener(other, DIALECTS["sbp-0.2"], *address)
+        successor = Listener(other, DialectV02(), *address)
         await successor.start()
         async with asyncio.timeout(20):
             while True:
@@ -284,7 +284,7 @@ async def test_a_carrier_closed_while_a_server_is_asked_who_it_is() -> None:
 
 async def test_of_several_addresses_the_right_one_is_used() -> None:
     wrong, right = Named("another"), Named("somebody")
-    listeners = [Listener(handler, DIALECTS["sbp-0.2"], *LOCAL) for handler in (wrong, right)]
+    listeners = [Listener(handler, DialectV02(), *LOCAL) for handler in (wrong, right)]
     for listener in listeners:
         await listener.start()
     addresses = ",".join("{}:{}".format(*listener.address) for listener in listeners)
@@ -379,7 +379,7 @@ async def test_another_placement_driver_met_later_is_refused_as_well(tmp_path: P
         carrier = TcpCarrier(host, port, options=OPTIONS, introduce=home.introduce)
         service = await start_range_server(store, carrier, RangeServerSetup(heartbeat_seconds=0.02, home=home))
         await own.listener.close()
-        successor = Listener(other.driver, DIALECTS["sbp-0.2"], host, port)
+        successor = Listener(other.driver, DialectV02(), host, port)
         await successor.start()
         await until(lambda: home.refusal is not None)
         with pytest.raises(ConnectionLost, match="but what this range server keeps belongs to"):

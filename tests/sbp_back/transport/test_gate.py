@@ -225,7 +225,7 @@ async def backend(tmp_path: Path) -> AsyncIterator[Embedded]:
 
 def client_of(backend: Embedded, tickets: OwnTickets | GivenTickets | None) -> Client:
     tcp = TcpOptions(backoff_first=0.001, tickets=tickets)
-    return Client(TcpCarrier(*backend.addresses[PD_LISTENER], options=tcp), tcp_connector(None, tcp))
+    return Client(TcpCarrier(*backend.addresses[PD_LISTENER], options=tcp), tcp_connector(tcp))
 
 
 async def append(writer: StreamWriter, payload: bytes) -> None:

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import GoAwayForm, Listener, ListenerOptions
 from sbp_back.wire import model as m
@@ -26,9 +25,10 @@ from sbp_back.wire.frame import (
     FrameReader,
     encode_frame,
 )
+from sbp_back.wire.v02 import DialectV02
 from tests.kit.waiting import until
 
-DIALECT = DIALECTS["sbp-0.2"]
+DIALECT = DialectV02()
 
 
 class Puppet:

@@ -15,21 +15,20 @@ from anabranch_kit.memory.budget import Kind, MemoryBudget
 from sbp_back.errors import ErrorCode
 from sbp_back.range_server.store import Files, StoreOptions
 from sbp_back.range_server.store.gather import MAX_ENTRIES
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions
 from sbp_back.wire import model as w
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import FrameReader, encode_frame, receive_buffer
-from sbp_back.wire.v02 import MAX_APPEND_ENTRIES
+from sbp_back.wire.v02 import MAX_APPEND_ENTRIES, DialectV02
 from sbp_document.server import controls
 from sbp_document.wire import messages as m
 from sbp_document.wire.record_batch import RECORDS_IN_A_TURN
 from tests.kit.waiting import until
-from tests.sbp_document.document_lab import appended, ask, batch, carrier, created, running, write
+from tests.sbp_document.document_lab import DIALECTS, appended, ask, batch, carrier, created, running, write
 
-DIALECT = DIALECTS["sbp-0.2"]
+DIALECT = DialectV02()
 MIB = 1024 * 1024
 STORE = StoreOptions(segment_bytes=64 * MIB, low_water_bytes=0)
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model as m
 from sbp_back.wire.frame import FLAG_RESPONSE, encode_frame
 from sbp_document.wire import messages as doc
 from tests.kit.waiting import until
 from tests.left_behind import End, Link, left_behind, on_link
-from tests.sbp_document.document_lab import LISTENERS, appended, batch, carrier, created, running
+from tests.sbp_document.document_lab import DIALECTS, LISTENERS, appended, batch, carrier, created, running
 
 LENGTH = struct.Struct(">I")
 NOWHERE = m.RangeInfo(12345, 0, 0, 0)

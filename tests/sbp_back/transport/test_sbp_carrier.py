@@ -11,17 +11,19 @@ import pytest
 
 from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
 from sbp_back.wire import model as w
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
+from sbp_back.wire.v02 import DialectV02
 from sbp_document.wire import messages as m
+from sbp_document.wire.v01 import V01
 from tests.kit.waiting import until
+from tests.sbp_document.document_lab import DIALECTS
 
-DIALECT = DIALECTS["sbp-0.2"]
+DIALECT = DialectV02()
 LOCAL = "127.0.0.1"
 
 
@@ -454,7 +456,7 @@ async def test_both_opcodes_of_describe_ranges_answer_it(opcode: int, good: bool
         frame = await peer.frames.get()
         assert frame.opcode == 0x2005
         response = m.DescribeRangesResponse(results=[m.RangeItemResult(1, m.DocumentRange(1, 2))])
-        _, header, _ = DIALECTS["sbp-v0.1"].encode_response(w.Opcode.DESCRIBE_RANGE, response)
+        _, header, _ = V01.encode_response(w.Opcode.DESCRIBE_RANGE, response)
         peer.send(0, *(bytes(p) for p in encode_frame(opcode, RESPONSE_FLAGS, frame.stream_id, header)))
         await until(lambda: len(got) == 1)
         assert (got == [response]) is good

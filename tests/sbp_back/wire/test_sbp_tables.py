@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import META, PREFIX_BYTES, TELLING_PREFIX_BYTES, entry_crc, pack_entry, parse_entries
 from sbp_back.wire.flat import Table
@@ -29,6 +28,7 @@ from sbp_back.wire.v02 import (
     UNSERVED,
     AdoptHeader,
     AppendHeader,
+    DialectV02,
     pack_append_request,
     pack_append_response,
     pack_fetch_request,
@@ -38,7 +38,7 @@ from sbp_back.wire.v02 import (
 from tests.depth import examples
 from tests.sbp_back.wire.tables_oracle import Slot, TablesOracle, Tree, slots
 
-DIALECT = DIALECTS["sbp-0.2"]
+DIALECT = DialectV02()
 
 # --- the wire format, restated --------------------------------------------------------------------------------------
 

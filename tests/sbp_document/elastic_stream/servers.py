@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from sbp_back.errors import ErrorCode
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Handler, Reply
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.wire import model as m
 from sbp_back.wire.frame import FRAME_OVERHEAD, MAX_FRAME_LENGTH
+from sbp_back.wire.v02 import DialectV02
 
 _NOT_SERVED = m.SystemErrorResponse(m.Status(ErrorCode.UNSUPPORTED_OPERATION))
 
@@ -303,7 +303,7 @@ class ForeignCluster:
         await InProcessCarrier(self.handler).call(m.HeartbeatRequest("", m.ClientRole.RANGE_SERVER, info))
 
     async def _listen(self, handler: Handler, options: ListenerOptions, host: str, port: int) -> str:
-        listener = Listener(handler, DIALECTS["sbp-0.2"], host, port, options)
+        listener = Listener(handler, DialectV02(), host, port, options)
         await listener.start()
         self._listeners.append(listener)
         return f"{host}:{listener.address[1]}"

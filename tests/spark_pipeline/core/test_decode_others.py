@@ -20,6 +20,7 @@ from bridges.formats.protobuf import put_bytes, put_varint
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, Head, encode_batch
 from bridges.formats.ydb_codecs import Codec
+from sbp_document.wire.record_batch import FORMAT_FLAG
 from spark_pipeline.core import decode_records
 from spark_pipeline.core.decode_batches import Aborted
 from spark_pipeline.core.errors import UnreadableBatch
@@ -301,12 +302,12 @@ def test_events_of_an_aborted_transaction_are_gaps() -> None:
 
 
 def test_opaque_batches_documents_and_notes() -> None:
-    document = format_of(FormatId.SBP_V01).builder(5, 7)
+    document = format_of(FORMAT_FLAG).builder(5, 7)
     for value in (b"one", b"two"):
         document.add(Record(None, value, [("h", b"v")], 1234))
     stored = [
         StoredBatch(0, 5, FormatId.RAW, b"opaque", 99),
-        StoredBatch(5, 7, FormatId.SBP_V01, bytes(document.finish()), 98),
+        StoredBatch(5, 7, FORMAT_FLAG, bytes(document.finish()), 98),
         StoredBatch(7, 8, FormatId.LEDGER_NOTE, encode_note(EventStamp(bytes(16), 5)), 97),
         StoredBatch(8, 9, FormatId.RAW, b"", -1),
     ]

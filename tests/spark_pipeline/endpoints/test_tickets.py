@@ -107,7 +107,7 @@ def backend_client(lab: Lab, *tickets: str) -> Client:
         given.give(number, ticket, 60)
     tcp = TcpOptions(backoff_first=0.001, tickets=given)
     pd = lab.node.addresses["sbp-pd"]
-    return Client(TcpCarrier(pd.host, pd.port, options=tcp), tcp_connector(None, tcp))
+    return Client(TcpCarrier(pd.host, pd.port, options=tcp), tcp_connector(tcp))
 
 
 async def test_with_users_records_come_straight_from_range_servers_and_of_topics_that_may_be_read(

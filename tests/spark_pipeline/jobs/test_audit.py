@@ -13,6 +13,7 @@ import pytest
 
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.records import Record, StoredBatch
+from sbp_document.wire.record_batch import FORMAT_FLAG
 from spark_pipeline.core.digest import BLOCK
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
@@ -213,7 +214,7 @@ def test_pieces_end_with_blocks() -> None:
     assert [(one.start, one.end) for one in pieces(OffsetRange("t", 0, 7, 9))] == [(7, 9)]
 
 
-@pytest.mark.parametrize("format_", [FormatId.KAFKA, FormatId.YDB, FormatId.PRAVEGA, FormatId.SBP_V01])
+@pytest.mark.parametrize("format_", [FormatId.KAFKA, FormatId.YDB, FormatId.PRAVEGA, FORMAT_FLAG])
 def test_damage_of_a_stored_batch_is_found(format_: FormatId) -> None:
     builder = FORMATS[format_].builder(100, 103)
     for number in range(3):
@@ -221,14 +222,14 @@ def test_damage_of_a_stored_batch_is_found(format_: FormatId) -> None:
     payload = bytes(builder.finish())
     assert damage(StoredBatch(100, 103, format_, payload)) is None
     assert damage(StoredBatch(100, 103, format_, payload[:-1])) is not None
-    if format_ is not FormatId.SBP_V01:  # whose batches have no checksum
+    if format_ != FORMAT_FLAG:  # whose batches have no checksum
         broken = bytearray(payload)
         broken[-3] ^= 1
         assert damage(StoredBatch(100, 103, format_, bytes(broken))) is not None
 
 
 def test_a_batch_of_an_unknown_format_is_told() -> None:
-    assert damage(StoredBatch(0, 1, 15, b"")) == "its format 15 is not known"
+    assert damage(StoredBatch(0, 1, 15, b"")) == "stored format 15 is not known to this version"
 
 
 def swap_values(offset: int) -> Change:

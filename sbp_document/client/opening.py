@@ -1,0 +1,70 @@
+"""Batches of other formats that were stored inside batches of the document, taken out of what was read.
+
+A node whose backend speaks the document alone stores its batches so (:mod:`sbp_document.wire.wrapped`), and readers get
+them as they were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from anabranch_kit.memory.buffers import Buffer
+from bridges.errors import BatchInvalid
+from bridges.formats import FORMAT_MASK, format_of
+from sbp_back.client.fetch import Fetch
+from sbp_back.errors import SbpError
+from sbp_back.wire.model import Entry
+from sbp_document.wire.record_batch import FORMAT_FLAG
+from sbp_document.wire.wrapped import unwrap
+
+
+def opened(entries: list[Entry], offset: int, max_bytes: int, limit: int) -> list[Entry]:
+    """What a fetch at ``offset`` of about ``max_bytes`` and below ``limit`` (-1: all) makes of the entries it got.
+
+    The base offset is written into a batch here: it was not known when the batch was stored (docs/sbp.md).
+    """
+    if not any(entry.flags & FORMAT_MASK == FORMAT_FLAG for entry in entries):
+        return entries
+    found: list[Entry] = []
+    room = max_bytes
+    for entry in unwrapped(entries):
+        if entry.end_offset <= offset or 0 <= limit <= entry.base_offset:
+            continue
+        room -= len(entry.payload)
+        if found and room < 0:
+            break
+        found.append(replace(entry, payload=_placed(entry)))
+    return found
+
+
+def unwrapped(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries as their writers made them."""
+    return [inner for entry in entries for inner in unwrap(entry)]
+
+
+def _placed(entry: Entry) -> Buffer:
+    if entry.flags & FORMAT_MASK == FORMAT_FLAG:
+        return entry.payload  # the server has written its offset there
+    try:
+        plug = format_of(entry.flags)
+        placed = bytearray(entry.payload)
+        plug.stamp(placed, entry.base_offset, plug.describe(placed).epoch)
+    except BatchInvalid:
+        return entry.payload  # whoever reads it is told what is wrong with it
+    return placed
+
+
+class OpeningFetch(Fetch):
+    """A fetch at servers of Anabranch's that takes batches out of the document's."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, client: Any, stream_id: int, offset: int, max_bytes: int, *rest: Any) -> None:
+        super().__init__(client, stream_id, offset, max_bytes, *rest)
+        self._asked = offset, max_bytes, self._limit
+
+    def _tell(self, answer: list[Entry] | SbpError) -> None:
+        super()._tell(answer if isinstance(answer, SbpError) else opened(answer, *self._asked))
