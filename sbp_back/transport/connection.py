@@ -415,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_connection("a client sent a response" if frame.flags & FLAG_RESPONSE else again)
             return
         if stream_id >= self._next_stream_id:
-            self._next_stream_id = stream_id + 1
+            self._next_stream_id = min(stream_id + 1, _FIRST_NEGATIVE_ID - 1)  # 0xffffffff has none behind it
         manners = self._dialect.manners
         asked = self._unanswered[stream_id] = Asked(self, stream_id, opcode, weight)
         self._unanswered_bytes += weight
