@@ -20,7 +20,7 @@ from msgspec import Struct
 from anabranch_kit.net.address import Address
 from bridges.auth.authenticator import AuthOptions
 from bridges.auth.oauth import OAuthOptions
-from bridges.backends import OURS, spoken
+from bridges.backends import OURS, BackendError, spoken
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
 from bridges.net.own_names import OwnNames
@@ -422,7 +422,12 @@ def _contradictions(sbp: SbpSettings) -> Iterator[str]:
         yield "sbp.tls_ca and sbp.tls_cert make no difference without sbp.tls = true"
     if (sbp.flavor, sbp.dialect) == OURS:
         return
-    if (sbp.flavor, sbp.dialect) not in (known := spoken()):
+    try:
+        known = spoken()
+    except BackendError as error:
+        yield str(error)
+        return
+    if (sbp.flavor, sbp.dialect) not in known:
         kinds = ", ".join(f"{flavor} with {dialect}" for flavor, dialect in known)
         yield f"no servers of sbp.flavor = {sbp.flavor} speak sbp.dialect = {sbp.dialect}; there are {kinds}"
     if sbp.dialect != OURS[1] and sbp.mode != "external":
