@@ -80,10 +80,6 @@ class NoSpace(SbpError):
         super().__init__(ErrorCode.RS_INTERNAL_SERVER_ERROR, message)
 
 
-RECLAIMED_DETAIL = b"reclaimed"
-"""Status detail with which a server of the document tells :class:`Reclaimed` from other offsets that are not there."""
-
-
 class Reclaimed(SbpError):
     """``offset`` lies below what is left of the stream: it was trimmed, or its range server said that it gave it up."""
 

@@ -10,6 +10,10 @@ from sbp_document.wire.codes import DocumentCode, document_code
 _UNKNOWN_CODES = frozenset({int(ErrorCode.RS_INTERNAL_SERVER_ERROR), int(ErrorCode.PD_INTERNAL_SERVER_ERROR)})
 
 
+RECLAIMED_DETAIL = b"reclaimed"
+"""Status detail with which a server tells an offset that was reclaimed from others that are not there."""
+
+
 class DocumentError(SbpError):
     """A request, or one element of it, was refused. ``document_code`` is what the document calls it, ``code`` the
     finer one of :class:`~sbp_back.errors.ErrorCode` that the server had in mind, ``detail`` what it added.

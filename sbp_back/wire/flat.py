@@ -261,26 +261,6 @@ class Tables(Field):
             self.table.write_at(writer, first + 4 * k, item)
 
 
-class Longs(Field):
-    """A vector of int64, as a list."""
-
-    __slots__ = ()
-
-    def absent(self, values: dict[str, Any]) -> None:
-        values[self.name] = []
-
-    def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
-        start, count = reader.vector(at, 8)
-        reader.spend(8 * count)
-        values[self.name] = list(Struct(f"<{count}q").unpack_from(reader.data, start))
-
-    def write(self, writer: Writer, at: int, owner: Any) -> None:
-        items: Sequence[int] = getattr(owner, self.name)
-        writer.align(8, 4)
-        writer.point(at)
-        writer.out += Struct(f"<I{len(items)}q").pack(len(items), *items)
-
-
 class Unused(Field):
     """A slot we know of and have no use for: skipped when read; written, if ``always``, as an empty vector."""
 

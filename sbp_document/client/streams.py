@@ -20,7 +20,7 @@ from sbp_back.client.control import ControlOptions, opening, repeatedly
 from sbp_back.client.gathering import Gathering, place_of
 from sbp_back.client.leader import PdCarrier, pd_carrier
 from sbp_back.client.replacing import Substitute
-from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
+from sbp_back.errors import ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.carrier import Carrier
 from sbp_back.transport.tcp_carrier import TcpCarrier, parse_address
 from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
@@ -34,7 +34,7 @@ from sbp_document.client.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_document.client.client import DocumentClient
 from sbp_document.client.document_writer import DocumentWriter
 from sbp_document.client.follower import Follower, FollowOptions
-from sbp_document.errors import DocumentError
+from sbp_document.errors import RECLAIMED_DETAIL, DocumentError
 from sbp_document.wire.messages import DocumentRange
 
 __all__ = ["DocumentStreams", "StreamsOptions"]

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.buffers import Buffer
-from sbp_back.errors import RECLAIMED_DETAIL, ErrorCode, Reclaimed, SbpError
+from sbp_back.errors import ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire.model import DescribeStreamRequest, Entry, Status
 from sbp_back.wire.room import Room
+from sbp_document.errors import RECLAIMED_DETAIL
 from sbp_document.server.parts import Parts
 from sbp_document.wire.messages import (
     FetchBatchRequest,

@@ -6,17 +6,40 @@ the document's codes and ours as they are read and written; the variant has ours
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from msgspec import Struct
 
 from sbp_back.wire import model as w
-from sbp_back.wire.flat import Inner, Longs, Reader, Sub, Table, Tables, Text, Writer, flag, i8, i32, i64
+from sbp_back.wire.flat import Field, Inner, Reader, Sub, Table, Tables, Text, Writer, flag, i8, i32, i64
 from sbp_back.wire.model import Opcode
 from sbp_back.wire.v02 import FIGURES, STATUS
 from sbp_document.wire import messages as m
 from sbp_document.wire.codes import from_wire, to_wire
+
+
+class Longs(Field):
+    """A vector of int64, as a list."""
+
+    __slots__ = ()
+
+    def absent(self, values: dict[str, Any]) -> None:
+        values[self.name] = []
+
+    def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
+        start, count = reader.vector(at, 8)
+        reader.spend(8 * count)
+        values[self.name] = list(struct.unpack_from(f"<{count}q", reader.data, start))
+
+    def write(self, writer: Writer, at: int, owner: Any) -> None:
+        items: Sequence[int] = getattr(owner, self.name)
+        writer.align(8, 4)
+        writer.point(at)
+        writer.out += struct.pack(f"<I{len(items)}q", len(items), *items)
+
 
 RANGE_SERVER = Table(w.RangeServerInfo, i32("server_id", -1), Text("advertise_addr"))
 REPLICA = Table(m.Replica, Sub("server", RANGE_SERVER), flag("is_primary"))
