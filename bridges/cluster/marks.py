@@ -20,6 +20,7 @@ changed, and after which no node lives that was there before.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +101,8 @@ class Marks:
         self._cluster_id = cluster_id
         self._bucket = None if bucket is None else bucket.below(f"marks/{cluster_id}")
         self._own = ""
+        # A node that stops writes its last mark while the bucket may still be about to take the one before.
+        self._one_at_a_time = threading.Lock()
         self.mine: Mark | None = None
         """What the directory had when it was loaded."""
         self.others: list[Mark] = []
@@ -129,18 +132,19 @@ class Marks:
 
     def _keep(self, mark: Mark) -> None:
         bucket = self._bucket
-        if bucket is not None:
-            former = self._own
-            if former:
-                try:
-                    bucket.get(former)
-                except FileNotFoundError:
-                    raise WentBackError(bucket_went_back(bucket.url)) from None
-            bucket.put_again(mark.key, b"", _PATIENCE_S)
-            self._own = mark.key
-            if former not in ("", mark.key):
-                bucket.delete([former])
-        self.write(mark)
+        with self._one_at_a_time:
+            if bucket is not None:
+                former = self._own
+                if former:
+                    try:
+                        bucket.get(former)
+                    except FileNotFoundError:
+                        raise WentBackError(bucket_went_back(bucket.url)) from None
+                bucket.put_again(mark.key, b"", _PATIENCE_S)
+                self._own = mark.key
+                if former not in ("", mark.key):
+                    bucket.delete([former])
+            self.write(mark)
 
     def write(self, mark: Mark) -> None:
         """Into the directory. Blocks. Raises OSError."""

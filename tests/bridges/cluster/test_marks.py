@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -191,6 +195,17 @@ async def test_a_database_that_went_back_while_nobody_ran_is_refused(world: Worl
         await world.begin(2)
 
 
+async def test_a_database_that_does_not_know_of_a_start_is_refused(world: World) -> None:
+    async with world.served(1):
+        pass
+    await world.save()
+    async with world.served(2):
+        pass
+    await world.set_database_back()
+    with pytest.raises(StoreError, match=DATABASE):
+        await world.begin(2)
+
+
 async def test_a_database_that_went_back_is_refused_after_it_was_noticed(world: World) -> None:
     """A node that ends for it leaves word of that."""
     async with world.served(1) as one:
@@ -236,6 +251,93 @@ async def test_an_epoch_is_known_to_the_bucket_before_anything_is_opened_in_it(w
             assert max(mark.totals.epoch for mark in marks) > gained
 
 
+class Held:
+    """The mark behind the ``first`` ones of each start but one, which the bucket takes when it is let in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: int, besides: int = -1) -> None:
+        self._open = Event()
+        self.waiting = self.taken = False
+        puts: Counter[int] = Counter()
+        put = Bucket.put_again
+
+        def late(bucket: Bucket, key: str, *rest: Any) -> bool:
+            by = Mark.of_key(key).start
+            puts[by] += 1
+            if puts[by] != first + 1 or by == besides:
+                return put(bucket, key, *rest)
+            self.waiting = True
+            assert self._open.wait(WAIT_S)
+            try:
+                return put(bucket, key, *rest)
+            finally:
+                self.taken = True
+
+        monkeypatch.setattr(Bucket, "put_again", late)
+        monkeypatch.setattr("bridges.cluster.service._MARKED_S", WAIT_S)
+
+    def let_in(self) -> None:
+        self._open.set()
+
+
+async def test_a_node_acts_for_nothing_in_an_epoch_that_the_bucket_does_not_know(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.served(1) as one:
+        held = Held(monkeypatch, first=1, besides=one.start)
+        monkeypatch.setattr(Cluster, "await_owners", lambda service, seconds: asyncio.sleep(0))
+        async with world.served(2) as two:
+            await until(lambda: any(slot.owner == two.start for slot in one.keeper.slots))
+            await beaten(two, 10)
+            assert not two.mine
+            held.let_in()
+            await until(lambda: two.mine)
+    assert not world.ended
+
+
+async def test_an_epoch_waits_for_its_own_mark_where_another_is_under_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.served(1) as one:
+        held = Held(monkeypatch, first=0)
+        one._begin_marking()
+        await until(lambda: held.waiting)
+        raising = asyncio.create_task(one.raise_epoch(0))
+        await until(lambda: one._totals.epoch > one._marked.epoch)
+        held.let_in()
+        epoch = await raising
+        assert max(mark.totals.epoch for mark in world.marks()) > epoch
+
+
+async def test_the_last_mark_of_a_node_is_behind_one_that_the_bucket_takes_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A former mark would delete it, and the node would take the bucket for one that has gone back."""
+    service = await world.begin(1)
+    held = Held(monkeypatch, first=0)
+    service._begin_marking()
+    await until(lambda: held.waiting)
+    await beaten(service)
+    closing = asyncio.create_task(service.close())
+    await asyncio.wait({closing}, timeout=0.5)
+    held.let_in()
+    await closing
+    await until(lambda: held.taken)
+    await until(lambda: [mark.beats for mark in world.marks()] == [service._beats])
+    assert not world.ended
+
+
+async def test_a_heartbeat_that_finds_an_older_database_says_so(world: World) -> None:
+    """The next look, which would find it as well, may be late."""
+    async with world.served(1):
+        await world.save()
+        async with world.served(2) as two:
+            (watching,) = [task for task in two._tasks if task.get_name() == "cluster"]
+            watching.cancel()
+            await world.set_database_back()
+            await until(lambda: 2 in world.ended)
+        assert DATABASE in world.ended[2]
+
+
 async def test_a_bucket_that_does_not_answer_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.served(1) as one:
 
@@ -256,3 +358,13 @@ def test_a_mark_is_what_its_name_says() -> None:
     assert Mark.of_key(mark.key) == mark
     assert Totals(1, 2, 3).is_behind(Totals(1, 2, 4))
     assert not Totals(1, 2, 4).is_behind(Totals(1, 2, 4))
+
+
+def test_a_mark_of_another_cluster_says_nothing(tmp_path: Path) -> None:
+    """Its store does: it names the cluster that it is of."""
+    mark = Mark(3, 70, Totals(12, 4, 9_000_000))
+    Marks(tmp_path / "mark", None, "one").write(mark)
+    for cluster_id, found in (("one", mark), ("other", None)):
+        marks = Marks(tmp_path / "mark", None, cluster_id)
+        marks.load()
+        assert marks.mine == found
