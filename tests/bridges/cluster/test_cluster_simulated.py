@@ -220,19 +220,23 @@ NOTICES = {
 """The first schedule that notices, where that takes long to find: it is played before all others."""
 
 ENGINE_WITHOUT = {
-    "a question's row is told from the transaction's": ("(%s, %s, 'infinity')", "(%s, %s, 'now')"),
+    "a question's row is told from the transaction's": (
+        "db.execute(_ASK, (lost.session, lost.number))",
+        "db.execute(_ASK.replace('infinity', 'now'), (lost.session, lost.number))",
+    ),
     "an error behind COMMIT proves nothing": (
         "            if mark is None:",
         "            if mark is None or not db.closed:",
     ),
     "a commit whose answer is lost is asked for": ("            raise mark from error", "            raise"),
     "to ask keeps a commit from happening later": (
-        "db.execute(_ASK, (",
-        "db.execute('SELECT count(*) FROM sql_commits WHERE session = %s AND number = %s', (",
+        "db.execute(_ASK, (lost.session, lost.number))",
+        "db.execute('SELECT count(*) FROM sql_commits WHERE session = %s AND number = %s',"
+        " (lost.session, lost.number))",
     ),
     "a commit that is lost each time is told as failed": (
-        '                _fail(group, SqlFailed(f"its COMMIT',
-        '                str(SqlFailed(f"its COMMIT',
+        "_fail(group, SqlFailed(f'its COMMIT was answered by an error {_TRIES} times: {unknown.__cause__}'))",
+        "pass",
     ),
     "a transaction has a row of its own": (
         "        mark = _Unknown(self._session, self._number)",

@@ -293,16 +293,22 @@ SCENARIOS: tuple[Scenario, ...] = (
 SAFEGUARDS = {
     "the partition is this node's": ("                hold(connection)\n", "                pass\n"),
     "the end is due": ("return is_due(connection)", "return True"),
-    "the log is open": ("not still() or not to.is_open or", "not still() or"),
-    "the log was not opened anew": ("not to.is_open or to.epoch != opened", "not to.is_open"),
+    "the log is open": ("not still() or not to.is_open or to.epoch != opened", "not still() or to.epoch != opened"),
+    "the log was not opened anew": (
+        "not still() or not to.is_open or to.epoch != opened",
+        "not still() or not to.is_open",
+    ),
     "the epoch is from before the lookup": ("to.epoch != opened", "False"),
     "the log is ready before the lookup": ("    await to.ready()\n", ""),
     "one after the other": ("self._alone.of((stream, end.producer_id))", "self._alone.of(object())"),
-    "the coordinator still has it": ("if not still() or", "if"),
+    "the coordinator still has it": (
+        "not still() or not to.is_open or to.epoch != opened",
+        "not to.is_open or to.epoch != opened",
+    ),
     "what is on its way comes first": ("await self._quiet(to, end.producer_id)", "pass"),
-    "an abort fences": ("(end.commit or not end.fences)", "True"),
-    "a commit marks what is open": ("(end.commit or not end.fences)", "not end.fences"),
-    "a failure is told": ("isinstance(error, BaseException) and not", "False and not"),
+    "an abort fences": ("end.commit or not end.fences", "True"),
+    "a commit marks what is open": ("end.commit or not end.fences", "not end.fences"),
+    "a failure is told": ("if isinstance(error, BaseException) and not isinstance(error, _ENDED):", "if False:"),
     "catching up": ("            await self._db.changes.catch_up()\n", ""),
 }
 

@@ -180,10 +180,7 @@ WITHOUT = {
     "nobody is no answer": ("if owner is not None and self._acts(owners, owner, slot):", "if True:"),
     "who serves": ("owner.state in SERVING and owners.is_heard(owner)", "owners.is_heard(owner)"),
     "who was heard of": ("owner.state in SERVING and owners.is_heard(owner)", "owner.state in SERVING"),
-    "who acts for it": (
-        "            return owners.is_mine(slot)\n        return owner.state",
-        "            return True\n        return owner.state",
-    ),
+    "who acts for it": ("return owners.is_mine(slot)", "return True", "_acts"),
     "whose it is": ("        if not self._owners.is_mine(slot):", "        if False:"),
     "which other": ("-1 if owner is None or owner.node_id == self._node_id else owner.node_id", "-1"),
     "what is gone": ("if slot < 0:", "if False:"),
@@ -191,10 +188,16 @@ WITHOUT = {
         "        except LogError:\n            return False",
         "        except LogError:\n            return True",
     ),
-    "this node is there": ("owner is None or self.is_this(owner) or", "owner is None or"),
+    "this node is there": (
+        "owner is None or self.is_this(owner) or await self._answers(owner) or time.monotonic() > until",
+        "owner is None or await self._answers(owner) or time.monotonic() > until",
+    ),
     "it is this node's": ("self._owners.is_mine(self._owners.slot_of_key(_NAMED, key))", "True"),
     "the same slot": ('f"{_NAMED}\\0{key}"', 'f"{_NAMED}{key}"'),
-    "this node is no other": ("None if member.node_id == self._node_id else member", "member"),
+    "this node is no other": (
+        "None if member.node_id == self._node_id else ...",
+        "member.address(listener, socket.gethostname())",
+    ),
 }
 
 
@@ -334,20 +337,9 @@ ASKING: Sequence[Scenario] = [
     an_owner_that_nobody_is_is_no_segment_of_this_node,
 ]
 WITHOUT_ASKING = {
-    "another is asked for positions": (
-        "            except (NotOwner, PeerUnreachable):\n                if loop.time() > end:\n"
-        "                    raise\n                await asyncio.sleep(_AGAIN_S)  # it has",
-        "            except ValueError:\n                await asyncio.sleep(_AGAIN_S)  # it has",
-    ),
-    "another is asked to truncate": (
-        "            except (NotOwner, PeerUnreachable):\n                if loop.time() > end:\n"
-        "                    raise\n                await asyncio.sleep(_AGAIN_S)  # doing",
-        "            except ValueError:\n                await asyncio.sleep(_AGAIN_S)  # doing",
-    ),
-    "what is missing": (
-        "        for name, one in found.items():\n            if one.missing:",
-        "        for name, one in found.items():\n            if False:",
-    ),
+    "another is asked for positions": ("except (NotOwner, PeerUnreachable):", "except ValueError:", "look"),
+    "another is asked to truncate": ("except (NotOwner, PeerUnreachable):", "except ValueError:", "truncate"),
+    "what is missing": ("if one.missing:", "if False:"),
     "what is missing there": ("        if done.missing:", "        if False:"),
     "where it starts": ("        if done.start is not None:", "        if False:"),
     "parts are bounded": ("some[first : first + _AT_ONCE]", "some[first:]"),

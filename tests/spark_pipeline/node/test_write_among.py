@@ -157,10 +157,22 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 SAFEGUARDS = {
-    "it was decided so": ("asked.places, is_due)", "asked.places, lambda connection: True)"),
-    "it is the attempt's": ("epoch=asked.epoch, commit", "epoch=asked.epoch + 1, commit"),
-    "the next epoch is marked": ("asked.epoch + 1, asked.commit", "asked.epoch, asked.commit"),
-    "an abort fences": ("fences=True", "fences=False"),
+    "it was decided so": (
+        "self.markers.write(end, asked.places, is_due)",
+        "self.markers.write(end, asked.places, lambda connection: True)",
+    ),
+    "it is the attempt's": (
+        "partial(is_decided, producer_id=asked.producer_id, epoch=asked.epoch, commit=asked.commit)",
+        "partial(is_decided, producer_id=asked.producer_id, epoch=asked.epoch + 1, commit=asked.commit)",
+    ),
+    "the next epoch is marked": (
+        "End(asked.producer_id, asked.epoch + 1, ..., fences=True)",
+        "End(asked.producer_id, asked.epoch, asked.commit, fences=True)",
+    ),
+    "an abort fences": (
+        "End(asked.producer_id, asked.epoch + 1, asked.commit, fences=True)",
+        "End(asked.producer_id, asked.epoch + 1, asked.commit, fences=False)",
+    ),
     "all of it is there": ("if asked.producer_id not in to.state.transactions.open:", "if False:"),
 }
 

@@ -318,10 +318,7 @@ async def test_a_promise_is_kept(scenario: Scenario) -> None:
 WITHOUT = {
     "the owner asks who it is": ("            self._identify(stream)\n", ""),
     "the owner hears of new topics": ("            await self._node.db.changes.latest()", "            pass"),
-    "what was passed on is served where it is": (
-        "        return serve\n\n    def led_call",
-        "        self._handlers[method] = serve\n        return serve\n\n    def led_call",
-    ),
+    "what was passed on is served where it is": ("return serve", "self._handlers[method] = serve\nreturn serve"),
     "a refusal is told": ("await stream.refuse(refusal)", "pass"),
     "the end is told": ("        await peer.done_writing()\n", "        await asyncio.sleep(9)\n"),
     "a message has to come in time": ("asyncio.timeout(self._init_timeout_s)", "asyncio.timeout(9)"),
@@ -336,25 +333,18 @@ WITHOUT = {
         "            except NotOwner:\n                return None",
     ),
     "who is not reached may be owner no more": (
-        "                await asyncio.sleep(_AGAIN_S)\n        return None\n\n    async def _led",
-        "                return None\n        return None\n\n    async def _led",
+        "except PeerUnreachable:\n    await asyncio.sleep(_AGAIN_S)",
+        "except PeerUnreachable:\n    return None",
+        "_at_owner",
     ),
     "an answer that is lost is asked for again": (
-        "            except PeerUnreachable:\n                await asyncio.sleep(_AGAIN_S)\n            finally",
-        "            except PeerUnreachable:\n                return None\n            finally",
+        "except PeerUnreachable:\n    await asyncio.sleep(_AGAIN_S)",
+        "except PeerUnreachable:\n    return None",
+        "ask",
     ),
-    "a call's stream is closed": (
-        "            finally:\n                self._peers.left_stream(owner, peer)\n        return None",
-        "            finally:\n                pass\n        return None",
-    ),
-    "a stream is closed": (
-        "        finally:\n            self._peers.left_stream(owner, peer)\n        return True",
-        "        finally:\n            pass\n        return True",
-    ),
-    "the first message is held no more": (
-        "        finally:\n            stream.account.give(Kind.REQUESTS, len(raw))\n        await forward",
-        "        finally:\n            pass\n        await forward",
-    ),
+    "a call's stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "ask"),
+    "a stream is closed": ("self._peers.left_stream(owner, peer)", "pass", "_led"),
+    "the first message is held no more": ("stream.account.give(Kind.REQUESTS, len(raw))", "pass", "_pass"),
     "what any node serves is served here": (
         "        if slot is None:\n            return False",
         "        if slot is None:\n            slot = lambda: 0",
@@ -376,7 +366,10 @@ WITHOUT_BETWEEN = {
         "            pass",
     ),
     "what came back is held no more": ("    peer.account.give(Kind.REQUESTS, len(raw))\n", ""),
-    "a node that stops lets go": ("    stream.when_draining(lambda", "    (lambda"),
+    "a node that stops lets go": (
+        "stream.when_draining(lambda: None if stopping.done() else stopping.set_result(None))",
+        "pass",
+    ),
     "a loss is told": ("        await stream.write(lost(reason))", "        pass"),
     "a status is no message": ("if raw[:1] == _MESSAGE:", "if True:"),
 }

@@ -112,7 +112,7 @@ MUTATIONS: dict[str, tuple[Callable[..., object], str, str]] = {
         "    facts = [self._facts[one] for one in dead]\n"
         "    self._bucket.delete([key for one in facts for key in (one.what.key, one.rows)])\n",
     ),
-    "objects go that the index names": (function_of(Names.keys), "{self.key, *", "set() & {self.key, *"),  # type: ignore[arg-type]
+    "objects go that the index names": (function_of(Names.keys), "{self.key, *..., *...}", "set()"),  # type: ignore[arg-type]
     "what was moved is found behind what was written later": (
         Recovery._place_moved,
         "self._moved[0].lsn <= upto",

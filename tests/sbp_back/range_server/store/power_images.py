@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.left_out import replaced
 from tests.sbp_back.range_server.store.power_loss import Disk, Image, RecordingCalls, Step
 from tests.sbp_back.range_server.store.power_rig import Life, Rig, Violation, check, record
 
@@ -105,12 +106,12 @@ async def first_violation(
 
 
 def change(monkeypatch: pytest.MonkeyPatch, function: Callable[..., object], old: str, new: str) -> None:
-    """Put ``new`` in the place of a part of a function's text."""
+    """Put ``new`` in the place of a part of a function, as :mod:`tests.left_out` does."""
     assert isinstance(function, FunctionType)
     text = textwrap.dedent(inspect.getsource(function))
-    assert text.count(old) == 1
     made: dict[str, Any] = {}
-    exec("from __future__ import annotations\n" + text.replace(old, new), function.__globals__, made)
+    tree = replaced("from __future__ import annotations\n" + text, old, new)
+    exec(compile(tree, function.__module__, "exec"), function.__globals__, made)
     changed = made[function.__name__]
     code = (changed.fget if isinstance(changed, property) else changed).__code__
     monkeypatch.setattr(function, "__code__", code.replace(co_qualname=function.__qualname__))

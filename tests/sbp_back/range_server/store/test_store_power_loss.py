@@ -100,23 +100,27 @@ async def test_no_flush_can_be_left_out(root: Path) -> None:
 
 
 MUTATIONS: dict[str, tuple[Callable[..., object], str, str]] = {
-    "writes without the flag that flushes": (files.Files.write, "offset, self._dsync)", "offset)"),
+    "writes without the flag that flushes": (
+        files.Files.write,
+        "self._calls.pwritev(fd, parts, offset, self._dsync)",
+        "self._calls.pwritev(fd, parts, offset)",
+    ),
     "writes not flushed where there is no such flag": (files.Files.write, "self._calls.fdatasync(fd)", "pass"),
     "pieces not flushed": (files.Files._write_pieces, "self._calls.fdatasync(fd)", "pass"),
     "pieces flushed before the last one is written": (
         files.Files._write_pieces,
-        "    for piece, size in pieces(parts):\n",
-        "    for piece, size in pieces(parts):\n"
-        "        if durable and written + size >= sum(map(len, parts)):\n"
-        "            self._calls.fdatasync(fd)\n"
-        "            durable = False\n",
+        "done = self._calls.pwritev(fd, piece, offset + written)",
+        "if durable and written + size >= sum(map(len, parts)):\n"
+        "    self._calls.fdatasync(fd)\n"
+        "    durable = False\n"
+        "done = self._calls.pwritev(fd, piece, offset + written)",
     ),
     "files not flushed": (files.Files.sync, "self._calls.fsync(fd)", "pass"),
     "directories not flushed": (files.Files.sync_directory, "self._calls.fsync(fd)", "pass"),
     "segments get their name before they are flushed": (
         SegmentFactory.create,
-        "    files.sync(fd)\n        files.rename(temporary, path)\n        files.sync_directory(self.directory)\n",
-        "    files.rename(temporary, path)\n        files.sync_directory(self.directory)\n        files.sync(fd)\n",
+        "files.sync(fd)\nfiles.rename(temporary, path)\nfiles.sync_directory(self.directory)",
+        "files.rename(temporary, path)\nfiles.sync_directory(self.directory)\nfiles.sync(fd)",
     ),
 }
 """What the kernel is asked for, changed: a function, a part of its text, and what is put in its place."""
