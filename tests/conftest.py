@@ -204,14 +204,7 @@ def postgres() -> Iterator[Postgres]:
         server.close()
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What uses ``engine`` runs on every engine that databases may have, or, if it is marked so, on SQLite alone."""
-    if "engine" in metafunc.fixturenames:
-        alone = metafunc.definition.get_closest_marker("sqlite")
-        metafunc.parametrize("engine", ["sqlite"] if alone else ["sqlite", "postgres"], indirect=True)
-
-
-@pytest.fixture
+@pytest.fixture(params=["sqlite", "postgres"])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Which engine the databases of :mod:`tests.databases` have."""
     kind: str = request.param

@@ -1,4 +1,4 @@
-"""Databases for tests, on the engine that the test is about."""
+"""Databases for tests: in SQLite, or, of tests that are :data:`on_each_engine`, in PostgreSQL as well."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from anabranch_kit.sql.engine import Engine
 from anabranch_kit.sql.postgres import PostgresEngine
 from anabranch_kit.sql.sqlite import SqliteEngine
 from bridges.catalog.sql import Database, DatabaseDamaged, Migration
 from sbp_back.placement_driver.state import MIGRATIONS, PdState
 from tests.postgres import Postgres
+
+on_each_engine = pytest.mark.usefixtures("engine")
+"""Marks what depends on the engine: commits, unknown outcomes, conflicts, take-over, survival; and one
+test that executes it for each statement of SQL."""
 
 _SERVER = "ANABRANCH_TEST_POSTGRES"
 """In the environment, for processes that tests start: the server that databases are to lie on."""

@@ -25,9 +25,7 @@ from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.errors import LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import RangeInfo, StreamInfo
-from tests.databases import database
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.databases import database, on_each_engine
 
 
 class Backend:
@@ -181,6 +179,7 @@ def test_names_that_no_topic_can_have() -> None:
     assert canonical_name("ydb", "shop/orders") == "shop.orders"
 
 
+@on_each_engine
 async def test_two_names_of_another_protocol_that_mean_the_same_canonical_one(home: Home) -> None:
     for name in ("a/b.c", "a.b/c"):
         canonical = canonical_name("pravega", name)
@@ -195,6 +194,7 @@ async def test_two_names_of_another_protocol_that_mean_the_same_canonical_one(ho
 # --- topics ---------------------------------------------------------------------------------------------------------
 
 
+@on_each_engine
 async def test_a_topic_survives_with_all_it_has(home: Home) -> None:
     made = await home.catalog.create_topic("a.b", 3, {"retention.ms": "1000"}, {"pravega": "x/y"})
     again = (await home.restart()).topic("a.b")
@@ -212,6 +212,7 @@ async def test_a_topic_survives_with_all_it_has(home: Home) -> None:
     assert home.catalog.stream_of("none", 0) is None
 
 
+@on_each_engine
 async def test_names_are_taken_once(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("a.b", 1)
@@ -230,6 +231,7 @@ async def test_names_are_taken_once(home: Home) -> None:
     assert home.streams() == home.backend.alive()
 
 
+@on_each_engine
 async def test_two_creations_of_one_name_at_once(home: Home) -> None:
     results = await asyncio.gather(
         home.catalog.create_topic("t", 2), home.catalog.create_topic("t", 2), return_exceptions=True
@@ -254,6 +256,7 @@ async def test_limits_of_partitions(tmp_path: Path) -> None:
     await home.stop()
 
 
+@on_each_engine
 async def test_the_limit_of_partitions_holds_for_what_is_made_at_the_same_time(tmp_path: Path) -> None:
     home = Home(tmp_path)
     catalog = await home.start(max_partitions_per_topic=9, max_partitions=20)
@@ -281,6 +284,7 @@ async def test_the_limit_of_partitions_holds_for_what_is_made_at_the_same_time(t
     await home.stop()
 
 
+@on_each_engine
 async def test_a_creation_that_fails_halfway_leaves_nothing(home: Home) -> None:
     home.backend.fail_creates_after = 2
     with pytest.raises(LogUnavailable, match="no server"):
@@ -293,6 +297,7 @@ async def test_a_creation_that_fails_halfway_leaves_nothing(home: Home) -> None:
     assert await home.db.run(lambda c: c.execute("SELECT count(*) FROM stream_intents").fetchone()) == (0,)
 
 
+@on_each_engine
 async def test_a_creation_that_is_committed_behind_an_error_keeps_its_streams(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +322,7 @@ async def test_a_creation_that_is_committed_behind_an_error_keeps_its_streams(
     assert home.streams() == home.backend.alive()
 
 
+@on_each_engine
 async def test_a_creation_whose_intent_was_given_up_by_another_start_is_refused(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +351,7 @@ async def test_a_cancelled_caller_does_not_stop_a_creation(home: Home) -> None:
     assert len(catalog.topic("t").partitions) == 2
 
 
+@on_each_engine
 async def test_what_streams_depend_on_is_flushed_before_they_change_whatever_the_durability(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,6 +406,7 @@ async def test_a_bug_in_deleting_one_stream_does_not_end_the_deleting(home: Home
     assert home.backend.alive() == set()
 
 
+@on_each_engine
 async def test_deletion_forgets_positions_and_streams_also_across_restarts(home: Home) -> None:
     catalog = home.catalog
     first = await catalog.create_topic("t", 2)
@@ -420,6 +428,7 @@ async def test_deletion_forgets_positions_and_streams_also_across_restarts(home:
     assert home.streams() == home.backend.alive()
 
 
+@on_each_engine
 async def test_partitions_grow_only(home: Home) -> None:
     topic = await home.catalog.create_topic("t", 2)
     for wrong in (1, 2, 0):
@@ -433,6 +442,7 @@ async def test_partitions_grow_only(home: Home) -> None:
         await home.catalog.add_partitions("u", 2)
 
 
+@on_each_engine
 async def test_configuration_is_checked_kept_and_removed(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1, {"cleanup.policy": " compact , delete"})
@@ -448,6 +458,7 @@ async def test_configuration_is_checked_kept_and_removed(home: Home) -> None:
     assert (await home.restart()).topic("t").config == {"retention.ms": "5"}
 
 
+@on_each_engine
 async def test_what_a_front_says_of_a_change_is_part_of_it(home: Home) -> None:
     catalog = home.catalog
     await home.db.run(lambda db: db.execute("CREATE TABLE front_x_notes (topic TEXT, note TEXT)"))
@@ -477,6 +488,7 @@ async def test_what_a_front_says_of_a_change_is_part_of_it(home: Home) -> None:
     assert await notes() == ["two", "four"]
 
 
+@on_each_engine
 async def test_changes_of_one_topic_at_once_all_count(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1)
@@ -491,6 +503,7 @@ async def test_changes_of_one_topic_at_once_all_count(home: Home) -> None:
     assert len(topic.partitions) == 3
 
 
+@on_each_engine
 async def test_a_change_that_waited_for_a_deletion_finds_nothing(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1)
@@ -521,6 +534,7 @@ async def test_listeners_are_told(home: Home) -> None:
     ]
 
 
+@on_each_engine
 async def test_node_configuration_gives_defaults_to_topics(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1)
@@ -545,6 +559,7 @@ async def test_static_settings_lie_between(tmp_path: Path) -> None:
     await home.stop()
 
 
+@on_each_engine
 async def test_counters_never_repeat(home: Home) -> None:
     assert await home.catalog.next_epoch() == 0
     assert await home.catalog.next_epoch() == 1
@@ -556,6 +571,7 @@ async def test_counters_never_repeat(home: Home) -> None:
         await catalog.allocate_producer_ids(0)
 
 
+@on_each_engine
 async def test_cluster_id_is_made_once(home: Home, tmp_path: Path) -> None:
     first = home.catalog.cluster_id
     assert len(first) == 22
@@ -569,6 +585,7 @@ async def test_cluster_id_is_made_once(home: Home, tmp_path: Path) -> None:
 # --- crashes --------------------------------------------------------------------------------------------------------
 
 
+@on_each_engine
 async def test_streams_of_an_unfinished_creation_are_found(home: Home) -> None:
     await home.catalog.create_topic("kept", 2)
     top = max(home.backend.alive())
@@ -585,6 +602,7 @@ async def test_streams_of_an_unfinished_creation_are_found(home: Home) -> None:
     assert await home.db.run(lambda c: c.execute("SELECT count(*) FROM stream_intents").fetchone()) == (0,)
 
 
+@on_each_engine
 async def test_streams_that_others_made_and_never_opened_are_theirs(home: Home) -> None:
     """Programs that speak SBP make streams in the node's placement driver, too; a crash of the node is not theirs."""
     await home.db.run(lambda c: c.execute("INSERT INTO stream_intents (first_stream_id, count) VALUES (0, 2)"))
@@ -635,6 +653,7 @@ asyncio.run(main())
 """
 
 
+@on_each_engine
 async def test_killed_in_the_middle_of_creations_and_deletions(tmp_path: Path) -> None:
     choices = random.Random(7)
     program = CHILD.format(path=str(tmp_path), tests=str(Path(__file__).parent))

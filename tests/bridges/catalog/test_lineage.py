@@ -31,10 +31,8 @@ from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, Partition
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.catalog.test_catalog import Home
 from tests.bridges.log.log_lab import World, batch, settle
-from tests.databases import database
+from tests.databases import database, on_each_engine
 from tests.kit.waiting import until
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 HALVES = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
 THIRDS = [KeyRange.of_doubles(0.0, 1 / 3), KeyRange.of_doubles(1 / 3, 2 / 3), KeyRange.of_doubles(2 / 3, 1.0)]
@@ -172,6 +170,7 @@ async def sealed(catalog: Catalog) -> None:
         await told.wait()
 
 
+@on_each_engine
 async def test_partitions_are_sealed_and_made_in_one_step_which_lasts(home: Home) -> None:
     catalog = home.catalog
     topic = await catalog.create_topic("t", 2, {SPLIT: "true"}, keys=HALVES)
@@ -242,6 +241,7 @@ async def test_a_topic_whose_partitions_are_all_sealed_has_ended(home: Home) -> 
     assert catalog.sealed_as("t", 0) == ((), None)
 
 
+@on_each_engine
 async def test_two_changes_at_once_of_the_same_partition(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1, {SPLIT: "true"})
@@ -285,6 +285,7 @@ async def test_what_was_promised_to_a_partition_is_waited_for_before_it_is_seale
     assert inside == 0
 
 
+@on_each_engine
 async def test_a_topic_that_is_deleted_while_a_change_waits(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1, {SPLIT: "true"})
@@ -305,6 +306,7 @@ async def test_a_topic_that_is_deleted_while_a_change_waits(home: Home) -> None:
         await change
 
 
+@on_each_engine
 async def test_a_change_whose_streams_cannot_be_made_changes_nothing(home: Home) -> None:
     catalog = home.catalog
     topic = await catalog.create_topic("t", 1, {SPLIT: "true"})
@@ -330,6 +332,7 @@ async def test_limits_hold_for_children(tmp_path: Path) -> None:
     await home.stop()
 
 
+@on_each_engine
 async def test_a_topic_that_is_split_and_merged_for_ever_goes_on_as_what_was_trimmed_is_given_back(
     tmp_path: Path,
 ) -> None:
@@ -363,6 +366,7 @@ async def test_a_topic_that_is_split_and_merged_for_ever_goes_on_as_what_was_tri
     await home.stop()
 
 
+@on_each_engine
 async def test_seals_of_a_deleted_topic_are_forgotten(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1, {SPLIT: "true"})
@@ -422,6 +426,7 @@ async def test_one_that_waits_for_transactions_is_sealed_as_soon_as_they_are_ove
     await sealed(home.catalog)
 
 
+@on_each_engine
 async def test_a_database_of_the_version_before(tmp_path: Path) -> None:
     """What was there before partitions had a lineage: all of them active, with the whole range of keys."""
     path = tmp_path / "node.db"

@@ -18,9 +18,7 @@ from bridges.catalog.progress import Committed, FrontProgress, Progress, erase_t
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.errors import GroupHeld
-from tests.databases import database
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.databases import database, on_each_engine
 
 
 async def started(path: Path) -> tuple[Database, Progress]:
@@ -96,6 +94,7 @@ class Model:
         return {name for name, positions in self.positions.items() if positions}
 
 
+@on_each_engine
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_it_behaves_like_dictionaries_that_survive(tmp_path_factory, steps) -> None:
@@ -233,6 +232,7 @@ async def test_a_position_that_was_committed_anew_does_not_expire(tmp_path: Path
     await db.close()
 
 
+@on_each_engine
 async def test_states_and_positions_of_the_former_version_are_carried_over(tmp_path: Path) -> None:
     former = database(tmp_path / "node.db", MIGRATIONS[:3], application_id=APPLICATION_ID)
     await former.open()
@@ -262,6 +262,7 @@ async def test_states_and_positions_of_the_former_version_are_carried_over(tmp_p
     await db.close()
 
 
+@on_each_engine
 async def test_a_topic_erased_in_the_database_is_erased_in_memory_by_its_own_call(tmp_path: Path) -> None:
     db, progress = await started(tmp_path)
     await progress.front("kafka").commit("g", [("t", 0, Committed(1)), ("u", 0, Committed(2))])
@@ -271,6 +272,7 @@ async def test_a_topic_erased_in_the_database_is_erased_in_memory_by_its_own_cal
     await db.close()
 
 
+@on_each_engine
 async def test_of_several_who_change_a_position_one_wins(tmp_path: Path) -> None:
     db, progress = await started(tmp_path)
     fronts = [progress.front("kafka"), progress.front("ydb")]
@@ -289,6 +291,7 @@ async def test_of_several_who_change_a_position_one_wins(tmp_path: Path) -> None
     await db.close()
 
 
+@on_each_engine
 async def test_memory_follows_the_database_also_where_nobody_waits_any_more(tmp_path: Path) -> None:
     db, progress = await started(tmp_path)
     front = progress.front("ydb")
@@ -323,6 +326,7 @@ async def agrees_with_the_file(progress: Progress, db: Database) -> None:
     assert (again._groups, again._readers) == (progress._groups, progress._readers)
 
 
+@on_each_engine
 async def test_what_waited_for_a_transaction_does_not_come_back_over_later_commits(tmp_path: Path) -> None:
     db, progress = await started(tmp_path)
     kafka, ydb = progress.front("kafka"), progress.front("ydb")
@@ -340,6 +344,7 @@ async def test_what_waited_for_a_transaction_does_not_come_back_over_later_commi
     await db.close()
 
 
+@on_each_engine
 async def test_commits_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
     db, progress = await started(tmp_path)
     before = db.commits
@@ -372,6 +377,7 @@ asyncio.run(main())
 """
 
 
+@on_each_engine
 async def test_acknowledged_commits_survive_kill_and_are_whole(tmp_path: Path) -> None:
     program = CHILD.format(path=str(tmp_path), tests=str(Path(__file__).parent))
     acknowledged = dict.fromkeys(range(8), 0)
@@ -428,6 +434,7 @@ asyncio.run(main())
 """
 
 
+@on_each_engine
 async def test_positions_of_a_transaction_survive_kill_and_become_valid_together(tmp_path: Path) -> None:
     program = TRANSFER.format(path=str(tmp_path), tests=str(Path(__file__).parent))
     valid = dict.fromkeys(range(4), 0)
@@ -463,6 +470,7 @@ async def test_positions_of_a_transaction_survive_kill_and_become_valid_together
         await db.close()
 
 
+@on_each_engine
 async def test_positions_behind_the_end_of_a_log_are_taken_back_to_it_also_those_that_are_pending(
     tmp_path: Path,
 ) -> None:
@@ -487,6 +495,7 @@ async def test_positions_behind_the_end_of_a_log_are_taken_back_to_it_also_those
     await db.close()
 
 
+@on_each_engine
 async def test_who_becomes_the_owner_of_groups_knows_what_the_one_before_has_left(tmp_path: Path) -> None:
     """Two that have the same database, as nodes on one machine's or cluster's have; what is not asked for stays."""
     db, before = await started(tmp_path)
@@ -537,6 +546,7 @@ class Members:
         return None if group_id != self._view.summary.group_id else self._view
 
 
+@on_each_engine
 async def test_members_of_another_front_hold_a_group(tmp_path: Path) -> None:
     db, _ = await started(tmp_path)
     directories: dict[str, Members] = {}

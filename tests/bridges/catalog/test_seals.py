@@ -17,8 +17,6 @@ from bridges.catalog.topic import Topic
 from bridges.errors import LogUnavailable
 from tests.databases import database
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 
 @pytest.mark.parametrize("patience", [0.0, 60.0])
 async def test_partitions_are_sealed_while_others_wait_for_a_server_that_is_gone(

@@ -19,9 +19,7 @@ from anabranch_kit.sql import thread
 from anabranch_kit.sql.engine import SqlFailed
 from bridges.catalog.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
 from bridges.errors import StorageFull
-from tests.databases import database
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.databases import database, on_each_engine
 
 APP = 0x1234
 
@@ -48,6 +46,7 @@ def keys(connection: sqlite3.Connection) -> list[int]:
     return [k for (k,) in connection.execute("SELECT k FROM t ORDER BY k")]
 
 
+@on_each_engine
 async def test_values_survive_reopening(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     assert await db.run(insert(7)) == 7
@@ -57,6 +56,7 @@ async def test_values_survive_reopening(tmp_path: Path) -> None:
     await db.close()
 
 
+@on_each_engine
 async def test_closures_that_wait_share_a_commit(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     entered, release = threading.Event(), threading.Event()
@@ -76,6 +76,7 @@ async def test_closures_that_wait_share_a_commit(tmp_path: Path) -> None:
     await db.close()
 
 
+@on_each_engine
 async def test_a_failing_closure_undoes_only_itself(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
 
@@ -94,6 +95,7 @@ async def test_a_failing_closure_undoes_only_itself(tmp_path: Path) -> None:
     await db.close()
 
 
+@on_each_engine
 async def test_order_of_effects_is_order_of_submission(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     await db.run(insert(1, ""))
@@ -103,6 +105,7 @@ async def test_order_of_effects_is_order_of_submission(tmp_path: Path) -> None:
     await db.close()
 
 
+@on_each_engine
 async def test_cursors_do_not_leave_the_thread(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     assert await db.run(lambda c: c.execute("SELECT 1")) is None
@@ -118,6 +121,7 @@ async def test_cursors_do_not_leave_the_thread(tmp_path: Path) -> None:
     await db.close()
 
 
+@on_each_engine
 async def test_what_closures_give_is_not_kept_by_the_failure_of_another(tmp_path: Path) -> None:
     class Large:
         pass
@@ -137,6 +141,7 @@ async def test_what_closures_give_is_not_kept_by_the_failure_of_another(tmp_path
     await db.close()
 
 
+@on_each_engine
 async def test_close_executes_what_is_queued_and_refuses_the_rest(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     waiting = [db.submit(insert(k)) for k in range(10)]
@@ -147,6 +152,7 @@ async def test_close_executes_what_is_queued_and_refuses_the_rest(tmp_path: Path
     await db.close()
 
 
+@on_each_engine
 async def test_results_that_come_together_are_given_in_many_turns_in_the_order_of_submission(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     loop = asyncio.get_running_loop()
@@ -177,6 +183,7 @@ async def test_results_that_come_together_are_given_in_many_turns_in_the_order_o
     await db.close()
 
 
+@on_each_engine
 async def test_whoever_waits_has_an_answer_when_the_database_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +194,7 @@ async def test_whoever_waits_has_an_answer_when_the_database_is_closed(
     assert all(future.done() for future in waiting)
 
 
+@on_each_engine
 async def test_migrations_run_once_in_order(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     await db.run(insert(1))
@@ -198,6 +206,7 @@ async def test_migrations_run_once_in_order(tmp_path: Path) -> None:
     await db.close()
 
 
+@on_each_engine
 async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db", (table, add_column))
     await db.close()
@@ -207,7 +216,6 @@ async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None
     await db.close()
 
 
-@pytest.mark.sqlite
 async def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     foreign = sqlite3.connect(tmp_path / "a.db")
     foreign.execute("CREATE TABLE x (y)")
@@ -217,20 +225,17 @@ async def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
         await opened(tmp_path / "a.db")
 
 
-@pytest.mark.sqlite
 async def test_garbage_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(b"this is no database at all" * 100)
     with pytest.raises(StoreCorrupt, match="not a readable database"):
         await opened(tmp_path / "a.db")
 
 
-@pytest.mark.sqlite
 async def test_a_path_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         await opened(tmp_path / "missing" / "a.db")
 
 
-@pytest.mark.sqlite
 async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     (pages,) = await db.run(lambda c: c.execute("PRAGMA page_count").fetchone())
@@ -242,7 +247,6 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     await db.close()
 
 
-@pytest.mark.sqlite
 async def test_a_commit_that_fails_is_told_to_all_of_its_group(tmp_path: Path) -> None:
     failures: list[Exception] = []
     db = await opened(tmp_path / "a.db", on_failed=failures.append)
@@ -258,7 +262,6 @@ async def test_a_commit_that_fails_is_told_to_all_of_its_group(tmp_path: Path) -
     await db.close()
 
 
-@pytest.mark.sqlite
 async def test_damage_is_told_to_the_node(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     db = await opened(path)
@@ -279,7 +282,7 @@ async def test_damage_is_told_to_the_node(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, sqlite3, sys
 from pathlib import Path
-from tests.databases import database
+from tests.databases import database, on_each_engine
 
 def table(c):
     c.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
@@ -300,6 +303,7 @@ asyncio.run(main())
 """
 
 
+@on_each_engine
 async def test_what_was_acknowledged_survives_kill(tmp_path: Path) -> None:
     acknowledged: set[int] = set()
     for round_ in range(4):
@@ -315,7 +319,6 @@ async def test_what_was_acknowledged_survives_kill(tmp_path: Path) -> None:
     await db.close()
 
 
-@pytest.mark.sqlite
 async def test_a_thread_that_meets_what_it_cannot_undo_answers_everybody_and_the_node_hears_of_it(
     tmp_path: Path,
 ) -> None:
@@ -351,6 +354,7 @@ async def test_a_thread_that_meets_what_it_cannot_undo_answers_everybody_and_the
     await db.close()
 
 
+@on_each_engine
 async def test_what_is_asked_at_a_start_is_asked_again_when_it_met_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +378,7 @@ async def test_what_is_asked_at_a_start_is_asked_again_when_it_met_others(
     await db.close()
 
 
+@on_each_engine
 async def test_what_cannot_come_good_is_not_asked_again(tmp_path: Path) -> None:
     db = await opened(tmp_path / "node.db")
     asked = []

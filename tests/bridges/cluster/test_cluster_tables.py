@@ -19,9 +19,9 @@ from bridges.cluster.slots import ANY, NOBODY, sizes_of
 from bridges.cluster.tables import Look
 from bridges.cluster.versions import OURS, Version
 from bridges.errors import CannotMove
-from tests.databases import database
+from tests.databases import database, on_each_engine
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = on_each_engine
 SLOTS = 8
 
 

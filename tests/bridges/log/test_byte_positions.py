@@ -28,9 +28,8 @@ from sbp_back.wire.entry import pack_entry
 from tests import databases
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
+from tests.databases import on_each_engine
 from tests.depth import examples
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 KAFKA = int(FormatId.KAFKA)
 sizes = st.lists(st.none() | st.integers(0, 40), min_size=1, max_size=4)
@@ -290,6 +289,7 @@ async def test_what_was_counted_and_is_damaged_afterwards_keeps_its_bytes(asked_
         assert (lost.value.offset, lost.value.position) == (8, 144)
 
 
+@on_each_engine
 async def test_starts_inside_records_survive_the_node_and_go_with_the_topic(tmp_path: Path) -> None:
     database = databases.database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
     await database.open()

@@ -18,9 +18,7 @@ from bridges.log.state.snapshots import Snapshots
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
 from tests.bridges.log.log_lab import World, batch, kafka_ids, kafka_row, settle
-from tests.databases import database
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.databases import database, on_each_engine
 
 
 async def write(world: World, log: PartitionLog, *sequences: int, size: int = 10) -> None:
@@ -348,6 +346,7 @@ async def db(tmp_path: Path):  # type: ignore[no-untyped-def]
     await db.close()
 
 
+@on_each_engine
 async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db: Database) -> None:
     snapshots = Snapshots(db)
     await snapshots.save(1, 5, [b"of nobody"])
@@ -363,7 +362,6 @@ async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db
     assert await db.run(lambda c: c.execute("SELECT count(*) FROM partition_snapshots").fetchone()) == (0,)
 
 
-@pytest.mark.sqlite
 async def test_what_must_survive_loss_of_power_is_flushed_where_the_database_promises_less(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +388,7 @@ async def test_what_must_survive_loss_of_power_is_flushed_where_the_database_pro
         await Snapshots(db).forget(1)
 
 
+@on_each_engine
 async def test_a_flush_may_be_the_first_thing_a_database_is_asked_for(tmp_path: Path) -> None:
     for _ in range(3):
         db = database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID, synchronous="NORMAL")

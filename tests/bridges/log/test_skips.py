@@ -23,10 +23,8 @@ from bridges.log.damage.skipping import skip
 from bridges.log.damage.skips import Skips, before, merged, next_after, past
 from bridges.log.partition.partition_log import Batch, PartitionLog
 from tests.bridges.log.log_lab import World, batch, settle
-from tests.databases import database
+from tests.databases import database, on_each_engine
 from tests.node_process import NodeProcess
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
 
@@ -232,6 +230,7 @@ async def test_a_skip_of_what_the_log_has_lost_hides_nothing_once_the_log_has_gr
     assert await offsets(log) == [0, 3, 5, 7]
 
 
+@on_each_engine
 async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None:
     db = database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
     await db.open()

@@ -13,10 +13,10 @@ from bridges.catalog.sql import Connection
 from kafka_front.front import KafkaFront
 from pravega_front.front import PravegaFront
 from spark_pipeline.node.front import PipelineFront
-from tests.databases import database
+from tests.databases import database, on_each_engine
 from ydb_topic_front.front import YdbFront
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = on_each_engine
 
 
 async def test_fronts_make_their_tables_and_erase_a_topic(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from bridges.node.config import Settings, load
 from sbp_back.errors import ConnectionLost
 from sbp_back.wire.identity import Call, new_identity, pd_name
 from sbp_back.wire.model import DescribePdResponse, PdNode, Request, Response, Status
-from tests.databases import database
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.databases import database, on_each_engine
 
 OWN, OTHER = new_identity(), new_identity()
 
@@ -64,6 +62,7 @@ def add_intent(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO stream_intents (first_stream_id, count) VALUES (0, 1)")
 
 
+@on_each_engine
 async def test_the_first_one_is_remembered_and_others_are_refused(tmp_path: Path) -> None:
     db = await opened(tmp_path)
     assert await StreamHome(db).introduce(named(pd_name(OWN))) is None
@@ -84,6 +83,7 @@ async def test_the_first_one_is_remembered_and_others_are_refused(tmp_path: Path
     await db.close()
 
 
+@on_each_engine
 @pytest.mark.parametrize("add", [add_topic, add_doomed, add_intent])
 async def test_whatever_names_a_stream_binds(db: Database, add: Callable[[sqlite3.Connection], None]) -> None:
     await StreamHome(db).require(OWN)
@@ -95,6 +95,7 @@ async def test_whatever_names_a_stream_binds(db: Database, add: Callable[[sqlite
     assert await db.run(remembered) == [OWN]
 
 
+@on_each_engine
 async def test_without_streams_a_node_may_move(db: Database) -> None:
     await StreamHome(db).require(OWN)
     await db.run(lambda c: c.execute("INSERT INTO partition_snapshots VALUES (0, 10, x'00')"))
@@ -107,6 +108,7 @@ async def test_without_streams_a_node_may_move(db: Database) -> None:
     assert await db.run(remembered) == []
 
 
+@on_each_engine
 async def test_a_database_of_an_earlier_release_takes_the_first_that_tells(tmp_path: Path) -> None:
     db = await opened(tmp_path, versions=2)
     await db.run(add_topic)
@@ -143,6 +145,7 @@ async def test_one_that_is_none_of_ours_is_refused_and_changes_nothing(db: Datab
     assert f"the topics of this node are in placement driver {OWN}" in refused
 
 
+@on_each_engine
 async def test_what_cannot_be_asked_or_remembered(tmp_path: Path) -> None:
     async def silent(_: Request) -> Response:
         raise ConnectionLost("gone")

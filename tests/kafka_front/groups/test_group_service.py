@@ -24,11 +24,9 @@ from kafka_front.service.groups.classic.group import JoinReply, SyncReply
 from kafka_front.service.groups.classic.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot, decode_snapshot
 from kafka_front.service.groups.journal import GroupJournal
-from tests.databases import database
+from tests.databases import database, on_each_engine
 from tests.kafka_front.groups.lab import assignment, subscription
 from tests.kit.waiting import until
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 DAY_MS = 86_400_000
 NOW = 1_800_000_000_000
@@ -135,6 +133,7 @@ def pass_time(seconds: float) -> None:
 # --- stored groups ---------------------------------------------------------------------------------------------------
 
 
+@on_each_engine
 async def test_the_answer_to_sync_comes_after_the_group_is_stored(life: Life) -> None:
     service = await life.start()
     joined = await member(service, "g", b"mine")
@@ -174,6 +173,7 @@ async def test_an_emptied_group_is_stored_so(life: Life) -> None:
     assert abs(service.runtime.journal.to_unix(group.since_ms) - since) < 10_000  # of two clocks, read in turn
 
 
+@on_each_engine
 async def test_a_group_that_cannot_be_read_stops_the_start(life: Life) -> None:
     service = await life.start()
     await member(service, "g")
@@ -183,6 +183,7 @@ async def test_a_group_that_cannot_be_read_stops_the_start(life: Life) -> None:
         await life.start()
 
 
+@on_each_engine
 async def test_groups_of_other_kinds_stay_as_they_are(life: Life) -> None:
     service = await life.start()
     await service.progress.save_group("reader", b"something else")
@@ -308,6 +309,7 @@ async def commit(service: GroupService, group: str, *places: tuple[str, int], ag
     )
 
 
+@on_each_engine
 async def test_positions_of_a_simple_group_expire_by_their_own_age(life: Life) -> None:
     service = await life.start()
     await commit(service, "g", ("t", 0), age_ms=7 * DAY_MS)
@@ -403,6 +405,7 @@ async def test_expiry_leaves_another_fronts_positions_alone_and_makes_no_group_o
     assert [name async for name in service.group_ids()] == ["both", "theirs"]
 
 
+@on_each_engine
 async def test_nothing_expires_of_a_group_that_another_front_holds(life: Life) -> None:
     service = await life.start()
     other = life.progress.front("ydb")
@@ -439,6 +442,7 @@ async def test_kafka_clients_cannot_delete_a_group_that_another_front_holds(life
     assert dict(other.of_group("g")) == {}
 
 
+@on_each_engine
 async def test_a_front_that_comes_while_a_group_is_deleted_keeps_its_positions(life: Life) -> None:
     service = await life.start()
     other = life.progress.front("ydb")
@@ -450,6 +454,7 @@ async def test_a_front_that_comes_while_a_group_is_deleted_keeps_its_positions(l
     assert set(other.of_group("g")) == {("t", 0)}
 
 
+@on_each_engine
 async def test_states_of_one_name_do_not_overwrite_each_other(life: Life) -> None:
     service = await life.start()
     await member(service, "g")
@@ -471,6 +476,7 @@ async def test_empty_groups_without_positions_go_but_not_under_a_pending_member(
     assert await service.progress.load_groups() == {}
 
 
+@on_each_engine
 async def test_a_deleted_group_is_gone_for_good(life: Life) -> None:
     service = await life.start()
     joined = await member(service, "g")

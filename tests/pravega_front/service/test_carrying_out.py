@@ -18,9 +18,7 @@ from pravega_front.service.state import ConditionFailed, Merging, SegmentState
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.commands import NO_NUMBER
 from pravega_front.wire.fields import AttributeUpdate
-from tests.databases import database
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.databases import database, on_each_engine
 
 
 async def test_what_waits_for_its_next_time_holds_no_slot() -> None:
@@ -67,6 +65,7 @@ async def state(tmp_path: Path) -> AsyncIterator[SegmentState]:
     await db.close()
 
 
+@on_each_engine
 async def test_a_merge_is_decided_with_its_attributes_or_not_at_all(state: SegmentState) -> None:
     first, second = bytes(16), bytes(range(16))
     wanted = Merging("target", 0, 5, 100, -1)

@@ -13,9 +13,9 @@ from pravega_front.service.table_life import DroppedTables
 from pravega_front.service.table_store import MoreRoom, TableStore
 from pravega_front.tables import MIGRATIONS
 from pravega_front.wire.fields import ANY_VERSION, TableEntry, TableKey
-from tests.databases import database
+from tests.databases import database, on_each_engine
 
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = on_each_engine
 
 ENTRIES = [TableEntry(b"%03d" % place, ANY_VERSION, b"v") for place in range(100)]
 KEYS = [TableKey(one.key, ANY_VERSION) for one in ENTRIES]

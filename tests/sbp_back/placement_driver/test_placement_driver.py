@@ -27,9 +27,7 @@ from sbp_back.placement_driver.servers import Servers, score
 from sbp_back.placement_driver.state import StateError, StateVersionError, Transaction
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
-from tests.databases import pd_state
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.databases import on_each_engine, pd_state
 
 
 class Clock:
@@ -107,6 +105,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.pd.close()
 
 
+@on_each_engine
 async def test_stream_ids_count_from_zero_and_are_never_given_again(bench: Bench) -> None:
     assert [await bench.stream() for _ in range(3)] == [0, 1, 2]
     await bench.call(m.DeleteStreamRequest(2))
@@ -114,6 +113,7 @@ async def test_stream_ids_count_from_zero_and_are_never_given_again(bench: Bench
     assert await bench.stream() == 3
 
 
+@on_each_engine
 async def test_server_ids_are_never_given_again(bench: Bench) -> None:
     assert [(await bench.call(m.AllocateIdRequest())).id for _ in range(2)] == [0, 1]
     await bench.restart()
@@ -156,6 +156,7 @@ async def test_update_and_describe(bench: Bench) -> None:
     assert response.status.code == ErrorCode.NOT_FOUND
 
 
+@on_each_engine
 async def test_a_deleted_stream_is_told_from_one_never_known(bench: Bench) -> None:
     stream_id = await bench.stream()
     await bench.servers(1)
@@ -177,6 +178,7 @@ async def test_a_deleted_stream_is_told_from_one_never_known(bench: Bench) -> No
     assert await bench.ranges(server_id=0) == []
 
 
+@on_each_engine
 async def test_create_range_checks_in_order(bench: Bench) -> None:
     # Each request breaks every rule from the checked one on, so the order of the checks shows.
     assert (await bench.create(5, -9, 9, 9)).status.code == ErrorCode.NOT_FOUND
@@ -195,6 +197,7 @@ async def test_create_range_checks_in_order(bench: Bench) -> None:
     assert (await bench.create(stream_id, 4, 1, 10)).status.ok
 
 
+@on_each_engine
 async def test_seal_range_checks_in_order(bench: Bench) -> None:
     await bench.servers(1)
     stream_id = await bench.stream()
@@ -217,6 +220,7 @@ async def test_seal_range_checks_in_order(bench: Bench) -> None:
     assert (again.range.epoch, again.range.end) == (7, 15), "the first seal stands"
 
 
+@on_each_engine
 async def test_ranges_survive_a_restart_with_their_addresses(bench: Bench) -> None:
     await bench.servers(3)
     stream_id = await bench.stream(3, 2)
@@ -272,6 +276,7 @@ async def test_a_new_address_is_told_to_clients(bench: Bench) -> None:
     assert (await bench.ranges(stream_id))[0].servers == [moved]
 
 
+@on_each_engine
 @pytest.mark.parametrize("offset", range(-1, 36, 3))
 async def test_trim_drops_and_cuts_ranges(bench: Bench, offset: int) -> None:
     await bench.servers(1)
@@ -344,6 +349,7 @@ async def test_an_open_range_is_trimmed_no_further_than_its_server_has_data(tmp_
     await bench.pd.close()
 
 
+@on_each_engine
 @pytest.mark.parametrize(
     "silence", [ConnectionLost("down"), m.StreamResponse(m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR))]
 )
@@ -392,6 +398,7 @@ async def test_requests_of_the_connection_itself(bench: Bench) -> None:
     bench.pd.handle(m.GoAway(), lambda response: pytest.fail(f"a GOAWAY was answered: {response}"))
 
 
+@on_each_engine
 async def test_concurrent_creations_of_a_range_have_one_winner(bench: Bench) -> None:
     await bench.servers(1)
     stream_id = await bench.stream()
@@ -438,6 +445,7 @@ async def settle(bench: Bench) -> None:
         await bench.ranges()
 
 
+@on_each_engine
 async def test_deletions_reach_servers_even_if_they_are_down_at_first(tmp_path: Path) -> None:
     carrier = FakeCarrier()
     bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: carrier)
@@ -520,6 +528,7 @@ class Told:
         return asked
 
 
+@on_each_engine
 async def test_trims_and_seals_reach_servers_even_if_they_are_down_at_first(tmp_path: Path) -> None:
     server = Told()
     bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
@@ -554,6 +563,7 @@ async def test_trims_and_seals_reach_servers_even_if_they_are_down_at_first(tmp_
     await bench.pd.close()
 
 
+@on_each_engine
 async def test_what_concerns_a_deleted_stream_is_told_no_more(tmp_path: Path) -> None:
     server = Told()
     bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
@@ -589,6 +599,7 @@ class Holding:
         reply(m.FetchResponse(m.Status() if there else m.Status(ErrorCode.OFFSET_OVERFLOW, "beyond"), entries))
 
 
+@on_each_engine
 async def test_nothing_is_promised_to_readers_that_no_server_of_the_range_has(tmp_path: Path) -> None:
     """Whoever asks: a range that has to end at the largest offset there is could never be written to again."""
     server = Holding(7)
@@ -608,6 +619,7 @@ async def test_nothing_is_promised_to_readers_that_no_server_of_the_range_has(tm
     await nobody.pd.close()
 
 
+@on_each_engine
 async def test_no_range_ends_below_what_was_promised_to_readers(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: Holding(7))
     await bench.servers(1)
@@ -631,6 +643,7 @@ async def test_no_range_ends_below_what_was_promised_to_readers(tmp_path: Path) 
     await bench.pd.close()
 
 
+@on_each_engine
 async def test_what_an_adopted_server_had_is_its_adopters_and_it_gets_nothing_more(bench: Bench) -> None:
     await bench.heartbeat(0)
     streams = [await bench.stream() for _ in range(4)]
@@ -688,6 +701,7 @@ class Counting:
         return self.connection.executemany(statement, rows)
 
 
+@on_each_engine
 async def test_very_many_ranges_are_adopted_in_as_many_statements_as_few(bench: Bench) -> None:
     """Each is a way to the database and back, and nobody writes to any of them meanwhile."""
     asked: list[int] = []
@@ -709,6 +723,7 @@ async def test_very_many_ranges_are_adopted_in_as_many_statements_as_few(bench: 
     assert asked[0] == asked[1]
 
 
+@on_each_engine
 async def test_a_range_that_was_promised_to_go_further_than_its_log_ends_there(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: Holding(7))
     await bench.servers(1)
@@ -760,6 +775,7 @@ def test_choice_is_distinct_complete_and_never_the_worst_alone(rates: list[int],
         assert rates.count(worst) > 1 or rates[chosen[0]] != worst
 
 
+@on_each_engine
 async def test_a_failing_request_does_not_undo_its_neighbours(tmp_path: Path) -> None:
     state = pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop())
     results: list[object] = []
@@ -813,7 +829,6 @@ def raise_(error: StateError) -> None:
     raise error
 
 
-@pytest.mark.sqlite
 async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_only(tmp_path: Path) -> None:
     state = pd_state(tmp_path / "pd.sqlite", asyncio.get_running_loop())
 
@@ -847,7 +862,6 @@ async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_on
     await state.close()
 
 
-@pytest.mark.sqlite
 async def test_streams_are_trimmed_and_deleted_on_a_full_disk(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "pd.sqlite")
     await bench.stream()
@@ -885,7 +899,6 @@ async def test_streams_are_trimmed_and_deleted_on_a_full_disk(tmp_path: Path) ->
     await bench.pd.close()
 
 
-@pytest.mark.sqlite
 async def test_no_damage_of_the_state_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "pd.sqlite"
     bench = Bench(path)
@@ -915,7 +928,6 @@ async def test_no_damage_of_the_state_is_shown(tmp_path: Path) -> None:
     assert refused > 10
 
 
-@pytest.mark.sqlite
 async def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "pd.sqlite"
     with sqlite3.connect(path) as db:
@@ -979,6 +991,7 @@ async def test_a_session_joins_once_for_every_server_that_reports_over_it(bench:
     assert 0 in await chosen()
 
 
+@on_each_engine
 async def test_objects_of_ranges_are_remembered_until_they_are_gone(bench: Bench) -> None:
     await bench.servers(1)
     stream_id = await bench.stream()
