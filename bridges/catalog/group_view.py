@@ -76,6 +76,10 @@ class GroupDirectory(Protocol):
         """All groups, in any order; groups may come and go while they are looked at."""
         ...
 
+    def knows(self, group_id: str) -> bool:
+        """Whether all members of a group are known that this node coordinates: stored ones may not be read yet."""
+        ...
+
     def summary(self, group_id: str) -> GroupSummary | None:
         """One group's line, None if there is no such group."""
         ...

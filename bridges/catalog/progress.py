@@ -27,7 +27,7 @@ from bridges.catalog import pending_positions
 from bridges.catalog.group_view import CONSUMERS, GroupDirectory, GroupName, GroupSummary, GroupView, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Connection, Database, upsert
-from bridges.errors import GroupHeld
+from bridges.errors import GroupHeld, LogUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +341,11 @@ class FrontProgress:
         return None if reader is None else reader[1].view(group)
 
     def require_free(self, group: str) -> None:
-        """Raise GroupHeld if the group has members in another front. To be asked by the group's coordinator, in the
-        step in which a member comes in."""
+        """Raise GroupHeld if the group has members in another front, LogUnavailable where that front does not know yet.
+        To be asked by the group's coordinator, in the step in which a member comes in."""
+        for front, directory in self._others():
+            if not directory.knows(group):
+                raise LogUnavailable(f"group {group!r} has just come to this node: {front} has not read it yet")
         reader = self._reader(group)
         view = None if reader is None else reader[1].view(group)
         if reader is not None and view is not None and view.members:

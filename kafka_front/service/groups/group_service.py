@@ -112,7 +112,12 @@ class GroupService:
         self.owned: OwnedGroups | None = None
         """Which groups this node coordinates; None: all of them."""
         self.remove_share: Callable[[str], Awaitable[int]] = _no_share_groups
-        self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of)
+        self.live = LiveGroups(
+            self.directory,
+            progress.space,
+            self.runtime.topics.name_of,
+            lambda group_id: self.owned is None or self.owned.owns(group_id),
+        )
         # Commits on their way to the disk, by group: what they replace must not be expired under them.
         self.committing: dict[str, int] = {}
 

@@ -40,8 +40,11 @@ def summary_of(group_id: str, group: Group | ConsumerGroup | ShareGroup | None) 
 class LiveGroups:
     """The groups that Kafka clients joined; see :class:`bridges.catalog.group_view.GroupDirectory`."""
 
-    def __init__(self, groups: Directory, space: str, name_of: Callable[[bytes], str | None]) -> None:
+    def __init__(
+        self, groups: Directory, space: str, name_of: Callable[[bytes], str | None], knows: Callable[[str], bool]
+    ) -> None:
         self.space = space
+        self.knows = knows
         self._groups = groups
         self._name_of = name_of
 

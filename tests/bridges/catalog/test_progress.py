@@ -17,7 +17,7 @@ from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary,
 from bridges.catalog.progress import Committed, FrontProgress, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.errors import GroupHeld
+from bridges.errors import GroupHeld, LogUnavailable
 from tests.databases import database, on_each_engine
 
 
@@ -532,12 +532,17 @@ class Members:
 
     def __init__(self, group: str, count: int = 1, space: str = CONSUMERS) -> None:
         self.space = space
+        self.is_read = True
+        """Whether the front has read what it has stored of groups that have come to this node."""
         line = GroupSummary(group, "consumer", "Stable", "ydb", count)
         member = GroupMemberView("m", None, "reader", "/10.0.0.1", (("t", 0),))
         self._view = GroupView(line, 0, "balanced", None, (member,) * count)
 
     def summaries(self) -> list[GroupSummary]:
         return [self._view.summary]
+
+    def knows(self, group_id: str) -> bool:
+        return self.is_read
 
     def summary(self, group_id: str) -> GroupSummary | None:
         return None if group_id != self._view.summary.group_id else self._view.summary
@@ -575,6 +580,10 @@ async def test_members_of_another_front_hold_a_group(tmp_path: Path) -> None:
     assert not list(ydb.read_elsewhere())
 
     directories["ydb"] = Members("g", 0)  # nobody is left
+    directories["ydb"].is_read = False
+    with pytest.raises(LogUnavailable, match="has just come to this node"):
+        kafka.require_free("g")  # unknown is not no
+    directories["ydb"].is_read = True
     kafka.require_free("g")
     await kafka.delete("g")
     assert kafka.committed("g", "t", 0) is None

@@ -43,6 +43,9 @@ class Directory:
     def summaries(self) -> list[GroupSummary]:
         return [view.summary for view in self.known.values()]
 
+    def knows(self, group_id: str) -> bool:
+        return True
+
     def summary(self, group_id: str) -> GroupSummary | None:
         view = self.view(group_id)
         return None if view is None else view.summary

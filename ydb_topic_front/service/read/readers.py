@@ -358,6 +358,10 @@ class Readers:
         for consumer, sessions in [*self._by_consumer.items()]:
             yield self._summary(consumer, sessions)
 
+    def knows(self, group_id: str) -> bool:
+        """Sessions are nowhere but here."""
+        return True
+
     def summary(self, group_id: str) -> GroupSummary | None:
         """One consumer's line, if it has sessions."""
         sessions = self._by_consumer.get(group_id)
