@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from anabranch_kit.run.barrier import Barrier
-from anabranch_kit.run.finishing import Finishing
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog import imports, topic_config, topic_defaults, topic_rows
 from bridges.catalog.config_types import ConfigSource, ConfigValue, InvalidConfig
 from bridges.catalog.counters import Counters, identify
@@ -119,7 +119,7 @@ class Catalog:
         self._counters = Counters(db)
         self._locks: dict[str, asyncio.Lock] = {}
         self._node_config: dict[str, str] = {}
-        self._work = Finishing()
+        self._work = TaskSet()
         self._streams = TopicStreams(
             db,
             client,
@@ -282,7 +282,7 @@ class Catalog:
 
     async def close(self) -> None:
         """Finish changes under way; streams not deleted, and logs not sealed yet, are left to the next start."""
-        await self._work.close()
+        await self._work.drain()
         await self._seals.close()
         await self._streams.close()
 
@@ -549,7 +549,7 @@ class Catalog:
                 if check is not None:
                     checks.append(check)
             held = stack.pop_all()
-        return await self._work.run(self._change_held(name, seal, make, checks, held))
+        return await self._work.finish(self._change_held(name, seal, make, checks, held))
 
     def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
         """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
@@ -743,7 +743,7 @@ class Catalog:
         """
         self.check_config(name, changes)
         if also is not None:
-            return await self._work.run(self._set_config(name, changes, also, then))
+            return await self._work.finish(self._set_config(name, changes, also, then))
         return await self._decided(lambda: self._set_config(name, changes, None, then))
 
     async def _set_config(
@@ -804,7 +804,7 @@ class Catalog:
 
     def _decided(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
         """``work``, which checks and commits, whoever waits for it; again if another node came first."""
-        return self._work.run(self._db.changes.settled(work))
+        return self._work.finish(self._db.changes.settled(work))
 
     def _follow(self, found: list[Topic], names: Collection[str] | None) -> None:
         """Have memory be as the database says: ``found`` are those there are of ``names``, or of all."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class OwnedNames(ABC):
         self._owners = owners
         # Slots of which everything is known here.
         self._known: set[int] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         owners.on_gained.append(self._gained)
         owners.on_lost.append(self._lost)
 
@@ -67,15 +68,10 @@ class OwnedNames(ABC):
 
     async def close(self) -> None:
         """Read nothing more."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
 
     def _gained(self, slots: Collection[int]) -> None:
-        task = asyncio.get_running_loop().create_task(self._read(frozenset(slots)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._read(frozenset(slots)))
 
     async def _read(self, slots: frozenset[int]) -> None:
         while True:

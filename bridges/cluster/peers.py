@@ -29,6 +29,7 @@ from msgspec import Raw, Struct
 from anabranch_kit.memory.budget import Account, Kind, MemoryBudget
 from anabranch_kit.net.address import Address
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.sql import Connection
 from bridges.cluster.members import Member
 from bridges.cluster.peer_stream import PeerStream
@@ -125,7 +126,7 @@ class Peers:
         self._streams: set[PeerStream] = set()
         self._ended = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = TaskSet()
         self._strangers = 0
         self._tls: ssl.SSLContext | None = None
 
@@ -156,11 +157,10 @@ class Peers:
         for streams in list(self._opened.values()):
             for stream in list(streams):
                 stream.lose("is not asked any more")
-        tasks = [*self._answering, *(link.task for link in links)]
+        tasks = [link.task for link in links]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.gather(self._answering.close(), *tasks, return_exceptions=True)
 
     def left(self, members: Collection[int]) -> None:
         """Only these are left: whoever waits for an answer of another one is told that there will be none."""
@@ -242,9 +242,7 @@ class Peers:
         self._served[kind] = message, answer
 
     def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._admitted(reader, writer))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._answering.spawn(self._admitted(reader, writer))
 
     async def _admitted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

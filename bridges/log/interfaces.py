@@ -19,7 +19,7 @@ from bridges.log.state.partition_state import PartitionState
 
 if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
-    from anabranch_kit.run.finishing import Finishing
+    from anabranch_kit.run.task_set import TaskSet
     from bridges.log.byte_positions.search import ByteSearch
     from bridges.log.partition.admission import Admission
     from bridges.log.partition.partition_log import PartitionLog
@@ -155,7 +155,7 @@ class Owner(Protocol):
     def barrier(self) -> Barrier: ...
 
     @property
-    def finishing(self) -> Finishing: ...
+    def finishing(self) -> TaskSet: ...
 
     @property
     def search(self) -> TimeSearch: ...

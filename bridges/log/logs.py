@@ -20,9 +20,9 @@ from msgspec import Struct, field
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.cycle import cycle_of
-from anabranch_kit.run.finishing import Finishing
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.sliced import SlicedWorks
+from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, TransactionsOpen
 from bridges.formats import COMPACTED
@@ -182,8 +182,8 @@ class Logs:
         owners.on_lost.append(self._lose)
         owners.on_gone.append(self._try_again)
         self._cache = TailCache(self.options.tail_cache_bytes)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.finishing = Finishing()
+        self._tasks = TaskSet()
+        self.finishing = TaskSet()
         """What is done to a log to its end, whoever goes away."""
         self._unopened: deque[PartitionLog] = deque()
         self._openers = 0  # without those whose opening is slow
@@ -291,9 +291,7 @@ class Logs:
 
     def when_sure(self, callback: Callable[[LogError | None], None]) -> None:
         """See :class:`bridges.log.interfaces.Owner`."""
-        task = self._loop.create_task(self._ascertain(callback))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._ascertain(callback))
 
     async def _ascertain(self, callback: Callable[[LogError | None], None]) -> None:
         error: LogError | None = None
@@ -476,10 +474,10 @@ class Logs:
     def _more_openers(self) -> None:
         if self._unopened and self._openers < self.options.open_concurrency:
             self._openers += 1
-            self._spawn(self._open_waiting())
+            self._tasks.spawn(self._open_waiting())
 
     def let_go(self, writer: Writer) -> None:
-        self._spawn(self._close_writer(writer))
+        self._tasks.spawn(self._close_writer(writer))
 
     async def _close_writer(self, writer: Writer) -> None:
         try:
@@ -548,11 +546,6 @@ class Logs:
             first=span[0],
             end=span[1],
         )
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _open_waiting(self) -> None:
         """Open one log after the other: a task for each would cost a consumer of ten thousand more than the opening."""
@@ -991,11 +984,13 @@ class Logs:
             timer.cancel()
             log.open_failed(LogUnavailable(f"{log.topic}-{log.partition}: the node is stopping"))
         self._put_off.clear()
-        await self.finishing.close()
+        await self.finishing.drain()
         await self.search.close()
         await self.positions.close()
         while self._tasks or self._searches:
-            await asyncio.wait([*self._tasks, *self._searches.values()])
+            await self._tasks.drain()
+            if self._searches:
+                await asyncio.wait(self._searches.values())
         await self._snapshotter.drain()  # what is under way may be older than the last append
         async for log in in_turns(self):  # whoever stops still says to others that he lives
             if log.is_open and log.has_moved:

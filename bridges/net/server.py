@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -24,6 +25,7 @@ from anabranch_kit.net.tls import HANDSHAKE_SECONDS
 from anabranch_kit.net.tls_server import served
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.cycle import cycle_of
+from anabranch_kit.run.task_set import TaskSet
 from bridges.auth.quotas import QuotaRules
 from bridges.net.quotas import Quotas
 
@@ -95,7 +97,7 @@ class Server(ABC):
         #: In the order of their last activity, the one that has been silent for longest first.
         self.connections: OrderedDict[Connection, None] = OrderedDict()
         self._servers: list[asyncio.Server] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._executor: ThreadPoolExecutor | None = None
         self._next_id = 0
         self._closed = False
@@ -176,9 +178,7 @@ class Server(ABC):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a handler's coroutine; the task is kept until it ends."""
-        task = self.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(coroutine)
 
     async def off_loop(self, work: Callable[..., T], *args: Any) -> T:
         """Do work whose size a client chose in a thread, one such work after the other."""
@@ -210,11 +210,10 @@ class Server(ABC):
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._shedder.cancel()
-        tasks = list(self._tasks)
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace_seconds)
-            for task in late:
-                task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self._tasks.drain()
+        await self._tasks.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
         for connection in list(self.connections):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch_kit.run.finishing import Finishing
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.following import rows_named
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
@@ -69,7 +69,7 @@ class Streams:
         self._configs: dict[str, bytes] = {}
         self._by_rate: set[str] = set()
         self._by_size: set[str] = set()
-        self._work = Finishing()
+        self._work = TaskSet()
 
     async def load(self) -> None:
         """Know scopes, and what was said of streams."""
@@ -175,14 +175,14 @@ class Streams:
 
     async def close(self) -> None:
         """Finish changes under way, and listen to the catalog no more."""
-        await self._work.close()
+        await self._work.drain()
         if self._changed in self._catalog.on_change:
             self._catalog.on_change.remove(self._changed)
         self.scopes.close()
 
     async def create(self, config: Any, kind: TopicKind = TopicKind.USER) -> Topic:
         """Make the topic of a stream. Raises the errors of :meth:`bridges.catalog.topics.Catalog.create_topic`."""
-        return await self._work.run(self._create(config, kind))
+        return await self._work.finish(self._create(config, kind))
 
     async def _create(self, config: Any, kind: TopicKind) -> Topic:
         info = config.streamInfo
@@ -209,7 +209,7 @@ class Streams:
 
     async def update(self, topic: Topic, config: Any) -> None:
         """Change what was said of a stream, durably. Raises LogError."""
-        await self._work.run(self._db.changes.settled(lambda: self._update(topic, config)))
+        await self._work.finish(self._db.changes.settled(lambda: self._update(topic, config)))
 
     async def _update(self, topic: Topic, config: Any) -> None:
         raw = stored(config)
@@ -228,7 +228,7 @@ class Streams:
 
     async def delete(self, topic: Topic) -> None:
         """Delete a stream with all it holds. Raises LogError."""
-        await self._work.run(self._delete(topic))
+        await self._work.finish(self._delete(topic))
 
     async def _delete(self, topic: Topic) -> None:
         await self._catalog.delete_topic(topic.name, own=True)

@@ -25,6 +25,7 @@ import structlog
 from msgspec import Struct, field
 
 from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
@@ -100,7 +101,7 @@ class Watermarks:
         self._catalog = controller.catalog
         self._segments = controller.segments
         self._marks: dict[str, _Marks] = {}
-        self._gone: set[asyncio.Task[None]] = set()
+        self._gone = TaskSet()
         self._rounds: Rounds[str] = controller.node.rounds("watermark")
 
     async def load(self) -> None:
@@ -122,9 +123,7 @@ class Watermarks:
 
     async def close(self) -> None:
         """Leave the rest to the next start."""
-        for task in self._gone:
-            task.cancel()
-        await asyncio.gather(*self._gone, return_exceptions=True)
+        await self._gone.close()
 
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
@@ -136,9 +135,7 @@ class Watermarks:
                     self._delete(name)
 
     def _delete(self, name: str) -> None:
-        task = asyncio.create_task(self._deleted(name))
-        self._gone.add(task)
-        task.add_done_callback(self._gone.discard)
+        self._gone.spawn(self._deleted(name))
 
     async def _deleted(self, name: str) -> None:
         try:

@@ -24,6 +24,7 @@ import structlog
 from msgspec import Struct
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.sql import DatabaseError
 from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
@@ -93,7 +94,7 @@ class Merges:
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._running = segments.merges
         self._changing: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     async def load(self) -> None:
         """Carry out what was decided, and delete what writers of large events have left behind, of what this node owns
@@ -110,9 +111,7 @@ class Merges:
         # As they are now: what is made from here on is not left behind.
         some = self._loose_in(slots)
         if some:
-            task = asyncio.create_task(self._take_up_gained(some), name="merges that another node has left")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._take_up_gained(some), "merges that another node has left")
 
     async def _take_up_gained(self, some: list[tuple[str, Segment]]) -> None:
         try:
@@ -146,9 +145,7 @@ class Merges:
             self._start(name, target, partial(self._finish, name, merge))
             source.loose_sealed = True
         if left:
-            task = asyncio.create_task(self._delete(left), name="deletion of transient segments")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._delete(left), "deletion of transient segments")
 
     async def _delete(self, names: list[str]) -> None:
         for name in names:
@@ -163,10 +160,10 @@ class Merges:
         """Leave what is under way to the next start."""
         with suppress(ValueError):  # it may not have been loaded
             self._node.catalog.before_sealing.remove(self._settled)
-        tasks: list[asyncio.Task[int] | asyncio.Task[None]] = [*self._running.tasks(), *self._tasks]
+        tasks = self._running.tasks()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(self._tasks.close(), *tasks, return_exceptions=True)
         self._account.close()
 
     # --- for callers -----------------------------------------------------------------------------------------------

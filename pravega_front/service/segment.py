@@ -6,12 +6,12 @@ Offsets count records, Pravega's positions bytes. Where records lie in bytes is 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import (
     AppendConditionFailed,
     BatchInvalid,
@@ -130,7 +130,7 @@ class Segment:
         # Positions that were read up to, by what the segment is between two truncations.
         self._cursors = cursors
         self._life = object()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def __repr__(self) -> str:
         return f"Segment({self.name})"
@@ -259,7 +259,7 @@ class Segment:
                 return
             length = self.log.byte_length
             if length is None:
-                self._spawn(self._tell_end(appended.end, done))
+                self._tasks.spawn(self._tell_end(appended.end, done))
             else:
                 done(length, None)
 
@@ -279,11 +279,6 @@ class Segment:
         before it; while a transaction is open, it is where that begins. Raises LogError."""
         place = await self.log.byte_end()
         return place.position if place.offset <= end else await self.log.byte_position(end)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

@@ -12,15 +12,15 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from anabranch_kit.run.finishing import Finishing
 from anabranch_kit.run.rounds import Rounds
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.following import rows_named
 from bridges.catalog.sql import Connection, DatabaseError
 from bridges.catalog.topic import FOLLOWED, Beside, ChangeKind, HeldUp, TopicKind, TopicNotFound
@@ -100,13 +100,13 @@ class Transactions:
         self.timed_out = 0
         """Transactions that were aborted since their lease had ended."""
         self._owners = segments.owners
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         # By stream: who carries out what was decided of it, and whether there is more than was seen.
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._more: set[str] = set()
         self._changing: dict[str, int] = {}
         self._beginning: dict[str, set[asyncio.Event]] = {}
-        self._beginnings = Finishing()
+        self._beginnings = TaskSet()
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._account = node.budget.account(lambda: None)
         self._rounds: Rounds[Transaction] = node.rounds("end of a transaction's lease")
@@ -150,11 +150,11 @@ class Transactions:
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
         self._closing = True
-        await self._beginnings.close()
-        tasks = [*self._tasks, *self._workers.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._beginnings.drain()
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(self._tasks.close(), *workers, return_exceptions=True)
         self._account.close()
 
     # --- what other nodes do ---------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Transactions:
         begun = asyncio.Event()
         beginning = self._beginning.setdefault(topic.name, set())
         beginning.add(begun)
-        return await self._beginnings.run(self._begin(topic, lease_ms, begun))
+        return await self._beginnings.finish(self._begin(topic, lease_ms, begun))
 
     async def _begin(self, topic: Topic, lease_ms: int, begun: asyncio.Event) -> Transaction:
         beginning = self._beginning[topic.name]
@@ -318,9 +318,7 @@ class Transactions:
         """Return when it is durable how a transaction ends: as wanted, or as others wanted before."""
         if transaction.state is TxnState.OPEN and transaction.deciding is None:
             # A task of its own: a caller who goes away must not leave half a decision.
-            transaction.deciding = asyncio.create_task(self._decide(transaction, wanted))
-            self._tasks.add(transaction.deciding)
-            transaction.deciding.add_done_callback(self._tasks.discard)
+            transaction.deciding = self._tasks.spawn(self._decide(transaction, wanted))
         if transaction.deciding is not None:
             await asyncio.shield(transaction.deciding)
 
@@ -416,7 +414,7 @@ class Transactions:
             transaction.state = TxnState.ABORTING
             transaction.ended.set()  # what is left to do concerns nobody
         if self.ends(transaction):
-            self._spawn(self._clear(transaction))
+            self._tasks.spawn(self._clear(transaction))
         else:
             self.open.remove(transaction)
 
@@ -458,11 +456,6 @@ class Transactions:
             log.warning("a transaction is aborted later", topic=transaction.topic, reason=str(error))
 
     # --- carrying out ----------------------------------------------------------------------------------------------
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _wake(self, topic: str) -> None:
         """Have carried out what was decided of a stream, in that order."""

@@ -13,6 +13,7 @@ from anabranch_kit.disk.files import Files, make_directories
 from anabranch_kit.disk.held import HeldFile
 from anabranch_kit.errors import StoreError, StoreLocked
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.state import PdState, StateError, StateVersionError, in_postgres, in_sqlite
 from sbp_back.transport.carrier import Carrier
@@ -60,7 +61,7 @@ class ServerCarriers:
     def __init__(self, connect: Callable[[RangeServerInfo], Carrier]) -> None:
         self._connect = connect
         self._carriers: dict[int, tuple[str, Carrier]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
 
     def __call__(self, server: RangeServerInfo) -> Carrier:
         """Raises ``ValueError`` for an address that is none."""
@@ -69,9 +70,7 @@ class ServerCarriers:
             address, carrier = known
             if address == server.advertise_addr:
                 return carrier
-            task = asyncio.ensure_future(carrier.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.spawn(carrier.close())
         carrier = self._connect(server)
         self._carriers[server.server_id] = (server.advertise_addr, carrier)
         return carrier
@@ -81,8 +80,7 @@ class ServerCarriers:
         carriers, self._carriers = self._carriers, {}
         for _, carrier in carriers.values():
             await carrier.close()
-        if self._closing:
-            await asyncio.wait(set(self._closing))
+        await self._closing.drain()
 
 
 class PlacementDriverService:

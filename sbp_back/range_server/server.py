@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from anabranch_kit.errors import StoreError
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.range_server.adoption import Adoptions, refusal
 from sbp_back.range_server.appends import Appends
@@ -73,7 +74,6 @@ class RangeServer:
         self._refusal: m.Status | None = None
         self._pd: Carrier | None = None
         self._reporter: Reporter | None = None
-        self._reconciling: asyncio.Task[None] | None = None
         self._load = LoadMeter()
         self._table = RangeTable()
         for stored in store.ranges.values():
@@ -83,7 +83,7 @@ class RangeServer:
         self.local = LocalAppends(self._appends, self._table.by_key, store, loop)
         """For writers in this process."""
         self._adoptions = Adoptions(self._table, store, options.server_id, self._call)
-        self._adopting: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)
         store.on_failed = self._store_failed
         if store.failed is not None:
@@ -138,9 +138,7 @@ class RangeServer:
             case m.ListRangeRequest():
                 self._list(request, reply)
             case m.AdoptServerRequest():
-                task = self._loop.create_task(self._adopt(request, reply))
-                self._adopting.add(task)
-                task.add_done_callback(self._adopting.discard)
+                self._tasks.spawn(self._adopt(request, reply))
             case m.DescribePdRequest():
                 name = range_server_name(self._options.server_id, self._store.placement_driver)
                 reply(m.DescribePdResponse(nodes=[m.PdNode(name, self._options.advertise_addr, False)]))
@@ -204,7 +202,7 @@ class RangeServer:
         self._reporter = Reporter(pd, self.info, self.metrics, self._options.heartbeat_seconds, self._loop, untold)
         await self._reporter.announce()
         if not await self._reconcile(pd):
-            self._reconciling = self._loop.create_task(self._reconcile_later(pd))
+            self._tasks.spawn(self._reconcile_later(pd))
 
     def _settle(self, state: RangeState, then: Callable[[], None]) -> None:
         """See :data:`~sbp_back.range_server.fetches.Settle`: asks that the range may not end below what is durable of
@@ -296,12 +294,7 @@ class RangeServer:
         """Stop reporting and answer what waits; the store is left to its owner, who closes it next. Idempotent."""
         if self._reporter is not None:
             self._reporter.stop()
-        tasks = [*self._adopting, *([self._reconciling] if self._reconciling is not None else [])]
-        self._reconciling = None
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.close()
         if self._refusal is None:
             self._refuse(m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down"))
         self._fetches.abort(m.Status(ErrorCode.NO_NEW_RECORD))

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from anabranch_kit.memory.buffers import Buffer
 from anabranch_kit.run.awaited import awaited
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
 from sbp_back.client.control import ControlOptions, opening, repeatedly
 from sbp_back.client.gathering import Gathering, place_of
 from sbp_back.client.leader import PdCarrier, pd_carrier
@@ -104,7 +105,7 @@ class DocumentStreams:
         self._ranges: dict[int, list[DocumentRange]] = {}
         self._listing: dict[int, asyncio.Task[None]] = {}
         self._writers: dict[int, DocumentWriter] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._follower = Follower(
             lambda: list(self._writers.values()), self._channel_of, self._options.follow, self.barrier
         )
@@ -126,8 +127,7 @@ class DocumentStreams:
         for channel in list(self._channels.values()):
             await channel.close()
         await self._pd.close()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._tasks.drain()
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -295,13 +295,13 @@ class DocumentStreams:
         """
         ranges = self._ranges.get(stream_id)
         if ranges is None:
-            self._spawn(self._fetch_anew(stream_id, offset, max_bytes, done, limit))
+            self._tasks.spawn(self._fetch_anew(stream_id, offset, max_bytes, done, limit))
             return
 
         def fetched(answer: list[Entry] | SbpError) -> None:
             if isinstance(answer, SbpError):
                 # Perhaps the range is on another server by now.
-                self._spawn(self._fetch_anew(stream_id, offset, max_bytes, done, limit))
+                self._tasks.spawn(self._fetch_anew(stream_id, offset, max_bytes, done, limit))
             else:
                 done(_below(answer, limit))
 
@@ -385,11 +385,6 @@ class DocumentStreams:
             channel = DocumentChannel(carrier, options.append_timeout, options.fetch_timeout, self.barrier)
             self._channels[address] = channel
         return channel
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _below(entries: list[Entry], limit: int) -> list[Entry]:

@@ -20,9 +20,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 from anabranch_kit.run.barrier import Barrier
-from anabranch_kit.run.one_at_a_time import OneAtATime
+from anabranch_kit.run.task_set import TaskSet
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.transport.handler import DEFECT
@@ -85,8 +86,8 @@ class Lanes:
         self.owner_of = owner_of
         self._open: dict[int, int] = {}
         self._waiting: dict[int, list[Ready]] = {}
-        self._changing: OneAtATime[int] = OneAtATime()  # the ranges of a stream
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changing: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()  # the ranges of a stream
+        self._tasks = TaskSet()
         self._closed = False
 
     @property
@@ -119,14 +120,12 @@ class Lanes:
             waiting.append(ready)
             return
         self._waiting[stream_id] = [ready]
-        task = asyncio.get_running_loop().create_task(self._find(stream_id))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._find(stream_id))
 
     async def _find(self, stream_id: int) -> None:
         # What is raised is kept by nothing here: its traceback keeps this frame.
         try:
-            async with self._changing.of(stream_id):
+            async with self._changing.setdefault(stream_id, asyncio.Lock()):
                 await self._acquire(stream_id)
         except SbpError as refused:
             self._found(stream_id, refused)
@@ -195,13 +194,13 @@ class Lanes:
 
     async def started(self, row: RangeRow) -> None:
         """A stream was created with its first range. Raises ``SbpError``."""
-        async with self._changing.of(row.stream_id):
+        async with self._changing.setdefault(row.stream_id, asyncio.Lock()):
             await self._adopt(row)
 
     async def next_range(self, stream_id: int, index: int, start: int) -> int:
         """Opens the range after the last one, which must be sealed, and returns its index. ``index`` and ``start``
         are what the caller expects it to be, -1 if it does not mind. Raises ``SbpError`` 1470, 1400."""
-        async with self._changing.of(stream_id):
+        async with self._changing.setdefault(stream_id, asyncio.Lock()):
             last = await self._last(stream_id)
             if last is not None and last.is_open:
                 message = f"range {last.index} of stream {stream_id} is still open"
@@ -220,7 +219,7 @@ class Lanes:
         """Seals range ``index`` if it is the last one, opens the next one and returns the index of the open range
         (docs/protocols/sbp.md, "Placement driver": repeatable). Raises ``SbpError`` 1462 for a range that does not
         exist."""
-        async with self._changing.of(stream_id):
+        async with self._changing.setdefault(stream_id, asyncio.Lock()):
             for _ in range(_TRIES):
                 last = await self._last(stream_id)
                 if last is None or not 0 <= index <= last.index:
@@ -253,7 +252,7 @@ class Lanes:
 
     async def seal_on_server(self, stream_id: int, index: int) -> RangeInfo:
         """What a range server of its own does with SEAL_RANGES: end the range, open nothing."""
-        async with self._changing.of(stream_id):
+        async with self._changing.setdefault(stream_id, asyncio.Lock()):
             found = await self.pd.run(lambda tx: tx.get_range(stream_id, index))
             if found is None:
                 raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
@@ -262,10 +261,7 @@ class Lanes:
     async def close(self) -> None:
         """Appends that wait for their range are refused. Idempotent."""
         self._closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._tasks.close()
         # Here rather than in the tasks: one that is cancelled before its first step does not take any.
         for stream_id in list(self._waiting):
             self._found(stream_id, _STOPPED)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from anabranch_kit.net.address import Address
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog import front_tables
 from bridges.errors import LogError
 from bridges.net.http_site import HttpSite
@@ -64,7 +65,7 @@ class PipelineFront(Front):
             observer=node.metrics,
         )
         self.server: PipelineServer | None = None
-        self._taking_up: set[asyncio.Task[None]] = set()
+        self._taking_up = TaskSet()
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         self._site.serve(self._application, handler_cancellation=True)
@@ -83,9 +84,7 @@ class PipelineFront(Front):
     def _gained(self, slots: Collection[int]) -> None:
         """What has come to this node may be a query that somebody has to carry on."""
         if self.server is None:
-            task = asyncio.create_task(self._take_up())
-            self._taking_up.add(task)
-            task.add_done_callback(self._taking_up.discard)
+            self._taking_up.spawn(self._take_up())
 
     async def _take_up(self) -> None:
         while self.server is None:
@@ -147,8 +146,5 @@ class PipelineFront(Front):
             await self.server.drain()
 
     async def stop(self) -> None:
-        for task in tuple(self._taking_up):
-            task.cancel()
-        if self._taking_up:
-            await asyncio.wait(self._taking_up)
+        await self._taking_up.close()
         await self._site.stop()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from anabranch_kit.run.task_set import TaskSet
 from bridges.auth import Operation
 from bridges.console.access import principal_of
 from bridges.console.bodies import object_of
@@ -49,7 +50,7 @@ class WriteHandlers:
         self.writes = core.writes
         limits = core.node.limits
         self._limits = WriteLimits(limits.batch_records, limits.batch_inflated_bytes)
-        self._appending: set[asyncio.Task[Any]] = set()
+        self._appending = TaskSet()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ class WriteHandlers:
         await self.writes.load()
         self._core.node.every(_CHORE_MS, self.writes.expire, "expiry of sinks' transactions")
         yield
-        await asyncio.gather(*self._appending, return_exceptions=True)
+        await self._appending.drain()
         await self.writes.close()
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -113,16 +114,8 @@ class WriteHandlers:
         # What is in the logs' hands counts until they let go of it, also when the client goes away.
         memory = core.memory(request)
         memory.hold()
-        task = asyncio.create_task(self._appended(attempt, batches))
-        self._appending.add(task)
-
-        def ended(done: asyncio.Task[list[Appended]]) -> None:
-            self._appending.discard(done)
-            memory.release()
-            if not done.cancelled():
-                done.exception()
-
-        task.add_done_callback(ended)
+        task = self._appending.spawn(self._appended(attempt, batches))
+        task.add_done_callback(lambda _: memory.release())
         appended = await asyncio.shield(task)
         return await core.answer(request, {"offsets": [(at.base, at.end) for at in appended]})
 

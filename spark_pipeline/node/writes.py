@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import structlog
 from msgspec import Struct
 
-from anabranch_kit.run.one_at_a_time import OneAtATime
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.topic import ChangeKind
 from bridges.cluster.alone import Alone
 from bridges.errors import LogError, NotOwner
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
 
 _SWEEP_S = 60.0
 """How often queries are looked at for expiry: there may be many."""
@@ -111,9 +111,9 @@ class Writes:
         self.ends: TransactionEnds[Attempt] = TransactionEnds(
             markers, node.barrier, "a sink's transaction", self._end_seen, self._ended, self._ask_to_mark
         )
-        self._deciding: OneAtATime[Query] = OneAtATime()
+        self._deciding: WeakValueDictionary[Query, asyncio.Lock] = WeakValueDictionary()
         self._producers = Producers(node.catalog)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._swept = time.monotonic()
         self._rounds: Rounds[Session] = node.rounds("expiry of sinks' transactions")
         self.expired = 0
@@ -183,24 +183,10 @@ class Writes:
 
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         if self.among is not None:
             await self.among.close()
         await self.ends.close()
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waits for it is told; nobody may wait any more
 
     def _changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
@@ -322,8 +308,7 @@ class Writes:
         attempts is not there to be committed, and nothing is decided then; BatchDiffers; LogError.
         """
         # A task of its own: a driver that goes away must not leave half a decision.
-        decided = self._spawn(self._commit(owner, name, keys, once, content))
-        already, attempts = await asyncio.shield(decided)
+        already, attempts = await self._tasks.finish(self._commit(owner, name, keys, once, content))
         return Committed(already, await self._await_end(attempts))
 
     async def _await_end(self, attempts: Sequence[Attempt]) -> bool:
@@ -339,7 +324,7 @@ class Writes:
         self, owner: str, name: BatchName, keys: Sequence[Key], once: bool, content: str
     ) -> tuple[bool, list[Attempt]]:
         content = f"{name.number} {content}" if content else ""
-        async with self._deciding.of(name.of):
+        async with self._deciding.setdefault(name.of, asyncio.Lock()):
             self._require(name.query)
             if self.is_committed(name):
                 self._check_repetition(name, content)
@@ -420,10 +405,10 @@ class Writes:
         """Abort an owner's attempts of a batch, all of them if none is named, unless the batch was committed: whether
         it was. Raises LogError.
         """
-        return await asyncio.shield(self._spawn(self._abort(owner, name, keys)))
+        return await self._tasks.finish(self._abort(owner, name, keys))
 
     async def _abort(self, owner: str, name: BatchName, keys: Sequence[Key] | None) -> bool:
-        async with self._deciding.of(name.of):
+        async with self._deciding.setdefault(name.of, asyncio.Lock()):
             self._require(name.query)
             session = self.attempts.session(name)
             attempts = [] if session is None else [one for one in session.attempts.values() if one.row.owner == owner]

@@ -49,7 +49,7 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
     else:
         span = (offset, await end_of_damage(offset, look.good_from))
         reason = look.reason
-    await logs.finishing.run(_skip(logs, log, span, reason))
+    await logs.finishing.finish(_skip(logs, log, span, reason))
     return span, reason
 
 

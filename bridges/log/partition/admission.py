@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from anabranch_kit.run.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance, at_once
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.topic import TopicNotFound
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
 from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
@@ -80,7 +81,7 @@ class Admission:
         self._barrier = barrier
         self._inflated_bytes = inflated_bytes
         self._left = _GLANCED_AT
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         #: By log and writer, what waits for the look at its records, or behind such; empty when nothing does.
         self.queues: dict[tuple[PartitionLog, Hashable], deque[_Waiting]] = {}
 
@@ -135,9 +136,7 @@ class Admission:
             if work is None:
                 return True
             queue = self.queues[log, writer] = deque()
-            task = asyncio.get_running_loop().create_task(self._drain(log, writer, queue))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._drain(log, writer, queue))
         queue.append((batch, done, go, work))
         return False
 
@@ -195,10 +194,7 @@ class Admission:
 
     async def close(self) -> None:
         """Refuse what is still looked at."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
 
 def _no_rules(topic: str) -> TopicRules:

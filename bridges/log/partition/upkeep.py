@@ -69,7 +69,7 @@ class Upkeep:
         await self.trimmed()
         if offset > log.log_start_offset:
             self._trimming = asyncio.get_running_loop().create_future()
-            await self._owner.finishing.run(self._trim(offset, self._trimming))
+            await self._owner.finishing.finish(self._trim(offset, self._trimming))
         return log.log_start_offset
 
     async def _trim(self, offset: int, trimming: asyncio.Future[None]) -> None:

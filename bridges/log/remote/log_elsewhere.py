@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.task_set import TaskSet
 from bridges.cluster.ownership import PATIENCE_S, owner_of
 from bridges.cluster.told_errors import Told, heard, tell
 from bridges.errors import LogDeleted, LogError, LogUnavailable, NotOwner, PeerUnreachable
@@ -148,7 +149,7 @@ class LogsElsewhere:
         self._identify = identify
         self._known: dict[tuple[str, int, bytes], LogElsewhere] = {}
         self._lanes: dict[int, _Lane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = TaskSet()
         peers.serve_stream(KIND, _Opening, self._serve)
 
     def get(self, topic: str, partition: int, stream_id: int) -> LogElsewhere:
@@ -170,16 +171,7 @@ class LogsElsewhere:
         """Ask nothing more."""
         for lane in list(self._lanes.values()):
             lane.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        await self.tasks.close()
 
     async def ask(self, question: Question, patience_s: float) -> Answer:
         """The owner's answer. Raises its LogError; NotOwner where there is none for so long, PeerUnreachable."""
@@ -192,23 +184,21 @@ class LogsElsewhere:
         lane = self._lanes.get(owner.start)
         if lane is None or lane.is_over:
             lane = self._lanes[owner.start] = _Lane(self._peers, owner)
-            self.spawn(lane.run())
+            self.tasks.spawn(lane.run())
         return await lane.ask(question)
 
     # --- for others -------------------------------------------------------------------------------------------------
 
     async def _serve(self, opening: _Opening, stream: PeerStream) -> None:
         reads = asyncio.Semaphore(_READS_AT_ONCE)
-        tasks: set[asyncio.Task[None]] = set()
+        tasks = TaskSet()
         over = asyncio.get_running_loop().create_future()
         stream.when_draining(lambda: None if over.done() else over.set_result(None))
 
         async def listen() -> None:
             while (raw := await stream.read()) is not None:
                 stream.account.give(Kind.REQUESTS, len(raw))
-                task = asyncio.create_task(self._told(_question(raw), stream, reads))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                tasks.spawn(self._told(_question(raw), stream, reads))
 
         listening = asyncio.create_task(listen())
         try:
@@ -218,9 +208,7 @@ class LogsElsewhere:
         finally:
             over.cancel()
             listening.cancel()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(listening, *tasks, return_exceptions=True)
+            await asyncio.gather(listening, tasks.close(), return_exceptions=True)
 
     async def _told(self, question: Question, stream: PeerStream, reads: asyncio.Semaphore) -> None:
         try:
@@ -420,7 +408,7 @@ class LogElsewhere:
         """Have ``waiter`` called when the log has moved beyond what is known of it here."""
         self._waiters[waiter] = None
         if self._watching is None:
-            self._watching = self._all.spawn(self._watch())
+            self._watching = self._all.tasks.spawn(self._watch())
 
     def remove_waiter(self, waiter: Any) -> None:
         """Call ``waiter`` no more."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
+from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import LogError
 from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
@@ -56,34 +57,26 @@ class TransactionEnds(Generic[T]):
         self._ask = ask
         self._due: deque[tuple[T, float]] = deque()
         self._working = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def begin(self, transactions: Iterable[T]) -> None:
         """What becomes of them was decided, durably: see that it happens."""
         for transaction in transactions:
             if transaction.is_busy:
                 # What is still on its way comes first: a batch, or a row, must not come behind the end.
-                self._spawn(self._when_quiet(transaction))
+                self._tasks.spawn(self._when_quiet(transaction))
             else:
                 self._enqueue(transaction, _AGAIN_S)
 
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.close()
 
     def _enqueue(self, transaction: T, delay: float) -> None:
         self._due.append((transaction, delay))
         if self._working < _AT_ONCE:
             self._working += 1
-            self._spawn(self._work())
+            self._tasks.spawn(self._work())
 
     async def _when_quiet(self, transaction: T) -> None:
         await transaction.settled()
@@ -105,7 +98,7 @@ class TransactionEnds(Generic[T]):
                 if done:
                     self._ended(transaction)
                 else:
-                    self._spawn(self._later(transaction, delay))
+                    self._tasks.spawn(self._later(transaction, delay))
         finally:
             self._working -= 1
 

@@ -33,11 +33,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
 from anabranch_kit.run.awaited import awaited
-from anabranch_kit.run.one_at_a_time import OneAtATime
 from bridges.errors import LogDeleted, LogUnavailable, NotOwner, PartitionSealed
 from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
@@ -84,7 +84,7 @@ class Markers:
         self._db = db
         self._owners = owners
         self._quiet = quiet
-        self._alone: OneAtATime[tuple[int, int]] = OneAtATime()
+        self._alone: WeakValueDictionary[tuple[int, int], asyncio.Lock] = WeakValueDictionary()
 
     async def mark(self, transaction: OpenTransaction, places: Sequence[Place], ask: Ask) -> None:
         """See that a transaction which this node coordinates has ended in some partitions, whosever they are. Raises
@@ -107,7 +107,7 @@ class Markers:
         logs = [to for place in places if (to := await self.find(place)) is not None]
         async with AsyncExitStack() as alone:
             for stream in sorted({to.stream_id for to in logs}):
-                await alone.enter_async_context(self._alone.of((stream, end.producer_id)))
+                await alone.enter_async_context(self._alone.setdefault((stream, end.producer_id), asyncio.Lock()))
             opened = await asyncio.gather(*map(_opened, logs), return_exceptions=True)
             usable = [(to, epoch) for to, epoch in zip(logs, opened, strict=True) if isinstance(epoch, int)]
             if is_due is None or await self._db.run(self._held([to for to, _ in usable], is_due)):

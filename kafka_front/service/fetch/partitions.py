@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from anabranch_kit.run.task_set import TaskSet
 from bridges.auth import Operation
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
@@ -78,7 +78,7 @@ class Partitions:
         self._access = service.access
         self._translator = service.translator
         self._barrier = service.logs.barrier
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.metrics = service.metrics
         self.hints = LeaderHints(service)
         self.count_error = service.metrics.kind(APIS[ApiKey.FETCH].name).failed
@@ -139,9 +139,7 @@ class Partitions:
                 return False
         except BatchInvalid:
             return False  # it is found again when the batches are told
-        task = asyncio.create_task(self._translate(stream_id, batches, done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._translate(stream_id, batches, done))
         return True
 
     async def _translate(

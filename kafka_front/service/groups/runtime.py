@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.deadlines import Alarm
 from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance, in_turns
+from anabranch_kit.run.task_set import TaskSet
 from bridges.auth import Principal
 from bridges.errors import DataCorrupt
 from kafka_front.service.groups import codes
@@ -61,7 +62,7 @@ class GroupRuntime:
         self._closed = False
         self._barrier = barrier = barrier or Barrier()
         self._works = works
-        self._computing: set[asyncio.Task[None]] = set()
+        self._computing = TaskSet()
         self.directory = Directory()
         self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
         self.coordinator = Coordinator(settings, self.journal, new_member_id, barrier, self.directory)
@@ -125,8 +126,7 @@ class GroupRuntime:
     async def close(self) -> None:
         """Resign, and return when everything that waits to be stored is."""
         self.resign()
-        for task in tuple(self._computing):
-            task.cancel()
+        await self._computing.close()
         await self.topics.close()
         await self.journal.close()
 
@@ -160,9 +160,7 @@ class GroupRuntime:
         if ended:
             done(self.now_ms(), targets)
             return
-        task = self._loop.create_task(self._finish(work, done))
-        self._computing.add(task)
-        task.add_done_callback(self._computing.discard)
+        self._computing.spawn(self._finish(work, done))
 
     async def _finish(self, work: Sliced[Targets], done: Callable[[int, Targets | None], None]) -> None:
         targets = None

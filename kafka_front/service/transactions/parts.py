@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import LogError, LogUnavailable
 from bridges.log.interfaces import NOT_APPENDED
 
@@ -60,7 +61,7 @@ class Parts:
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
         self._producers: dict[Key, _Producer] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def __len__(self) -> int:
         """Producers that have something open, or on its way, in a partition."""
@@ -68,10 +69,7 @@ class Parts:
 
     async def close(self) -> None:
         """Ask nothing more."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
@@ -92,7 +90,7 @@ class Parts:
         part.waiting.append((batch, done))
         if not part.asking:
             part.asking = True
-            self._spawn(self._ask(key, producer, of.epoch, part, to, require))
+            self._tasks.spawn(self._ask(key, producer, of.epoch, part, to, require))
 
     def _submit(
         self, key: Key, producer: _Producer, part: _Part, to: PartitionLog, batch: Batch, done: AppendDone
@@ -182,11 +180,6 @@ class Parts:
             del producer.parts[epoch]
         if not producer.parts and self._producers.get(key) is producer:
             del self._producers[key]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _is_same(to: PartitionLog, epoch: int) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from anabranch_kit.run.deadlines import Alarm
+from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
 from bridges.cluster.alone import Alone
@@ -77,7 +78,7 @@ class Transactions:
         self._settled: dict[str, Row] = {}
         self._waking: dict[str, list[Callable[[int], None]]] = {}
         """By ids that are being read from the database, what waits for them, in order."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._looked_at = ""
         self._counted_ms = 0
         self._has_told = False
@@ -132,8 +133,7 @@ class Transactions:
         """Carry on with nothing; the next start does."""
         self._closed = True
         self._alarm.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
+        await self._tasks.close()
         await self._ends.close()
         if self.among is not None:
             await self.among.close()
@@ -302,9 +302,7 @@ class Transactions:
             waiting.append(then)
             return
         self._waking[name] = [then]
-        task = self._loop.create_task(self._read(name))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._read(name))
 
     async def _read(self, name: str) -> None:
         code = NOT_AVAILABLE

@@ -300,7 +300,7 @@ SAFEGUARDS = {
     ),
     "the epoch is from before the lookup": ("to.epoch != opened", "False"),
     "the log is ready before the lookup": ("    await to.ready()\n", ""),
-    "one after the other": ("self._alone.of((stream, end.producer_id))", "self._alone.of(object())"),
+    "one after the other": ("self._alone.setdefault((stream, end.producer_id), asyncio.Lock())", "asyncio.Lock()"),
     "the coordinator still has it": (
         "not still() or not to.is_open or to.epoch != opened",
         "not to.is_open or to.epoch != opened",

@@ -12,6 +12,7 @@ import pytest
 from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.turn import Turn
 from anabranch_kit.run.barrier import Barrier
+from anabranch_kit.run.task_set import TaskSet
 from bridges.errors import LogError, NotOwner
 from pravega_front.controller import core, dispatch
 from pravega_front.service import appends, merging, operations, segments, transactions
@@ -394,7 +395,7 @@ def merges_of(made: ModuleType, has: int) -> tuple[Any, list[str]]:
     found._running = Running()
     found._segments = SimpleNamespace(owners=owners, find=lambda name: source, is_kept=lambda name: False)
     found._state = SimpleNamespace(merges=_no_merges)
-    found._tasks = set()
+    found._tasks = TaskSet()
     found._delete = _deleting(begun)
     found._start = lambda name, target, work: begun.append(name)
     return found, begun

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from anabranch_kit.run.finishing import Finishing
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.following import rows_named
 from bridges.catalog.sql import upsert
 from bridges.catalog.topic import FOLLOWED, Change, ChangeKind, NameCollision, TopicNotFound
@@ -45,7 +45,7 @@ class TopicStore:
         self._bytes = 0
         self._creations: dict[str, asyncio.Task[Topic]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._work = Finishing()
+        self._work = TaskSet()
 
     async def load(self) -> None:
         """Read everything into memory, and follow the catalog from now on."""
@@ -71,7 +71,7 @@ class TopicStore:
         """Follow the catalog no more, and finish what is under way."""
         if self._changed in self._catalog.on_change:
             self._catalog.on_change.remove(self._changed)
-        await self._work.close()
+        await self._work.drain()
 
     def of(self, topic: str) -> TopicSettings:
         """What is kept of a topic."""
@@ -130,7 +130,7 @@ class TopicStore:
         if task is None:
             self._check_room(settings.size)
             self._catalog.check_new_topic(name, partitions, config, {PROTOCOL: path}, keys)
-            task = self._work.begin(self._create(name, path, partitions, config, settings, keys))
+            task = self._work.spawn(self._create(name, path, partitions, config, settings, keys))
             self._creations[path] = task
             task.add_done_callback(lambda _: self._creations.pop(path, None))
         return await asyncio.shield(task)
@@ -173,7 +173,7 @@ class TopicStore:
         kept. Durable when this returns. Raises what both raise, TopicNotFound, InvalidConfig, YdbError when there is
         no room for more, or an error of the database.
         """
-        await self._work.run(self._db.changes.settled(lambda: self._change(topic, changes, change, prepare)))
+        await self._work.finish(self._db.changes.settled(lambda: self._change(topic, changes, change, prepare)))
 
     async def _change(
         self,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.task_set import TaskSet
 from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
 from bridges.cluster.alone import Alone
@@ -120,7 +121,7 @@ class ShareService:
         groups.remove_share = self.delete
         self._owned = groups.owned
         self._owners = None if isinstance(node.owners, Alone) else node.owners
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -135,8 +136,7 @@ class ShareService:
     async def close(self) -> None:
         """Return when everything that changed is stored."""
         self._node.catalog.on_change.remove(self._changed)
-        for task in tuple(self._tasks):
-            task.cancel()
+        await self._tasks.close()
         for live in list(self._live.values()):
             try:
                 await live.save()
@@ -158,9 +158,7 @@ class ShareService:
         return self._owners.slot_of_key(self._node.progress.space, group_id)
 
     def _gained(self, slots: Collection[int]) -> None:
-        task = self._loop.create_task(self._read_again())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._read_again())
 
     async def _read_again(self) -> None:
         try:
@@ -392,9 +390,7 @@ class ShareService:
             if live.saved == live.state.version:
                 self.rest(live)
             else:
-                task = self._loop.create_task(self._save_and_rest(live))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.spawn(self._save_and_rest(live))
 
     async def _save_and_rest(self, live: LivePartition) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anabranch_kit.run.finishing import Finishing
+from anabranch_kit.run.task_set import TaskSet
 from bridges.catalog.schema import MIGRATIONS
 from bridges.log.damage.skipping import skip
 from tests.bridges.log.log_lab import World, batch
@@ -20,17 +21,17 @@ from ydb_topic_front.service.topics.directories import Directories
 
 
 async def test_work_is_carried_to_its_end_though_its_caller_went_away() -> None:
-    finishing, go_on, done = Finishing(), asyncio.Event(), []
+    tasks, go_on, done = TaskSet(), asyncio.Event(), []
 
     async def work() -> None:
         await go_on.wait()
         done.append(1)
         raise ValueError("nobody hears of it")
 
-    caller = asyncio.ensure_future(finishing.run(work()))
+    caller = asyncio.ensure_future(tasks.finish(work()))
     await asyncio.sleep(0)
     caller.cancel()
-    closing = asyncio.ensure_future(finishing.close())
+    closing = asyncio.ensure_future(tasks.drain())
     await asyncio.sleep(0)
     assert not closing.done(), "it waits for what is under way"
     go_on.set()
@@ -39,7 +40,34 @@ async def test_work_is_carried_to_its_end_though_its_caller_went_away() -> None:
     with pytest.raises(asyncio.CancelledError):
         await caller
     with pytest.raises(ValueError, match="nobody hears"):
-        await finishing.run(work())
+        await tasks.finish(work())
+
+
+async def test_a_task_is_held_until_it_ends_and_ends_with_its_owner() -> None:
+    tasks, stopped = TaskSet(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()  # nothing but the set holds this task
+        finally:
+            stopped.append(1)
+
+    tasks.spawn(work(), "waits")
+    await asyncio.sleep(0)
+    gc.collect()
+    assert len(tasks) == 1
+    await tasks.close()
+    await asyncio.sleep(0)
+    assert (len(tasks), stopped) == (0, [1])
+
+
+async def test_a_task_that_closes_its_own_set_is_cancelled_with_the_others() -> None:
+    tasks = TaskSet()
+    others = tasks.spawn(asyncio.sleep(1000))
+    closer = tasks.spawn(tasks.close())
+    assert await asyncio.wait({others, closer}, timeout=60) == ({others, closer}, set())
+    assert others.cancelled()
+    assert closer.cancelled()
 
 
 async def cancelled_once_durable(
@@ -71,7 +99,7 @@ async def test_a_partition_begins_where_it_was_trimmed_though_nobody_waited_for_
     log.append(batch(5), world.done)
     world.writer.acknowledge(1)
     await cancelled_once_durable(world.logs, "trim", monkeypatch, lambda: log.trim(3))
-    await world.logs.finishing.close()
+    await world.logs.finishing.drain()
     assert log.log_start_offset == 3
 
 
@@ -82,7 +110,7 @@ async def test_a_skipped_batch_is_passed_over_though_nobody_waited_for_that(monk
         log.append(batch(count), world.done)
         world.writer.acknowledge(1)
     await cancelled_once_durable(world.logs.skips, "add", monkeypatch, lambda: skip(world.logs, log, 3, force=True))
-    await world.logs.finishing.close()
+    await world.logs.finishing.drain()
     assert [one.base_offset for one in await log.read_batches(3, 1)] == [7]
 
 
