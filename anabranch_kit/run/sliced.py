@@ -134,16 +134,6 @@ def at_once(work: Sliced[T]) -> T:
             return result
 
 
-async def in_turns(work: Sliced[T]) -> T:
-    """All of ``work`` on the event loop, where everybody else has a turn between two steps: for what is seldom long."""
-    while True:
-        ended, value = advance(work)
-        if ended:
-            result: T = value
-            return result
-        await asyncio.sleep(0)
-
-
 def advance(work: Sliced[Any]) -> tuple[bool, Any]:
     """One step of ``work``: (True, its result) or (False, what it yielded)."""
     try:

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.awaited import Settle, awaited
-from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance, in_turns
-from anabranch_kit.run.turns import Turns
+from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
+from anabranch_kit.run.turns import Turns, worked_off
 from bridges.auth import Operation
 from bridges.catalog.partitioner import partition_of
 from bridges.catalog.topic import Topic
@@ -390,7 +390,7 @@ class _Writer:
         self._next += 1  # records without a key stay together, batch by batch
         self._active = self._topic.active
         # Few are longer than a step: those have one large record.
-        payload = batch.finish() if waited <= _BATCH_BYTES else await in_turns(batch.finish_in_slices())
+        payload = batch.finish() if waited <= _BATCH_BYTES else await worked_off(batch.finish_in_slices())
         newest = batch.max_timestamp
         count, size = len(batch), len(payload)
         memory = self._memory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
-from anabranch_kit.run.sliced import in_turns
+from anabranch_kit.run.turns import worked_off
 from bridges.auth import Operation
 from bridges.console.access import Access
 from bridges.console.errors import RequestError
@@ -75,7 +75,7 @@ class SideHandlers:
         }
         for target, told in ((FormatId.KAFKA, _kafka), (FormatId.PRAVEGA, _pravega), (FormatId.YDB, _ydb)):
             same = batch.flags & FORMAT_MASK == target
-            shown = record if same else await in_turns(_translated(record, int(target), batch.written_ms))
+            shown = record if same else await worked_off(_translated(record, int(target), batch.written_ms))
             body[FORMATS[int(target)].name] = {**told(shown, record), "translated": not same}
         return web.json_response(body, headers={"Cache-Control": "no-store"})
 
@@ -85,7 +85,7 @@ class SideHandlers:
             size = sum(len(batch.payload) for batch in batches)
             await memory.admit(Kind.READS, max(size, min(_INFLATED, _TIMES * size)))
             for batch in batches:
-                found = await in_turns(_first(batch, offset, self._inflated_bytes))
+                found = await worked_off(_first(batch, offset, self._inflated_bytes))
                 if found is not None:
                     return batch, found
             if not batches:

@@ -17,6 +17,7 @@ import structlog
 from msgspec import Struct
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError, PeerUnreachable
 
 # At the start of a worker: the console imports the same in a thread, and two threads that import prometheus_client at
@@ -94,9 +95,8 @@ class WorkerMetrics:
             ):
                 up[number] = told is not None
                 if told is not None:
-                    for piece in told.pieces:
+                    async for piece in in_turns(told.pieces):
                         gathered.add(piece)
-                        await asyncio.sleep(0)
             yield _HEAD
             for number in sorted(up):
                 yield b'anabranch_worker_up{worker="%d"} %d.0\n' % (number, up[number])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.run.turns import in_turns
 from bridges.catalog.lineage import InvalidChange, InvalidKeyRange, KeyRange, PartitionInfo
 from bridges.catalog.topic import InvalidPartitions, SplitNotAllowed
 from bridges.errors import LogError
@@ -31,9 +31,6 @@ _ScaleResponse = message("ScaleResponse")
 _ValidityResponse = message("ValidityResponse")
 _NodeUri = message("NodeUri")
 _ServerResponse = message("ServerResponse")
-
-_SLICE = 100
-"""Segments that are looked at in one turn of the event loop."""
 
 
 def register(registry: Registry, controller: Controller) -> None:
@@ -229,9 +226,7 @@ class _Calls:
             if not 0 < len(request.newKeyRanges) <= most or len(sealed) > len(topic.partitions):
                 raise InvalidChange(f"{len(sealed)} segments are to become {len(request.newKeyRanges)}, of {most}")
             ranges: list[KeyRange] = []
-            for at, one in enumerate(request.newKeyRanges):
-                if at % _SLICE == _SLICE - 1:
-                    await asyncio.sleep(0)
+            async for one in in_turns(request.newKeyRanges):
                 ranges.append(KeyRange.of_doubles(one.start, one.end))
             await self._controller.scale(topic, sealed, ranges)
         except (InvalidChange, InvalidKeyRange, SplitNotAllowed, InvalidPartitions):

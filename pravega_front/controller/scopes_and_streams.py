@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
@@ -103,10 +104,9 @@ class _Calls:
             return _Status(status=DeleteScopeStatus.SUCCESS)  # as Pravega says: there is nothing left of it
         if scope == SYSTEM_SCOPE:
             return _Status(status=DeleteScopeStatus.FAILURE)
-        for streams in self._all_streams(scope):
+        async for streams in in_turns(self._all_streams(scope)):
             for stream in streams:
                 access.allow(caller, Operation.DELETE, access.topic(scope, stream))
-            await asyncio.sleep(0)
         for streams in self._all_streams(scope):
             for stream in streams:
                 await self._delete(scope, stream)

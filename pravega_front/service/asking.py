@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import NotOwner, PeerUnreachable
 from pravega_front.service.owners import PATIENCE_S
 from pravega_front.service.segment import Truncated
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _LOOK, _TRUNCATE = "pravega look at segments", "pravega truncate a segment"
 _AT_ONCE = 500
 """Segments of one message."""
-_SLICE = 100
-"""Segments that are looked at in one turn of the event loop."""
 _AGAIN_S = 0.1
 _ANSWER_S = 30.0
 """A segment that nobody has used has to be opened, and what other protocols wrote may have to be counted."""
@@ -138,9 +137,7 @@ class SegmentsAnywhere:
 
     async def _own(self, names: Sequence[str], timestamp: int) -> list[Known]:
         found: list[Known] = []
-        for number, name in enumerate(names):
-            if number % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        async for name in in_turns(names):
             segment = await self._segments.here(name)
             found.append(Known(missing=True) if segment is None else await _known(segment, timestamp))
         return found

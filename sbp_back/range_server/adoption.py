@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anabranch_kit.errors import StoreError
+from anabranch_kit.run.turns import in_turns
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 500
-"""Ranges that are added in a turn of the loop."""
 _ENDS_AT_ONCE = 2500
 """Ends in one request: 20 bytes each, and its header has at most 64 KiB."""
 
@@ -72,9 +71,7 @@ class Adoptions:
                 taken = await self._store.adopt(server_id)
             except StoreError as error:
                 raise AdoptionRefused(str(error), getattr(error, "server_id", -1)) from error
-            for number, stored in enumerate(taken):
-                if number % _AT_ONCE == _AT_ONCE - 1:
-                    await asyncio.sleep(0)
+            async for stored in in_turns(taken):
                 if stored.key not in self._table.by_key and not stored.dropped:
                     self._table.add(RangeState(stored))
             # Of each stream only the last range can be open.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from anabranch_kit.memory.budget import Kind
+from anabranch_kit.run.turns import in_turns, portions
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
 from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
@@ -35,10 +36,6 @@ _POSITIONS = 5_000
 """Positions of a group that one request may bring."""
 _ENDS = 100_000
 """Partitions of one topic whose ends are told."""
-_CHECKED_AT_ONCE = 5_000
-"""Ends that are checked in one turn of the event loop."""
-_LOOKED_AT = 100
-"""Partitions that are looked at in one turn of the event loop."""
 _HANDED_OVER = 1_000
 """Topics that one request may hand over."""
 _ORIGIN = 4_000
@@ -249,9 +246,7 @@ class ImportHandlers:
         if len(expected) != len(topic.partitions):
             raise RequestError(f"topic {topic.name!r} has {len(topic.partitions)} partitions", 409)
         aborted = 0
-        for partition, end in zip(topic.partitions, expected, strict=True):
-            if partition.index % _LOOKED_AT == _LOOKED_AT - 1:
-                await asyncio.sleep(0)
+        async for partition, end in in_turns(zip(topic.partitions, expected, strict=True)):
             log = self._core.log(topic.name, partition.index)
             await _decided(log)
             if log.high_watermark != end:
@@ -355,9 +350,8 @@ async def _ends(value: Any) -> Mapping[str, list[int]]:
     for name, ends in value.items():
         told = rows(ends, "the ends of a topic", _ENDS)
         found[name] = []
-        for start in range(0, len(told), _CHECKED_AT_ONCE):
-            found[name] += [whole(end, "an end") for end in told[start : start + _CHECKED_AT_ONCE]]
-            await asyncio.sleep(0)
+        async for some in portions(told):
+            found[name] += [whole(end, "an end") for end in some]
     return found
 
 

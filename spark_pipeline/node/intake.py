@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 
 from anabranch_kit.memory.buffers import fresh
+from anabranch_kit.run.turns import Turns
 from bridges.errors import BatchInvalid, LogError, LogUnavailable
 from bridges.formats.kafka import encode, marker
 from bridges.formats.producer import InTransaction
@@ -23,8 +24,6 @@ _KAFKA = KafkaForm()
 _MOST_GAP = (1 << 31) - 1
 """Offsets that one batch can span."""
 _IN_FLIGHT_BYTES = 16 * 1024 * 1024
-_AT_ONCE = 64
-"""Batches taken in one turn of the event loop."""
 _COMPARED_BYTES = 1024 * 1024
 
 
@@ -78,7 +77,7 @@ class Intake:
         view = memoryview(data)
         self.missing = 0
         at = 0
-        taken = 0
+        turns = Turns()
         while len(view) - at >= self._form.head_bytes:
             size = self._form.size(view, at)
             if len(view) - at < size:
@@ -86,9 +85,7 @@ class Intake:
                 break
             await self._batch(self._form.open(view[at : at + size]))
             at += size
-            taken += 1
-            if taken % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+            await turns.rest()
         self._rest = view[at:]
 
     async def finish(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from anabranch_kit.run.task_set import TaskSet
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import Operation
 from bridges.console.access import principal_of
 from bridges.console.bodies import object_of
@@ -27,9 +28,6 @@ _HEAD_BYTES = 256 * 1024
 """Longest JSON object in front of batches."""
 _BATCHES = 2_000
 """Batches of one request."""
-_IN_A_TURN = 50
-"""Batches, or this many MiB of them, that are checked in one turn of the event loop."""
-_MIB = 1024 * 1024
 _ATTEMPTS = 10_000
 """Attempts that a commit names."""
 _QUERY = 200
@@ -133,8 +131,7 @@ class WriteHandlers:
         producer, epoch = attempt.key
         checked: list[tuple[PartitionLog, Batch]] = []
         allowed: set[str] = set()
-        turn = size = 0
-        for (topic, partition, _), payload in zip(told, payloads, strict=True):
+        async for (topic, partition, _), payload in in_turns(zip(told, payloads, strict=True)):
             if topic not in allowed:
                 core.access.require_topic(request, Operation.WRITE, topic)
                 allowed.add(topic)
@@ -145,11 +142,6 @@ class WriteHandlers:
             except LogError as error:
                 raise type(error)(f"{topic}-{partition}: {error}") from error
             checked.append((to, batch))
-            turn += 1
-            size += len(payload)
-            if turn >= _IN_A_TURN or size >= _IN_A_TURN * _MIB // 10:
-                turn = size = 0
-                await asyncio.sleep(0)
         return checked
 
     async def commit(self, request: web.Request) -> web.StreamResponse:

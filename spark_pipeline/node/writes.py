@@ -30,6 +30,7 @@ import structlog
 from msgspec import Struct
 
 from anabranch_kit.run.task_set import TaskSet
+from anabranch_kit.run.turns import in_turns
 from bridges.catalog.topic import ChangeKind
 from bridges.cluster.alone import Alone
 from bridges.errors import LogError, NotOwner
@@ -76,8 +77,6 @@ log = structlog.get_logger(__name__)
 
 _SWEEP_S = 60.0
 """How often queries are looked at for expiry: there may be many."""
-_LOOKED_AT = 200
-"""Attempts or queries that are looked at in one turn of the event loop."""
 
 
 class Begun(Struct, frozen=True):
@@ -349,9 +348,8 @@ class Writes:
         for attempt in wanted:
             attempt.closing = True
         try:
-            for attempt in wanted:
+            async for attempt in in_turns(wanted):
                 await self._check_whole(attempt)
-                await asyncio.sleep(0)  # there may be thousands, and nothing to be waited for
             named = set(wanted)
             of_batch = BatchName(sink.query, sink.target, sink.batch)
             others = [one for one in self.attempts.undecided(of_batch) if one not in named]
@@ -369,9 +367,7 @@ class Writes:
             for place in await self.among.missing(attempt):
                 raise AttemptGone(f"what the attempt wrote to {place[0]}-{place[1]} is not there any more")
             return
-        for number, place in enumerate(attempt.places_in_order()):
-            if number % _LOOKED_AT == _LOOKED_AT - 1:
-                await asyncio.sleep(0)
+        async for place in in_turns(attempt.places_in_order()):
             at = self._node.logs.get(*place)
             if at is None:
                 continue  # deleted meanwhile, and all of it is
@@ -444,9 +440,7 @@ class Writes:
     async def forget(self, now_ms: int) -> None:
         """Forget the queries that have not committed anything for long."""
         forgotten = []
-        for number, (name, sink) in enumerate(list(self._sinks.items())):
-            if not number % _LOOKED_AT:
-                await asyncio.sleep(0)
+        async for name, sink in in_turns(list(self._sinks.items())):
             keep = self._settings.job_ms if sink.once else self._settings.query_ms
             if sink.used_ms + keep < now_ms and not self.attempts.is_written(name):
                 forgotten.append(sink)

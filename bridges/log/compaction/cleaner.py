@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.sliced import SlicedWorks
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import LogError
 from bridges.log.compaction.cleaned_logs import Cleaned, CleanedLogs
 from bridges.log.compaction.cleaning import READS_END_MS, Compaction, CompactionPass, Damaged, Stopped
@@ -33,7 +34,6 @@ _log = structlog.get_logger("anabranch.cleaner")
 _FOREVER_MS = 2**62
 _OPENED_AT_ONCE = 200
 """Partitions that nobody has used since the start, opened to be looked at in one round."""
-_PLACES_AT_ONCE = 200
 _LOOKS_PATIENCE_S = 1.0
 
 Place = tuple[str, int]
@@ -122,9 +122,7 @@ class Cleaner:
         """Look at ``places`` once, and compact those that are due; what takes long goes on by itself."""
         wanted: list[Place] = []
         unopened = 0
-        for number, place in enumerate(places):
-            if number % _PLACES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for place in in_turns(places):
             if self._policy(place[0]) is None or not self._logs.owns(*place):
                 continue
             log = self._logs.get(*place)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
 
-from anabranch_kit.run.sliced import SLICE_RECORDS
+from anabranch_kit.run.turns import in_turns
 from bridges.errors import BatchInvalid, DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.kafka import check_batch
@@ -111,9 +110,8 @@ async def _why_unreadable(batch: StoredBatch) -> str | None:
     try:
         if batch.flags & FORMAT_MASK == FormatId.KAFKA:
             check_batch(memoryview(batch.payload))
-        for number, _ in enumerate(format_of(batch.flags).records(batch)):
-            if not number % SLICE_RECORDS:
-                await asyncio.sleep(0)
+        async for _ in in_turns(format_of(batch.flags).records(batch)):
+            pass
     except BatchInvalid as error:
         return str(error)
     return None

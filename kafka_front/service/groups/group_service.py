@@ -14,7 +14,7 @@ import structlog
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.sliced import SlicedWorks
-from anabranch_kit.run.turns import collected, in_order
+from anabranch_kit.run.turns import collected, in_order, portions
 from bridges.auth import Everybody
 from bridges.catalog.group_view import GroupSummary, GroupView, Place
 from bridges.catalog.progress import Committed
@@ -33,7 +33,6 @@ from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summa
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
-_SLICE = 2000
 """Positions looked at before other work gets its turn."""
 
 
@@ -261,10 +260,8 @@ class GroupService:
     ) -> list[tuple[Place, Committed]]:
         """The positions past their retention; other work gets its turn, for there may be any number of them."""
         found: list[tuple[Place, Committed]] = []
-        waiting = list(positions)
-        for start in range(0, len(waiting), _SLICE):
-            found += self._too_old(group_id, waiting[start : start + _SLICE], now_ms)
-            await asyncio.sleep(0)
+        async for some in portions(list(positions)):
+            found += self._too_old(group_id, some, now_ms)
         return found
 
     def _too_old(

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from anabranch_kit.run.barrier import Barrier
 from anabranch_kit.run.deadlines import Alarm
-from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance, in_turns
+from anabranch_kit.run.sliced import Sliced, SlicedWorks, advance
 from anabranch_kit.run.task_set import TaskSet
+from anabranch_kit.run.turns import worked_off
 from bridges.auth import Principal
 from bridges.errors import DataCorrupt
 from kafka_front.service.groups import codes
@@ -165,7 +166,7 @@ class GroupRuntime:
     async def _finish(self, work: Sliced[Targets], done: Callable[[int, Targets | None], None]) -> None:
         targets = None
         try:
-            targets = await (in_turns(work) if self._works is None else self._works.finish(work))
+            targets = await (worked_off(work) if self._works is None else self._works.finish(work))
         except Exception as error:  # noqa: BLE001 - as above
             self._barrier.caught("assignment of a group", error)
         self._barrier.call("assignment of a group", done, self.now_ms(), targets)

@@ -18,8 +18,8 @@ import structlog
 from msgspec import Struct
 
 from anabranch_kit.run.barrier import Barrier
-from anabranch_kit.run.sliced import Sliced, SlicedWorks, in_turns
-from anabranch_kit.run.turns import portions
+from anabranch_kit.run.sliced import Sliced, SlicedWorks
+from anabranch_kit.run.turns import portions, worked_off
 from bridges.auth import Principal
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
 from kafka_front.service.groups import codes
@@ -201,7 +201,7 @@ class TopicIndex:
             await asyncio.wait([self._worker])
 
     async def _run(self, work: Sliced[Any]) -> Any:
-        return await (in_turns(work) if self._works is None else self._works.finish(work))
+        return await (worked_off(work) if self._works is None else self._works.finish(work))
 
 
 def _compiled_and_matched(pattern: str, names: list[str]) -> Sliced[_Pattern]:

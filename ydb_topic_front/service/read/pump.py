@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
-from anabranch_kit.run.sliced import in_turns
+from anabranch_kit.run.turns import worked_off
 from bridges.errors import (
     BatchInvalid,
     DataCorrupt,
@@ -197,7 +197,7 @@ class ReadPump:
         if not builder.size:
             return None
         self._node.metrics.topic(reading.topic).fetched(builder.batches, reading.sent - sent, builder.size)
-        raw, credit = await in_turns(builder.finish())
+        raw, credit = await worked_off(builder.finish())
         if not reading.may_send:
             return None  # the client was asked to let go of it meanwhile: it gets nothing more
         self.credit -= credit

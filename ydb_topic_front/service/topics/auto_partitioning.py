@@ -7,13 +7,13 @@ are told of the end, and of the children, if their SDK knows of such.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import structlog
 
+from anabranch_kit.run.turns import in_turns
 from bridges.catalog.lineage import KeyRange, PartitionInfo
 from bridges.errors import LogError
 from bridges.log.state.growth import Growth
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("anabranch.ydb")
 
-_AT_ONCE = 200
-"""Partitions looked at in one turn of the event loop."""
 
 Loads = dict[int, tuple[int, bool]]
 """Of partitions: bytes that came in within a window, and whether they were looked at for all of it."""
@@ -43,7 +41,6 @@ class AutoPartitioning:
         self._service = service
         self._growth: dict[PartitionLog, Growth] = {}
         self._began_ms: int | None = None
-        self._steps = count(1)
         # A change waits for what other protocols have promised to append to the topic.
         self._rounds: Rounds[str] = service.node.rounds("auto-partitioning")
         interval_ms = service.settings.auto_partitioning_interval_ms
@@ -74,9 +71,7 @@ class AutoPartitioning:
     async def _loads(self, topic: Topic, window_ms: int, now_ms: int, growth: dict[PartitionLog, Growth]) -> Loads:
         assert self._began_ms is not None
         loads: Loads = {}
-        for one in topic.active:
-            if not next(self._steps) % _AT_ONCE:
-                await asyncio.sleep(0)
+        async for one in in_turns(topic.active):
             log = self._service.logs.known(topic.name, one.index)
             if log is None or not log.is_open:
                 # Nobody has used it since the node started.

@@ -232,7 +232,7 @@ class Descriptions:
                 sums[name].measured(measure, now)
         looked_at = len(sums) * len(result.partitions) <= _LAGS_LOOKED_AT
         if looked_at:
-            for partition in result.partitions:
+            async for partition in in_turns(result.partitions):
                 log = self._service.log_to_read(topic, partition.partition_id)
                 lags: dict[int, int] = {}  # consumers are mostly at the same place
                 for name, one in sums.items():
@@ -242,7 +242,6 @@ class Descriptions:
                     if offset not in lags:
                         lags[offset] = await self._committed_lag(log, offset, call)
                     one.lag("max_committed_time_lag", lags[offset])
-                await asyncio.sleep(0)
         async for consumer in in_turns(result.consumers):
             sums[consumer.name].fill(consumer.consumer_stats)
             if not looked_at or self._is_elsewhere(consumer.name):

@@ -6,11 +6,11 @@ directories of topics that they make included; those that only a topic of anothe
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from anabranch_kit.run.turns import portions
 from bridges.catalog.following import rows_named
 from ydb_topic_front.service.paths import PROTOCOL, parents
 from ydb_topic_front.wire.statuses import Status, YdbError
@@ -24,7 +24,6 @@ T = TypeVar("T")
 
 MOST = 100_000
 """Directories that are kept: they stay in memory."""
-_AT_ONCE = 1000
 _FOLLOWED = "ydb directory"
 
 
@@ -52,10 +51,9 @@ class Directories:
         """Whether there is a directory at ``path``; the database itself, whose path is empty, is one."""
         if not path or path in self._kept:
             return True
-        for topics in slices(self._catalog.topics.values()):
+        async for topics in portions(list(self._catalog.topics.values())):
             if any(topic.names.get(PROTOCOL, "").startswith(f"{path}/") for topic in topics):
                 return True
-            await asyncio.sleep(0)
         return False
 
     async def children(self, path: str) -> dict[str, Topic | None]:
@@ -65,19 +63,17 @@ class Directories:
         """
         found: dict[str, Topic | None] = {}
         prefix = f"{path}/" if path else ""
-        for topics in slices(self._catalog.topics.values()):
+        async for topics in portions(list(self._catalog.topics.values())):
             for topic in topics:
                 below = topic.names.get(PROTOCOL, "")
                 if below and below.startswith(prefix):
                     name, slash, _ = below[len(prefix) :].partition("/")
                     if not slash or name not in found:
                         found[name] = None if slash else topic
-            await asyncio.sleep(0)
-        for kept in slices(self._kept):
+        async for kept in portions(list(self._kept)):
             for one in kept:
                 if one.startswith(prefix):
                     found.setdefault(one[len(prefix) :].partition("/")[0], None)
-            await asyncio.sleep(0)
         return found
 
     # --- changing ---------------------------------------------------------------------------------------------------
@@ -140,9 +136,3 @@ def _insert(connection: Connection, paths: Iterable[str]) -> None:
     connection.executemany(
         "INSERT INTO front_ydb_directories VALUES (?, ?) ON CONFLICT DO NOTHING", [(path, now) for path in paths]
     )
-
-
-def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """``items`` as they are now, as many at a time as one turn of the event loop may look at."""
-    every = list(items)
-    return (every[first : first + _AT_ONCE] for first in range(0, len(every), _AT_ONCE))

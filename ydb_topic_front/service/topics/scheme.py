@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
+from anabranch_kit.run.turns import in_turns
 from bridges.auth import NODE, Operation, Resource, ResourceKind
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.paths import PROTOCOL, scheme_error
 from ydb_topic_front.service.topics.describe import fill_entry
-from ydb_topic_front.service.topics.directories import slices
 from ydb_topic_front.wire.messages import messages
 
 if TYPE_CHECKING:
@@ -47,14 +46,12 @@ class Scheme:
         children = await self._directories.children(service.name_of(call, request.path))
         service.admit(call, _ENTRY_BYTES * len(children))
         principal, allows = service.principal(call), service.node.authorizer.allows
-        for names in slices(sorted(children)):
-            for name in names:
-                topic = children[name]
-                if topic is None:
-                    fill_entry(result.children.add(), name, _Entry.DIRECTORY)
-                elif allows(principal, Operation.DESCRIBE, Resource(ResourceKind.TOPIC, topic.name)):
-                    fill_entry(result.children.add(), name, _Entry.TOPIC, topic.created_ms)
-            await asyncio.sleep(0)
+        async for name in in_turns(sorted(children)):
+            topic = children[name]
+            if topic is None:
+                fill_entry(result.children.add(), name, _Entry.DIRECTORY)
+            elif allows(principal, Operation.DESCRIBE, Resource(ResourceKind.TOPIC, topic.name)):
+                fill_entry(result.children.add(), name, _Entry.TOPIC, topic.created_ms)
         return result
 
     async def make(self, request: Any, call: GrpcCall) -> None:

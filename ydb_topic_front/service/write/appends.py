@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from anabranch_kit.memory.budget import Kind
 from anabranch_kit.run.deadlines import Alarm
-from anabranch_kit.run.sliced import advance
+from anabranch_kit.run.turns import worked_off
 from bridges.formats.ydb import first_created_ms
 from ydb_topic_front.session.write_batches import Batches, Held, joined, together
 from ydb_topic_front.session.write_request import MAX_BATCH_BYTES
@@ -152,11 +152,7 @@ class WriteAppends:
                 if len(part.messages) <= MAX_BATCH_BYTES:
                     self._append([request], index, part, self._batches.batch(part, found.codec))
                     continue
-                work = self._batches.in_slices(part, found.codec)
-                ended, batch = advance(work)
-                while not ended:
-                    await asyncio.sleep(0)
-                    ended, batch = advance(work)
+                batch = await worked_off(self._batches.in_slices(part, found.codec))
                 self._append([request], index, part, batch)
         finally:
             self._account.give(Kind.REQUESTS, request.size)
