@@ -20,7 +20,7 @@ from tests.s3_server import ACCESS, s3_server
 PARTITIONS = 6
 
 
-@pytest.fixture(params=["file", pytest.param("s3", marks=(pytest.mark.go, pytest.mark.slow))])
+@pytest.fixture(params=["file", pytest.param("s3", marks=(pytest.mark.go, pytest.mark.slow, pytest.mark.long))])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """Of three range servers, with their logs in one bucket."""
     (tmp_path / "store" / "bucket").mkdir(parents=True)
