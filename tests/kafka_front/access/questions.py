@@ -7,6 +7,7 @@ other sees, and each right is asked of the same state.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,7 +149,8 @@ def produce(home: Home, *, by_id: bool = False, transactional: bool = False, pro
         stamp["base_sequence"] = 0
     elif producer >= 0:
         stamp = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
-    payload = encode([Record(None, b"v", timestamp=1_000_000)], **stamp)
+    # Of now: a broker deletes an older one as soon as it looks for that, half a minute after its start.
+    payload = encode([Record(None, b"v", timestamp=time.time_ns() // 1_000_000)], **stamp)
     data = m.ProduceRequest.PartitionProduceData(0, memoryview(bytearray(payload)))
     topic = {"topic_id": home.ids[home.t]} if by_id else {"name": home.t}
     topics = [m.ProduceRequest.TopicProduceData(partition_data=[data], **topic)]
