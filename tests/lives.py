@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Self
 
 from tests.ports import free_port
 
@@ -15,47 +19,102 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tests.spark_pipeline.node.write_lives"])
 
 
+SECONDS = 120.0
+"""In which a life begins to serve, and the last one ends."""
+
+Live = Callable[[str, str, int | None, Connection], None]
+
+
+@dataclass
+class _Failed:
+    """Told by a life that ends with an exception."""
+
+    text: str
+
+
+def _lived(live: Live, path: str, address: str, kill_at: int | None, tell: Connection) -> None:
+    try:
+        live(path, address, kill_at, tell)
+    except BaseException:
+        tell.send(_Failed(traceback.format_exc()))
+        raise
+
+
 @dataclass
 class Lives:
-    """The node, which is started again when it dies; only its first life may be killed. ``live`` is one life: on a
-    directory, at an address, killed at a step; it tells when it serves, and at its end how many steps there were."""
+    """The node, which is started again when it is killed; only its first life may be. ``live`` is one life: on a
+    directory, at an address, killed at a step; it tells when it serves, and at its end how many steps there were.
+
+    A context, at whose end the process is killed if it lives, so that nobody waits for what a failed test left."""
 
     path: Path
     kill_at: int | None
-    live: Callable[[str, str, int | None, Connection], None]
+    live: Live
     address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     lives: int = 0
     steps: int = -1
+    error: str = ""
+    process: ForkServerProcess | None = None
 
-    def run(self) -> None:
-        """Until it is ended by :meth:`end`."""
+    def __post_init__(self) -> None:
+        self.serving, self.ending, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Return when the node serves. Raises AssertionError with the error of a life that cannot."""
+        self.thread.start()
+        try:
+            assert self.serving.wait(SECONDS), f"life {self.lives} did not serve in {SECONDS:g} s"
+            assert not self.error, self.error
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        while self.thread.is_alive():
+            if self.process is not None and self.process.is_alive():
+                self.process.kill()
+            self.thread.join(0.05)
+
+    def end(self) -> None:
+        """Have the last life end when all is carried out. Raises AssertionError with the error of one that failed."""
+        self.ending.set()
+        self.thread.join(SECONDS)
+        assert not self.error, self.error
+        assert not self.thread.is_alive(), f"life {self.lives} did not end in {SECONDS:g} s"
+
+    def _run(self) -> None:
         kill_at = self.kill_at
-        while True:
+        while not self.over.is_set() and not self.error and self.steps < 0:
             here, there = _PROCESSES.Pipe()
-            process = _PROCESSES.Process(target=self.live, args=(str(self.path), self.address, kill_at, there))
-            process.start()
+            told = (self.live, str(self.path), self.address, kill_at, there)
+            self.process = _PROCESSES.Process(target=_lived, args=told, daemon=True)
+            self.process.start()
             there.close()
             kill_at = None
             self.lives += 1
             try:
-                here.recv()
-                self.serving.set()
-                while not here.poll(0.05):
-                    if self.ending.is_set():
-                        here.send("end")
-                        self.steps = here.recv()
-                        process.join()
-                        return
-                here.recv()  # there is nothing to be told: it is dead
+                self._follow(here)
             except EOFError:
-                process.join()
+                self.process.join()
+                code = self.process.exitcode
+                if code != -signal.SIGKILL:
+                    self.error = f"life {self.lives} ended with {code}"
+            self.process.join()
+        self.serving.set()
 
-    def __post_init__(self) -> None:
-        self.serving, self.ending = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-
-    def end(self) -> None:
-        """Have the last life end when all is carried out."""
-        self.ending.set()
-        self.thread.join()
+    def _follow(self, here: Connection) -> None:
+        """One life to its end. Raises EOFError when it is killed."""
+        if not isinstance(told := here.recv(), _Failed):
+            self.serving.set()
+            while not here.poll(0.05):
+                if self.ending.is_set():
+                    here.send("end")
+                    break
+            told = here.recv()
+        if isinstance(told, _Failed):
+            self.error = f"life {self.lives} failed:\n{told.text}"
+        else:
+            self.steps = told

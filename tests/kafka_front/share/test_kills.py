@@ -81,11 +81,10 @@ async def read(address: str, topic_id: bytes) -> tuple[list[int], list[int]]:
 async def test_what_was_answered_holds_when_the_node_is_killed(tmp_path: Path, kill_at: int) -> None:
     async with lab(tmp_path / "first", records=1) as made:
         assert made.topic_id  # the code that a life needs is compiled
-    lives = Lives(tmp_path, kill_at, live)
-    await asyncio.to_thread(lives.serving.wait)
-    topic_id = await _topic_id(lives.address)
-    got, _ = await read(lives.address, topic_id)
-    await asyncio.to_thread(lives.end)
+    with Lives(tmp_path, kill_at, live) as lives:
+        topic_id = await _topic_id(lives.address)
+        got, _ = await read(lives.address, topic_id)
+        await asyncio.to_thread(lives.end)
     assert lives.lives == 2 or kill_at > lives.steps
     assert set(got) == set(range(RECORDS)), "none is left out"
 

@@ -61,10 +61,9 @@ async def values(log: PartitionLog) -> list[bytes | None]:
 
 @pytest.mark.parametrize("kill_at", STEPS)
 async def test_each_transaction_is_whole_when_the_node_is_killed(tmp_path: Path, kill_at: int) -> None:
-    lives = Lives(tmp_path, kill_at, live)
-    await asyncio.to_thread(lives.serving.wait)
-    await scenario(lives.address)
-    await asyncio.to_thread(lives.end)
+    with Lives(tmp_path, kill_at, live) as lives:
+        await scenario(lives.address)
+        await asyncio.to_thread(lives.end)
     assert lives.lives == 2 or kill_at > lives.steps
     async with serving(tmp_path) as node:
         expected = [b"%d" % number for number, commit in enumerate(ROUNDS) if commit]
