@@ -124,7 +124,7 @@ class Logs:
     ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as`` the
     (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends;
     ``import_epochs`` which run of a migration may write to one (-1: everybody may); ``rules`` what a topic demands of
-    what is appended.
+    what is appended; ``before_opening`` is awaited with the end of a log before anybody may append to it.
     """
 
     def __init__(
@@ -146,6 +146,7 @@ class Logs:
         cleaned: CleanedLogs | None = None,
         aborted: AbortedBlocks | None = None,
         elsewhere: Callable[[Logs], ReadableElsewhere] | None = None,
+        before_opening: Callable[[PartitionLog, int], Awaitable[None]] | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -162,8 +163,7 @@ class Logs:
         self._snapshotter = Snapshotter(snapshots, self.barrier)
         self._starts = starts or LogStarts()
         self._trims = Trims(client, self._starts)
-        self.before_opening: Callable[[PartitionLog, int], Awaitable[None]] | None = None
-        """Awaited with the end of a log before anybody may append to it."""
+        self._before_opening = before_opening
         self.on_decided: list[Callable[[int], None]] = []
         """Called with the stream of a partition that could not be sealed, once no transaction is open there."""
         # Those of which the transactions that are open are waited for.
@@ -579,8 +579,8 @@ class Logs:
                 await asyncio.gather(*(known.reload([log.stream_id]) for known in self._known if known.shared))
                 async with self._rebuilds_from(writer.servers):
                     rebuilt = await self._rebuild_what_is_left(log, writer)
-                    if self.before_opening is not None:
-                        await self.before_opening(log, writer.next_offset)
+                    if self._before_opening is not None:
+                        await self._before_opening(log, writer.next_offset)
             self._failing.pop(log.stream_id, None)
             self._require_mine(log)  # it may have been lost meanwhile
             if self._is_current(log):

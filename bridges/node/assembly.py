@@ -11,16 +11,15 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.memory.budget import MemoryBudget
 from anabranch_kit.net.address import WILDCARDS, Address
 from anabranch_kit.run.rounds import Rounds
 from anabranch_kit.run.sliced import SlicedWorks
@@ -28,20 +27,14 @@ from anabranch_kit.run.stalls import LoopStalls
 from anabranch_kit.run.watchdog import SlowThreads
 from bridges.auth import Authorizer, Everybody
 from bridges.auth.authenticator import Authenticator
-from bridges.auth.quotas import QuotaRules
-from bridges.auth.tokens import KeysError
-from bridges.auth.users import UsersError
-from bridges.catalog import front_tables, topic_defaults
+from bridges.catalog import topic_defaults
 from bridges.catalog.client_quotas import ClientQuotas
-from bridges.catalog.counters import identify
 from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
-from bridges.catalog.pd_identity import StreamHome
-from bridges.catalog.progress import Progress, erase_topic
-from bridges.catalog.sql import Connection, Database
+from bridges.catalog.progress import Progress
+from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, ChangeKind
-from bridges.catalog.topic_rules import RulesCache
-from bridges.catalog.topics import Catalog, CatalogOptions
+from bridges.catalog.topics import Catalog
 from bridges.catalog.transaction_view import TransactionDirectory
 from bridges.console.door import ConsoleDoor
 from bridges.console.group_states import GroupStates
@@ -50,23 +43,15 @@ from bridges.console.sampling import Recorder
 from bridges.console.topic_sizes import TopicSizes
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
-from bridges.log.byte_positions.starts import ByteStarts
-from bridges.log.compaction.cleaned_logs import CleanedLogs
-from bridges.log.compaction.cleaner import Cleaner, CleanerOptions
-from bridges.log.damage.skips import Skips
-from bridges.log.ledger.rules import RULES
-from bridges.log.logs import LogOptions, Logs
+from bridges.log.compaction.cleaner import Cleaner
+from bridges.log.logs import Logs
 from bridges.log.remote.appends import Appends
-from bridges.log.state.log_starts import LogStarts
-from bridges.log.state.snapshots import Snapshots
-from bridges.log.transactions.aborted_blocks import AbortedBlocks
 from bridges.metrics import Metrics
 from bridges.net.quotas import Quotas
-from bridges.node import backend, databases, promises
+from bridges.node import backend, floors, promises
 from bridges.node.by_itself import ByItself
-from bridges.node.compaction_policies import Policies
 from bridges.node.config import Settings
-from bridges.node.data_dir import DataDirectory, write_ready_file
+from bridges.node.data_dir import write_ready_file
 from bridges.node.front import (
     Front,
     FrontError,
@@ -78,11 +63,9 @@ from bridges.node.front import (
 )
 from bridges.node.listening import CLUSTER, CONSOLE, CONSOLE_PORT, Listening
 from bridges.node.memory import FreeMemory
-from bridges.node.retention import HandedOver, NeededByConsumers
-from bridges.node.sections import LimitSettings, SettingsError
+from bridges.node.sections import LimitSettings
 from bridges.node.spent import SpentPartitions
 from bridges.node.stopping import Stopping
-from bridges.node.tls_settings import Tls
 from bridges.node.worker import Worker
 from bridges.version import VERSION
 
@@ -91,11 +74,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from bridges.auth.tickets import TicketOffice
-    from bridges.backends import Served
     from bridges.catalog.access_rules import AccessRules
     from bridges.cluster.ownership import Membership, Others
-    from bridges.log.partition.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from bridges.node.worker_metrics import WorkerMetrics
     from sbp_back.embedded import Embedded
@@ -126,6 +106,8 @@ class Node(Stopping):
     exit code. ``worker``: which of several processes that are one node together this one is.
     """
 
+    _ground: floors.Ground
+    _log: floors.Log
     budget: MemoryBudget
     place: ByItself
     """Its place in the cluster."""
@@ -174,19 +156,18 @@ class Node(Stopping):
         self.denied = 0
         self.started_ms = 0
         self._backend: backend.Backend | None = None
+        self._stack = AsyncExitStack()
+        self._reload: Callable[[], None] = lambda: None
+        self._served = False
+        self._drains = False
         self._kinds = settings.fronts if fronts is None else tuple(fronts)
         self._listening = Listening(settings, self._kinds)
         self._on_failed = on_failed
-        self._directory: DataDirectory | None = None
-        self._served: list[Served] = []
-        self._console: ConsoleDoor | None = None
         self._chores: list[asyncio.Task[None]] = []
         self._rounds: list[Rounds[Any]] = []
         self._ready_file: Path | None = None
         self._hurry = asyncio.Event()
         self._retiring = False
-        self._tls: Tls | None = None
-        self._tickets: TicketOffice | None = None
 
     @property
     def limits(self) -> LimitSettings:
@@ -241,12 +222,11 @@ class Node(Stopping):
 
     def tls(self, listener: str) -> ssl.SSLContext | None:
         """What a listener is to be opened with; None: without TLS."""
-        return None if self._tls is None else self._tls.listeners.get(listener)
+        return self._ground.tls.listeners.get(listener)
 
     def reload(self) -> None:
         """Read the certificates of all listeners again, for new connections; what is wrong keeps the old ones."""
-        if self._tls is not None:
-            self._tls.reload()
+        self._reload()
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -258,7 +238,7 @@ class Node(Stopping):
         """
         self.phase = Phase.STARTING
         try:
-            await self._start()
+            await self._start(self._stack)
             if ready_file is not None:
                 write_ready_file(ready_file, {name: str(address) for name, address in self.addresses.items()})
                 self._ready_file = ready_file
@@ -269,156 +249,111 @@ class Node(Stopping):
         listening = {name: str(address) for name, address in self.addresses.items()}
         _log.info("serving", node_id=self.node_id, cluster_id=self.cluster_id, **listening)
 
-    async def _start(self) -> None:
+    async def _start(self, stack: AsyncExitStack) -> None:
         settings = self.settings
         self._check_fronts()
         listen = self._listening.addresses()
         self._listening.check_authentication(listen, self.authenticator.required_at)
-        able = self._listening.able_of_tls()
-        inner = backend.LISTENERS if settings.sbp.mode == "embedded" else ()
-        self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, CLUSTER, *able, *inner], listen)
-        self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
-        self.stalls.start(asyncio.get_running_loop())
-        worker = self._worker
-        self._directory = DataDirectory(settings.data_dir) if worker is None else worker.directory
-        try:
-            await self.authenticator.load()
-        except (UsersError, KeysError) as error:
-            raise SettingsError(str(error)) from None
-        if settings.sbp.tickets:
-            from bridges.auth.tickets import TicketOffice  # where they are demanded
-
-            self._tickets = TicketOffice(lambda: self.authenticator.keys, settings.ticket_seconds)
-
-        durable = settings.sbp.durability != "os"
         promises.tell(promises.of_node(settings.sbp), _log)
-        engine = databases.engine_of(settings, self._directory, worker)
-        self.db = Database(engine, on_failed=lambda error: self.fail(str(error)))
-        await self.db.open()
-        await databases.repeated(lambda: self.db.run(self._migrate_fronts), shared=engine.shared)
-        if settings.cluster.database:
-            await databases.check_cluster(self.db, self._directory)
-        elif worker is not None:
-            await self.db.run(identify)
-        await self.db.changes.begin()
-        place = self.place = await self._enter(self._directory)
-        self.cluster, self.peers = place.cluster, place.peers
-        if not settings.cluster.database and (worker is None or worker.number == 0):
-            await databases.inherit(self.db, self._peers, self.node_id)
-        self._backend = await backend.start_backend(
+        self.stalls.start(asyncio.get_running_loop())
+        stack.callback(self.stalls.stop)
+        plan = floors.Plan(
             settings,
-            self._directory,
-            _only(listen, backend.LISTENERS),
-            self._backend_failed,
-            StreamHome(self.db),
-            self.budget,
-            self.metrics.barrier,
-            self._tls,
-            worker,
-            self._tickets,
-        )
-        if settings.cluster.database:
-            await databases.join_cluster(self.db, self._directory)
-        self.client = self._backend.client
-        self.addresses.update(self._backend.addresses)
-
-        await self._load_rules()
-        auth = settings.auth
-        self.quotas = Quotas(QuotaRules(), auth.quota_clients, self.metrics.barrier)
-        self.client_quotas = ClientQuotas(self.db, self.quotas.rules, auth.max_quotas, self.quotas.changed)
-        await self.client_quotas.load()
-        self.progress = Progress(self.db, lambda: self.group_directories)
-        await self.progress.load()
-        options = CatalogOptions(
-            max_partitions=settings.limits.max_partitions,
-            max_partitions_per_topic=settings.limits.max_partitions_per_topic,
-            static=self.static_config,
-            owns_streams=settings.sbp.mode == "embedded",
-            node=settings.node.id,
-            names={kind.name: kind.names for kind in self._kinds if kind.names is not None},
-        )
-        fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
-        of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs, AbortedBlocks))
-        erasers = (erase_topic, *of_streams, *fronts_erasers)
-        self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
-        await self.catalog.load()
-        # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
-        object_log = self.embedded if settings.sbp.durability == "object" and worker is None else None
-        await place.begin(self.catalog, object_log)
-        self._needed = NeededByConsumers(self.catalog, self.progress)
-        self._handed_over = HandedOver(settings.migrate.grace_ms)
-        starts = LogStarts(self.db)
-        await starts.load()
-        skips = Skips(self.db)
-        await skips.load()
-        byte_starts = ByteStarts(self.db)
-        await byte_starts.load()
-        cleaned = CleanedLogs(self.db)
-        await cleaned.load()
-        self.logs = Logs(
-            self.client,
-            self.catalog.stream_of,
-            Snapshots(self.db),
-            self.cluster,
-            _log_options(settings, self._kinds),
-            self.metrics.barrier,
-            starts,
+            self._kinds,
+            self._worker,
+            self._listening,
+            listen,
+            self.metrics,
             self.works,
-            skips,
-            self.catalog.sealed_as,
-            self.catalog.hidden_stream_of,
-            byte_starts,
-            self.catalog.import_epoch,
-            RulesCache(self.catalog).of,
-            cleaned,
-            AbortedBlocks(self.db, self.metrics.barrier),
-            partial(place.elsewhere, self.catalog, self.metrics.barrier),
+            self.authenticator,
+            self.static_config,
+            self._step,
+            self.fail,
         )
-        self.appends = Appends(self.logs, place.forwarding(self.catalog, self.metrics.barrier, self.logs))
+        enter = stack.enter_async_context
+        ground = self._ground = await enter(floors.ground(plan))
+        self.budget, self.db, self._reload = ground.budget, ground.db, ground.tls.reload
+        place = self.place = await enter(floors.cluster(plan, ground))
+        self.cluster, self.peers = place.cluster, place.peers
+        storage = self._backend = await enter(floors.storage(plan, ground, self._backend_failed))
+        self.client = storage.client
+        self.addresses.update(storage.addresses)
+        stack.push_async_callback(self._retire)
+        known = await enter(floors.metadata(plan, ground, place, storage, self))
+        self.catalog, self.progress, self.authorizer = known.catalog, known.progress, known.authorizer
+        self.quotas, self.client_quotas, self.access_rules = known.quotas, known.client_quotas, known.access_rules
+        log = self._log = await enter(floors.log(plan, ground, place, storage, known))
+        self.logs, self.appends, self.cleaner, self.translator = log.logs, log.appends, log.cleaner, log.translator
+        self.addresses.update(log.addresses)
         self.group_states = GroupStates(self, self.cluster, self.peers)
         self.topic_sizes = TopicSizes(self, self.cluster, self.peers)
-        self.cluster.on_gained.append(lambda slots: self.catalog.seal_again())
-        cleaner = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
-        self.cleaner = Cleaner(self.logs, cleaned, Policies(self.catalog, self._handed_over.holds).of, cleaner)
-        if not durable and settings.sbp.mode == "embedded":
-            self.logs.before_opening = self._take_positions_back
-        self._backend.attach(self.logs)
-        if self.embedded is not None:
-            self._served = await backend.serve_others(
-                settings, self.embedded, listen, self.catalog, self.logs, self.budget
-            )
-            for other in self._served:
-                self.addresses.update({name: Address(*at) for name, at in other.addresses.items()})
         self.recorder = Recorder(self, settings.limits.history_bytes)
         self.catalog.on_change.append(self._catalog_changed)
-        self.logs.on_decided.append(self.catalog.seal_again)
-        self.catalog.start_sealing(self.logs.seal)
-        limits = settings.limits
-        held = partial(self.budget.account(lambda: None).count, Kind.READS)
-        self.translator = Translator(limits.translated_bytes, self.works, limits.batch_inflated_bytes, held)
         self._tell_configuration(listen)
         self.metrics.add_source(self._families)
         place.count(self.metrics)
-
-        for kind in self._kinds:
-            own = [listener.name for listener in kind.listeners]
-            wanted = {name: address for name, address in listen.items() if self._listening.kind(name) in own}
-            if wanted or not kind.listeners:
-                front = kind(self.services(kind))
-                self.fronts.append(front)
-                self.addresses.update(await front.start(wanted))
-        await self.db.changes.follow(self.metrics.barrier)
-        self._tell_configuration(self.addresses)
-        if CONSOLE in listen:
-            names = settings.own_names(CONSOLE)
-            self._console = ConsoleDoor(self, names, open_health=settings.auth.open_health)
-            self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
+        await enter(self._fronts_open(listen))
+        await enter(self._console_open(listen))
         if CLUSTER in listen:
-            self.addresses[CLUSTER] = await place.listen(listen[CLUSTER], self.tls(CLUSTER), self._tls.peers)
-        server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
-        await self.cluster.join(server_id, self._told_addresses(), settings.node.rack)
-        await self.cluster.await_owners(_OWNERS_S)
+            self.addresses[CLUSTER] = await place.listen(listen[CLUSTER], self.tls(CLUSTER), ground.tls.peers)
+        await enter(self._membership())
         self.started_ms = _now_ms()
+        self._begin_upkeep(listen)
+
+    @asynccontextmanager
+    async def _fronts_open(self, listen: Mapping[str, Address]) -> AsyncIterator[None]:
+        try:
+            for kind in self._kinds:
+                own = [listener.name for listener in kind.listeners]
+                wanted = {name: address for name, address in listen.items() if self._listening.kind(name) in own}
+                if wanted or not kind.listeners:
+                    front = kind(self.services(kind))
+                    self.fronts.append(front)
+                    self.addresses.update(await front.start(wanted))
+            await self.db.changes.follow(self.metrics.barrier)
+            self._tell_configuration(self.addresses)
+            yield
+        finally:
+            for front in self.fronts:
+                await self._step(f"stopping {front.name}", front.stop())
+
+    @asynccontextmanager
+    async def _console_open(self, listen: Mapping[str, Address]) -> AsyncIterator[None]:
+        if CONSOLE not in listen:
+            yield
+            return
+        settings = self.settings
+        console = ConsoleDoor(self, settings.own_names(CONSOLE), open_health=settings.auth.open_health)
+        try:
+            self.addresses[CONSOLE] = await console.start(listen[CONSOLE], self.tls(CONSOLE))
+            yield
+        finally:
+            await self._step("stopping the console", console.stop())
+
+    @asynccontextmanager
+    async def _membership(self) -> AsyncIterator[None]:
+        """The time in which the node owns what is its share; what is in flight is finished at its end."""
+        server_id = -1 if self.embedded is None else self.embedded.range_server.info.server_id
+        await self.cluster.join(server_id, self._told_addresses(), self.settings.node.rack)
+        await self.cluster.await_owners(_OWNERS_S)
+        yield
+        await self._step("ending compaction", self.cleaner.close())
+        if self._drains and self.failure is None:
+            # Workers stop together, or come back at once: nothing is handed over.
+            if self._worker is None:
+                leaving = self.cluster.leave(self.settings.node.drain_timeout_ms / 1000)
+                await self._step("handing over", self._unless_hurried(leaving))
+            await self._drain()
+
+    async def _retire(self) -> None:
+        """Nothing is appended here any more, and until somebody has taken over others read from this range server."""
+        if self.failure is None and self._worker is None:
+            self._retiring = True
+            seconds = self.settings.node.drain_timeout_ms / 1000 if self._served else 0.0
+            await self._step("having others take over", self._unless_hurried(self.cluster.retire(seconds)))
+
+    def _begin_upkeep(self, listen: Mapping[str, Address]) -> None:
+        settings = self.settings
         self.every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
         self.every(settings.log.cleaner_interval_ms, self._compact, "compaction")
@@ -430,22 +365,6 @@ class Node(Stopping):
             self.every(settings.node.stall_ms // 10, self._slow_threads().look, "slow threads")
         if CONSOLE in listen:
             self.every(FINE_S * 1000, self.recorder.look, "history")
-
-    @property
-    def _peers(self) -> list[int]:
-        """The ids of all nodes that may live beside this one on its database, where that is a file."""
-        if self._worker is None:
-            return [self.node_id]
-        first = self.node_id - self._worker.number
-        return list(range(first, first + self._worker.count))
-
-    async def _enter(self, directory: DataDirectory) -> ByItself:
-        worker, node_id = self._worker, self.node_id
-        if worker is None and not self.settings.cluster.database:
-            return ByItself(self.db, node_id)
-        from bridges.node.among_others import enter  # where there are others
-
-        return await enter(self.settings, directory, self.db, worker, self._peers, self.metrics, self.budget, self.fail)
 
     def _told_addresses(self) -> dict[str, str]:
         """What clients of each listener are told, by other nodes as well."""
@@ -460,30 +379,9 @@ class Node(Stopping):
             told[name] = str(advertised)
         return told
 
-    async def _load_rules(self) -> None:
-        auth = self.settings.auth
-        if auth.rules == "off":
-            return
-        from bridges.auth.rule_authorizer import RuleAuthorizer  # where there are rules
-        from bridges.catalog.access_rules import AccessRules
-
-        self.access_rules = AccessRules(self.db, auth.max_rules)
-        await self.access_rules.load()
-        supers, otherwise = self.settings.super_users, auth.rules == "allow"
-        authorizer = RuleAuthorizer(self.access_rules.rules, supers, otherwise=otherwise, denied=self._count_denial)
-        self.access_rules.on_change.append(authorizer.changed)
-        self.authorizer = authorizer
-
-    def _count_denial(self) -> None:
+    def count_denial(self) -> None:
+        """The rules have refused something."""
         self.denied += 1
-
-    def _migrate_fronts(self, connection: Connection) -> None:
-        for kind in self._kinds:
-            # Nodes of a cluster may be of neighbouring releases; whether they may was asked when it was opened.
-            mixed = bool(self.settings.cluster.database)
-            front_tables.migrate(connection, kind.name, kind.migrations, newer=mixed)
-            formats = [int(plug.id) for plug in kind.formats]
-            front_tables.claim_numbers(connection, kind.name, formats, kind.ledger_rules)
 
     def _families(self) -> Iterator[Metric]:
         from bridges.node.node_metrics import of_node  # where somebody scrapes
@@ -530,12 +428,12 @@ class Node(Stopping):
             barrier=self.metrics.barrier,
             every=self.every,
             rounds=self.rounds,
-            is_kept=self._handed_over.holds,
+            is_kept=self._log.handed_over.holds,
             advertised=self.advertised,
             own_names=self.settings.own_names,
             tls=self.tls,
             sbp=self._sbp_place,
-            tickets=self._tickets,
+            tickets=self._ground.tickets,
         )
 
     def _sbp_place(self) -> SbpPlace:
@@ -553,18 +451,6 @@ class Node(Stopping):
         is_open = {backend.PD, backend.RANGE_SERVER} <= self.addresses.keys()
         open_to_others = (found,) if is_open and found is not None else ()
         return SbpPlace(open_to_others, "0.2", "anabranch", self.tls(backend.PD) is not None, identity, sbp.tickets)
-
-    async def _take_positions_back(self, log: PartitionLog, end: int) -> None:
-        """A loss of power may have taken the end of a log whose positions were kept: without flushes of the log."""
-        groups = await self.progress.not_beyond(log.topic, log.partition, end)
-        if groups:
-            _log.warning(
-                "consumers had read further than the log goes, which has lost its end: they go on where it ends",
-                topic=log.topic,
-                partition=log.partition,
-                end=end,
-                groups=[name for _, name in groups],
-            )
 
     def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
         """Have the node-level configuration tell what is known now; ``addresses`` by listener. Raises FrontError."""
@@ -613,53 +499,16 @@ class Node(Stopping):
         """
         if self.phase is Phase.STOPPED:
             return
-        served = self.phase is Phase.SERVING
+        served = self._served = self.phase is Phase.SERVING
+        self._drains = drain
         self.phase = Phase.DRAINING
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
+        # Fronts begin chores before the floor of upkeep is there.
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, *(one.close() for one in self._rounds), return_exceptions=True)
-        if hasattr(self, "cleaner"):
-            await self._step("ending compaction", self.cleaner.close())
-        if drain and self.failure is None:
-            # Workers stop together, or come back at once: nothing is handed over.
-            if hasattr(self, "cluster") and self._worker is None:
-                leaving = self.cluster.leave(self.settings.node.drain_timeout_ms / 1000)
-                await self._step("handing over", self._unless_hurried(leaving))
-            await self._drain()
-        for front in self.fronts:
-            await self._step(f"stopping {front.name}", front.stop())
-        if self._console is not None:
-            await self._step("stopping the console", self._console.stop())
-        if hasattr(self, "appends"):
-            await self._step("forwarding nothing more", self.appends.close())
-            await self._step("reading nothing more of other nodes", self.logs.elsewhere.close())
-        if hasattr(self, "peers"):
-            await self._step("answering no other node", self.peers.close())
-        for other in self._served:  # whose clients append through the partition logs
-            await self._step("stopping listeners of other backends", other.close())
-        if hasattr(self, "logs"):
-            await self._step("closing partition logs", self.logs.close())
-        await self._step("ending work on records", asyncio.to_thread(self.works.close))
-        if hasattr(self, "catalog"):
-            await self._step("closing the catalog", self.catalog.close())
-        if hasattr(self, "cluster") and self.failure is None and self._worker is None:
-            # Nothing is appended here any more, and until somebody has taken over others read from this range server.
-            self._retiring = True
-            retiring = self.cluster.retire(self.settings.node.drain_timeout_ms / 1000 if served else 0.0)
-            await self._step("having others take over", self._unless_hurried(retiring))
-        if self._backend is not None:
-            await self._step("closing the backend", self._backend.close())
-        if hasattr(self, "cluster"):
-            await self._step("leaving the cluster", self.cluster.close())
-        if hasattr(self, "db"):
-            await self._step("following other nodes", self.db.changes.close())
-            await self._step("closing the database", self.db.close())
-        self.authenticator.close()
-        if self._directory is not None:
-            self._directory.release()
-        self.stalls.stop()
+        await self._stack.aclose()
         self.phase = Phase.STOPPED
         if served:
             _log.info("stopped", failure=self.failure)
@@ -742,9 +591,9 @@ class Node(Stopping):
                 _log.exception("a chore failed", chore=what)
 
     async def _enforce_retention(self, now_ms: int) -> None:
-        topics = self._handed_over.others(self.catalog.topics.values(), now_ms)
+        topics = self._log.handed_over.others(self.catalog.topics.values(), now_ms)
         places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
-        trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms, self._needed.first)
+        trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms, self._log.needed.first)
         if trimmed:
             _log.info("retention applied", partitions=trimmed)
 
@@ -761,11 +610,11 @@ class Node(Stopping):
         await self.cleaner.look(((topic.name, n) for topic in topics for n in range(len(topic.partitions))), now_ms)
 
     async def _refresh_users(self, now_ms: int) -> None:
-        assert self._directory is not None, "held while the node runs"
-        if await asyncio.to_thread(self._directory.is_held):
+        directory = self._ground.directory
+        if await asyncio.to_thread(directory.is_held):
             await self.authenticator.refresh()
         else:
-            self.fail(f"data directory {self._directory.path} was removed, or another one put in its place")
+            self.fail(f"data directory {directory.path} was removed, or another one put in its place")
 
     async def _expire_producers(self, now_ms: int) -> None:
         await self.logs.expire_producers(now_ms)
@@ -787,30 +636,6 @@ class Node(Stopping):
                     self.logs.ended(change.topic.name, partition.index, partition.end)
         elif change.kind is ChangeKind.IMPORT and change.topic is not None:
             self.logs.importing(change.topic.name, range(len(change.topic.partitions)), change.topic.import_epoch)
-
-
-def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Address]:
-    return {name: listen[name] for name in names if name in listen}
-
-
-def _log_options(settings: Settings, fronts: Iterable[type[Front]]) -> LogOptions:
-    log = settings.log
-    return LogOptions(
-        tail_cache_bytes=log.tail_cache_bytes,
-        snapshot_bytes=log.snapshot_bytes,
-        max_producers_per_partition=log.max_producers_per_partition,
-        max_producers=log.max_producers,
-        producer_idle_ms=log.producer_idle_ms,
-        event_writers_per_partition=log.event_writers_per_partition,
-        event_writer_idle_ms=log.event_writer_idle_ms,
-        seq_no_producers_per_partition=log.seq_no_producers_per_partition,
-        seq_no_producer_idle_ms=log.seq_no_producer_idle_ms,
-        positions_idle_ms=log.positions_idle_ms,
-        transactions_per_partition=log.transactions_per_partition,
-        open_concurrency=log.open_concurrency,
-        inflated_bytes=settings.limits.batch_inflated_bytes,
-        rules=RULES | {kind: rule for front in fronts for kind, rule in front.ledger_rules.items()},
-    )
 
 
 def _now_ms() -> int:

@@ -1,0 +1,376 @@
+"""What a node stands on, floor by floor: each is opened on those below it, and closed before them.
+
+ground (directory, database) -> cluster (its place among nodes) -> storage (the backend) -> metadata (catalog,
+positions, quotas, rules) -> log (partition logs, compaction). Fronts and console stand on these
+(:mod:`bridges.node.assembly`). A floor that cannot be opened closes what it had opened; as one is closed, each step is
+taken whatever became of those before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+from msgspec import Struct
+
+from anabranch_kit.memory.budget import Kind, MemoryBudget
+from anabranch_kit.net.address import Address
+from bridges.auth import Authorizer
+from bridges.auth.quotas import QuotaRules
+from bridges.auth.tokens import KeysError
+from bridges.auth.users import UsersError
+from bridges.catalog import front_tables
+from bridges.catalog.client_quotas import ClientQuotas
+from bridges.catalog.counters import identify
+from bridges.catalog.pd_identity import StreamHome
+from bridges.catalog.progress import Progress, erase_topic
+from bridges.catalog.sql import Connection, Database
+from bridges.catalog.topic_rules import RulesCache
+from bridges.catalog.topics import Catalog, CatalogOptions
+from bridges.formats import Translator
+from bridges.log.byte_positions.starts import ByteStarts
+from bridges.log.compaction.cleaned_logs import CleanedLogs
+from bridges.log.compaction.cleaner import Cleaner, CleanerOptions
+from bridges.log.damage.skips import Skips
+from bridges.log.ledger.rules import RULES
+from bridges.log.logs import LogOptions, Logs
+from bridges.log.remote.appends import Appends
+from bridges.log.state.log_starts import LogStarts
+from bridges.log.state.snapshots import Snapshots
+from bridges.log.transactions.aborted_blocks import AbortedBlocks
+from bridges.net.quotas import Quotas
+from bridges.node import backend, databases
+from bridges.node.by_itself import ByItself
+from bridges.node.compaction_policies import Policies
+from bridges.node.data_dir import DataDirectory
+from bridges.node.listening import CLUSTER, CONSOLE
+from bridges.node.retention import HandedOver, NeededByConsumers
+from bridges.node.sections import SettingsError
+from bridges.node.tls_settings import Tls
+
+if TYPE_CHECKING:
+    from anabranch_kit.run.sliced import SlicedWorks
+    from bridges.auth.authenticator import Authenticator
+    from bridges.auth.tickets import TicketOffice
+    from bridges.backends import Served
+    from bridges.catalog.access_rules import AccessRules
+    from bridges.catalog.group_view import GroupDirectory
+    from bridges.log.partition.partition_log import PartitionLog
+    from bridges.metrics import Metrics
+    from bridges.node.config import Settings
+    from bridges.node.front import Front
+    from bridges.node.listening import Listening
+    from bridges.node.worker import Worker
+
+_log = structlog.get_logger("anabranch.node")
+
+
+class Plan(Struct, frozen=True):
+    """What all floors are made from. ``step`` takes a step of closing whose failure is noted; ``fail`` is called with
+    a sentence when the node cannot go on."""
+
+    settings: Settings
+    kinds: Sequence[type[Front]]
+    worker: Worker | None
+    listening: Listening
+    listen: Mapping[str, Address]
+    metrics: Metrics
+    works: SlicedWorks
+    authenticator: Authenticator
+    static_config: dict[str, str]
+    step: Callable[[str, Awaitable[object]], Awaitable[None]]
+    fail: Callable[[str], None]
+
+    @property
+    def nodes_of_file(self) -> list[int]:
+        """The ids of all nodes that may live beside this one on its database, where that is a file."""
+        node_id = self.settings.node.id
+        if self.worker is None:
+            return [node_id]
+        first = node_id - self.worker.number
+        return list(range(first, first + self.worker.count))
+
+
+class Ground(Struct, frozen=True):
+    """The data directory, the database with all tables, and what listeners are opened with."""
+
+    directory: DataDirectory
+    db: Database
+    budget: MemoryBudget
+    tls: Tls
+    tickets: TicketOffice | None
+
+
+@asynccontextmanager
+async def ground(plan: Plan) -> AsyncIterator[Ground]:
+    """Open the ground floor. Raises StoreError, SettingsError, errors of the database."""
+    settings, worker = plan.settings, plan.worker
+    inner = backend.LISTENERS if settings.sbp.mode == "embedded" else ()
+    able = [CONSOLE, CLUSTER, *plan.listening.able_of_tls(), *inner]
+    tls = Tls(settings.tls, settings.sbp, able, plan.listen)
+    budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
+    directory = DataDirectory(settings.data_dir) if worker is None else worker.directory
+    try:
+        try:
+            await plan.authenticator.load()
+        except (UsersError, KeysError) as error:
+            raise SettingsError(str(error)) from None
+        tickets = None
+        if settings.sbp.tickets:
+            from bridges.auth.tickets import TicketOffice  # where they are demanded
+
+            tickets = TicketOffice(lambda: plan.authenticator.keys, settings.ticket_seconds)
+        engine = databases.engine_of(settings, directory, worker)
+        db = Database(engine, on_failed=lambda error: plan.fail(str(error)))
+        try:
+            await db.open()
+            await databases.repeated(lambda: db.run(partial(_migrate_fronts, plan)), shared=engine.shared)
+            if settings.cluster.database:
+                await databases.check_cluster(db, directory)
+            elif worker is not None:
+                await db.run(identify)
+            await db.changes.begin()
+            yield Ground(directory, db, budget, tls, tickets)
+        finally:
+            await plan.step("following other nodes", db.changes.close())
+            await plan.step("closing the database", db.close())
+    finally:
+        plan.authenticator.close()
+        directory.release()
+
+
+def _migrate_fronts(plan: Plan, connection: Connection) -> None:
+    for kind in plan.kinds:
+        # Nodes of a cluster may be of neighbouring releases; whether they may was asked when it was opened.
+        mixed = bool(plan.settings.cluster.database)
+        front_tables.migrate(connection, kind.name, kind.migrations, newer=mixed)
+        formats = [int(plug.id) for plug in kind.formats]
+        front_tables.claim_numbers(connection, kind.name, formats, kind.ledger_rules)
+
+
+@asynccontextmanager
+async def cluster(plan: Plan, below: Ground) -> AsyncIterator[ByItself]:
+    """Become a member, before the log is opened: that ends whoever has it. Raises StoreError, errors of the
+    database."""
+    settings, worker, db = plan.settings, plan.worker, below.db
+    if worker is None and not settings.cluster.database:
+        place = ByItself(db, settings.node.id)
+    else:
+        from bridges.node.among_others import enter  # where there are others
+
+        place = await enter(
+            settings, below.directory, db, worker, plan.nodes_of_file, plan.metrics, below.budget, plan.fail
+        )
+    try:
+        if not settings.cluster.database and (worker is None or worker.number == 0):
+            await databases.inherit(db, plan.nodes_of_file, settings.node.id)
+        yield place
+    finally:
+        await plan.step("leaving the cluster", place.cluster.close())
+
+
+@asynccontextmanager
+async def storage(plan: Plan, below: Ground, failed: Callable[[str], None]) -> AsyncIterator[backend.Backend]:
+    """Start the backend; ``failed`` is called when it ends by itself. Raises StoreError, OSError."""
+    settings = plan.settings
+    started = await backend.start_backend(
+        settings,
+        below.directory,
+        {name: plan.listen[name] for name in backend.LISTENERS if name in plan.listen},
+        failed,
+        StreamHome(below.db),
+        below.budget,
+        plan.metrics.barrier,
+        below.tls,
+        plan.worker,
+        below.tickets,
+    )
+    try:
+        if settings.cluster.database:
+            await databases.join_cluster(below.db, below.directory)
+        yield started
+    finally:
+        await plan.step("closing the backend", started.close())
+
+
+class Above(Protocol):
+    """What is used of the node that stands on the floors."""
+
+    @property
+    def authorizer(self) -> Authorizer:
+        """Who decides where there are no rules."""
+
+    @property
+    def group_directories(self) -> Mapping[str, GroupDirectory]: ...
+    def count_denial(self) -> None:
+        """The rules have refused something."""
+
+
+class Metadata(Struct, frozen=True):
+    """What the database says, known: topics, positions, quotas, and who may do what."""
+
+    catalog: Catalog
+    progress: Progress
+    quotas: Quotas
+    client_quotas: ClientQuotas
+    access_rules: AccessRules | None
+    authorizer: Authorizer
+
+
+@asynccontextmanager
+async def metadata(
+    plan: Plan,
+    below: Ground,
+    place: ByItself,
+    started: backend.Backend,
+    node: Above,
+) -> AsyncIterator[Metadata]:
+    """Load it. Raises errors of the database."""
+    settings, db, barrier = plan.settings, below.db, plan.metrics.barrier
+    rules, authorizer = await _rules(plan, db, node)
+    quotas = Quotas(QuotaRules(), settings.auth.quota_clients, barrier)
+    client_quotas = ClientQuotas(db, quotas.rules, settings.auth.max_quotas, quotas.changed)
+    await client_quotas.load()
+    progress = Progress(db, lambda: node.group_directories)
+    await progress.load()
+    options = CatalogOptions(
+        max_partitions=settings.limits.max_partitions,
+        max_partitions_per_topic=settings.limits.max_partitions_per_topic,
+        static=plan.static_config,
+        owns_streams=settings.sbp.mode == "embedded",
+        node=settings.node.id,
+        names={kind.name: kind.names for kind in plan.kinds if kind.names is not None},
+    )
+    of_fronts = (eraser for kind in plan.kinds for eraser in kind.erasers)
+    of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips, CleanedLogs, AbortedBlocks))
+    catalog = Catalog(db, started.client, options, (erase_topic, *of_streams, *of_fronts), barrier)
+    try:
+        await catalog.load()
+        # A worker's log is another one's only when the worker is there no more: until then it comes back at once.
+        in_objects = settings.sbp.durability == "object" and plan.worker is None
+        await place.begin(catalog, started.embedded if in_objects else None)
+        yield Metadata(catalog, progress, quotas, client_quotas, rules, authorizer)
+    finally:
+        await plan.step("closing the catalog", catalog.close())
+
+
+async def _rules(plan: Plan, db: Database, node: Above) -> tuple[AccessRules | None, Authorizer]:
+    auth = plan.settings.auth
+    if auth.rules == "off":
+        return None, node.authorizer
+    from bridges.auth.rule_authorizer import RuleAuthorizer  # where there are rules
+    from bridges.catalog.access_rules import AccessRules
+
+    rules = AccessRules(db, auth.max_rules)
+    await rules.load()
+    allowed = auth.rules == "allow"
+    authorizer = RuleAuthorizer(rules.rules, plan.settings.super_users, otherwise=allowed, denied=node.count_denial)
+    rules.on_change.append(authorizer.changed)
+    return rules, authorizer
+
+
+class Log(Struct, frozen=True):
+    """The partition logs, wherever they are, and what is done to all of them."""
+
+    logs: Logs
+    appends: Appends
+    cleaner: Cleaner
+    translator: Translator
+    needed: NeededByConsumers
+    handed_over: HandedOver
+    addresses: Mapping[str, Address]
+    """Of the listeners of other backends."""
+
+
+@asynccontextmanager
+async def log(
+    plan: Plan, below: Ground, place: ByItself, started: backend.Backend, known: Metadata
+) -> AsyncIterator[Log]:
+    """Make the partition logs, of which each is opened at its first use. Raises errors of the database."""
+    settings, db, catalog, barrier = plan.settings, below.db, known.catalog, plan.metrics.barrier
+    starts, skips, byte_starts, cleaned = LogStarts(db), Skips(db), ByteStarts(db), CleanedLogs(db)
+    for rows in (starts, skips, byte_starts, cleaned):
+        await rows.load()
+    flushed = settings.sbp.durability != "os" or settings.sbp.mode != "embedded"
+    logs = Logs(
+        started.client,
+        catalog.stream_of,
+        Snapshots(db),
+        place.cluster,
+        _log_options(settings, plan.kinds),
+        barrier,
+        starts,
+        plan.works,
+        skips,
+        catalog.sealed_as,
+        catalog.hidden_stream_of,
+        byte_starts,
+        catalog.import_epoch,
+        RulesCache(catalog).of,
+        cleaned,
+        AbortedBlocks(db, barrier),
+        partial(place.elsewhere, catalog, barrier),
+        None if flushed else partial(_take_positions_back, known.progress),
+    )
+    appends = Appends(logs, place.forwarding(catalog, barrier, logs))
+    handed_over = HandedOver(settings.migrate.grace_ms)
+    options = CleanerOptions(settings.log.cleaner_buffer_bytes, settings.log.cleaner_bytes_per_second)
+    cleaner = Cleaner(logs, cleaned, Policies(catalog, handed_over.holds).of, options)
+    limits, held = settings.limits, partial(below.budget.account(lambda: None).count, Kind.READS)
+    translator = Translator(limits.translated_bytes, plan.works, limits.batch_inflated_bytes, held)
+    place.cluster.on_gained.append(lambda slots: catalog.seal_again())
+    logs.on_decided.append(catalog.seal_again)
+    catalog.start_sealing(logs.seal)
+    started.attach(logs)
+    others: Sequence[Served] = ()
+    try:
+        if started.embedded is not None:
+            others = await backend.serve_others(settings, started.embedded, plan.listen, catalog, logs, below.budget)
+        addresses = {name: Address(*at) for other in others for name, at in other.addresses.items()}
+        needed = NeededByConsumers(catalog, known.progress)
+        yield Log(logs, appends, cleaner, translator, needed, handed_over, addresses)
+    finally:
+        await plan.step("forwarding nothing more", appends.close())
+        await plan.step("reading nothing more of other nodes", logs.elsewhere.close())
+        await plan.step("answering no other node", place.peers.close())
+        for other in others:  # whose clients append through the partition logs
+            await plan.step("stopping listeners of other backends", other.close())
+        await plan.step("closing partition logs", logs.close())
+        await plan.step("ending work on records", asyncio.to_thread(plan.works.close))
+
+
+async def _take_positions_back(progress: Progress, log: PartitionLog, end: int) -> None:
+    """A loss of power may have taken the end of a log whose positions were kept: without flushes of the log."""
+    groups = await progress.not_beyond(log.topic, log.partition, end)
+    if groups:
+        _log.warning(
+            "consumers had read further than the log goes, which has lost its end: they go on where it ends",
+            topic=log.topic,
+            partition=log.partition,
+            end=end,
+            groups=[name for _, name in groups],
+        )
+
+
+def _log_options(settings: Settings, fronts: Iterable[type[Front]]) -> LogOptions:
+    log = settings.log
+    return LogOptions(
+        tail_cache_bytes=log.tail_cache_bytes,
+        snapshot_bytes=log.snapshot_bytes,
+        max_producers_per_partition=log.max_producers_per_partition,
+        max_producers=log.max_producers,
+        producer_idle_ms=log.producer_idle_ms,
+        event_writers_per_partition=log.event_writers_per_partition,
+        event_writer_idle_ms=log.event_writer_idle_ms,
+        seq_no_producers_per_partition=log.seq_no_producers_per_partition,
+        seq_no_producer_idle_ms=log.seq_no_producer_idle_ms,
+        positions_idle_ms=log.positions_idle_ms,
+        transactions_per_partition=log.transactions_per_partition,
+        open_concurrency=log.open_concurrency,
+        inflated_bytes=settings.limits.batch_inflated_bytes,
+        rules=RULES | {kind: rule for front in fronts for kind, rule in front.ledger_rules.items()},
+    )
