@@ -1,1 +1,1 @@
-"""What needs neither Spark nor a connection: rows, decoding into columns, digests, ranges, plans, receipts."""
+"""The parts that need neither Spark nor a connection: rows, decoding into columns, digests, ranges, plans, receipts."""

@@ -1,8 +1,8 @@
-"""From a block whose digests differ to the first offset at which two copies of a partition do.
+"""Search for the first offset at which two copies of a partition differ, inside a block whose digests differ.
 
-Of two ordered copies the digests of a beginning are the same exactly if nothing in it differs. So the half of a range
-that holds the first difference is found by digests of halves, which the two sides may compute wherever they are, and
-only the last few hundred records are looked at one by one.
+Two ordered copies have the same digest of a prefix exactly if the prefix is the same. So digests of halves, which each
+side may compute at its own place, locate the half with the first difference. Only the last few hundred records are
+compared one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_pipeline.core.digest import ALL_FIELDS, BlockDigest, digest, hashes
 from spark_pipeline.core.rows import joined
 
 _WHOLE = 1 << 62
-"""Offsets of a block that has all of them."""
+"""Offsets per block, so large that one block holds every offset."""
 FEW = 512
 """Offsets that are compared record by record instead of being halved again."""
 
@@ -30,7 +30,9 @@ RecordsOf = Callable[[int, int], list[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class BadOffset:
-    """The first offset at which two copies differ, and how: ``left`` and ``right`` show the record on either side."""
+    """The first offset at which two copies differ, and the reason; ``left`` and ``right`` show the record on either
+    side.
+    """
 
     offset: int
     reason: str
@@ -39,12 +41,12 @@ class BadOffset:
 
 
 def range_digest(batches: list[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIELDS) -> BlockDigest:
-    """One digest of all records in ``batches``."""
+    """Return one digest of all records in ``batches``."""
     return digest(batches, fields, _WHOLE).get(0, BlockDigest())
 
 
 def narrow(left: DigestOf, right: DigestOf, start: int, end: int, few: int = FEW) -> tuple[int, int] | None:
-    """The at most ``few`` offsets of ``[start, end)`` that hold the first difference; None if there is none."""
+    """Return the at most ``few`` offsets of ``[start, end)`` that hold the first difference; None if there is none."""
     if left(start, end) == right(start, end):
         return None
     while end - start > few:
@@ -59,8 +61,11 @@ def narrow(left: DigestOf, right: DigestOf, start: int, end: int, few: int = FEW
 def first_bad_in(
     left: RecordsOf, right: RecordsOf, start: int, end: int, fields: tuple[str, ...] = ALL_FIELDS, few: int = FEW
 ) -> tuple[int, BadOffset | None] | None:
-    """Where the at most ``few`` offsets of ``[start, end)`` begin that hold the first difference, and what it is, None
-    if it went away meanwhile; None if there is none."""
+    """Find the first difference between two copies in ``[start, end)``.
+
+    Returns the start of the at most ``few`` offsets that hold it, and the difference itself (None if it has gone away
+    meanwhile); None if the copies are the same.
+    """
     span = narrow(
         lambda low, high: range_digest(left(low, high), fields),
         lambda low, high: range_digest(right(low, high), fields),
@@ -72,9 +77,10 @@ def first_bad_in(
 
 
 def first_bad(left: pa.RecordBatch, right: pa.RecordBatch, fields: tuple[str, ...] = ALL_FIELDS) -> BadOffset | None:
-    """The first difference between the records of the same range in two copies; None if there is none.
+    """Return the first difference between the records of the same range in two copies; None if there is none.
 
-    Records are compared in order: a missing, doubled or added one is named by the offset that should have come there.
+    Records are compared in order: a missing, doubled or added record is named by the offset that should have come
+    there.
     """
     here, there = np.asarray(left.column("offset")), np.asarray(right.column("offset"))
     hash_here, hash_there = hashes(left, fields), hashes(right, fields)
@@ -107,7 +113,7 @@ def first_bad(left: pa.RecordBatch, right: pa.RecordBatch, fields: tuple[str, ..
 
 
 def _shown(batch: pa.RecordBatch, at: int) -> dict[str, Any] | None:
-    """A record for a report: bytes as text where they are text, at most 200 of them."""
+    """Return a record for a report: bytes as text where they are valid UTF-8, at most 200 of them."""
     if at >= batch.num_rows:
         return None
     row: dict[str, Any] = batch.slice(at, 1).to_pylist()[0]

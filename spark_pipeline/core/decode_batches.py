@@ -1,7 +1,8 @@
-"""A range of a partition as rows: stored batches in, Arrow's record batches out, whatever wrote them.
+"""Decoding of a partition's range into rows: stored batches of any format in, Arrow record batches out.
 
-What readers of committed data must not see is left out here: control batches and other batches without records, and
-those of aborted transactions. Several batches of one format are decoded together, since arrays pay by the pass.
+Batches that readers of committed data must not see are left out here: control batches, other batches without records,
+and batches of aborted transactions. Several batches of one format are decoded together, since array code has a fixed
+cost per pass.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from spark_pipeline.core.rows import Columns
 
 _WITHOUT_TRANSACTIONS = frozenset({FormatId.RAW, FormatId.YDB, FormatId.LEDGER_NOTE})
 _ATTRIBUTES_AT = 22
-"""Where a batch of Kafka's has the byte that says whether it belongs to a transaction."""
+"""Position in a Kafka batch of the attributes byte that holds the transactional bit."""
 _TOO_LARGE = 2
-"""As many times as large as it was meant to be a batch of rows is cut."""
+"""A batch of rows larger than this many times the intended size is cut."""
 
 
 class Body(Protocol):
-    """A batch that was opened: checked as a whole, and decompressed where its format compresses whole batches."""
+    """An opened batch: its checksum is checked, and it is decompressed where its format compresses whole batches."""
 
     @property
     def batch(self) -> StoredBatch: ...
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Return the bytes that it takes."""
 
 
 class Arrays(Protocol):
-    """A module that decodes batches of one format without a step of Python for each of their fields."""
+    """A module that decodes batches of one format without a Python step per field."""
 
     def open_body(self, batch: StoredBatch, limit: int) -> Any:
-        """A :class:`Body`; None of a batch that holds no records for readers. Raises BatchInvalid."""
+        """Return a :class:`Body`, or None for a batch that holds no records for readers. Raises BatchInvalid."""
 
     def decode(
         self, bodies: Sequence[Any], topic: str, partition: int, columns: Columns, start: int, end: int
     ) -> pa.RecordBatch:
-        """The records of ``bodies``, at least one, whose offsets are in ``[start, end)``.
+        """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``.
 
-        Raises Unusual for what has to be read one by one to be told apart from what is wrong.
+        Raises Unusual for input that must be read record by record to tell valid from damaged.
         """
 
 
@@ -63,12 +64,15 @@ _ARRAYS: dict[int, Arrays] = {
     FormatId.PRAVEGA: decode_pravega,
     FormatId.YDB: decode_ydb,
 }
-"""Formats that are decoded so; the others are read record by record."""
+"""Formats that are decoded as arrays; all others are read record by record."""
 
 
 class Aborted:
-    """Which batches belong to aborted transactions. ``told`` gives all of those that reach into what is read; it is
-    asked when the first batch of a transaction is met, so that who reads none pays nothing."""
+    """The batches of aborted transactions, as a container for ``in``.
+
+    ``told`` returns every aborted transaction that reaches into the range. It is called at the first transactional
+    batch, so readers of other batches do not pay for it.
+    """
 
     __slots__ = ("_of_producer", "_told")
 
@@ -91,7 +95,9 @@ class Aborted:
 
 
 def _transaction(batch: StoredBatch) -> InTransaction | None:
-    """The transaction that a batch of records belongs to. Most belong to none, which is seen without parsing them."""
+    """Return the transaction that a batch of records belongs to. The usual batch without one is recognised without
+    parsing.
+    """
     form = batch.flags & FORMAT_MASK
     if form == FormatId.KAFKA:
         payload = batch.payload
@@ -110,10 +116,10 @@ def decode(
     aborted: Aborted | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> Iterator[pa.RecordBatch]:
-    """The committed records of ``wanted`` among ``batches``, which come in order, in batches of rows that are none of
-    them empty and are made of about ``batch_bytes`` bytes of records.
+    """Yield the committed records of ``wanted`` found in ``batches``, which come in order.
 
-    ``limit``: bytes that one stored batch may decompress to. Raises UnreadableBatch.
+    Each yielded batch of rows has at least one row and holds about ``batch_bytes`` bytes of records. ``limit`` is how
+    many bytes one stored batch may decompress to. Raises UnreadableBatch.
     """
     group = _Group(wanted, columns, limit)
     try:
@@ -134,13 +140,13 @@ def decode(
                 yield from _cut(group.finish(), batch_bytes)
                 yield from _cut(group.one_by_one([batch]), batch_bytes)
     except UnreadableBatch:
-        yield from _cut(group.finish(), batch_bytes)  # what lies in front of it
+        yield from _cut(group.finish(), batch_bytes)  # the rows in front of the unreadable batch
         raise
     yield from _cut(group.finish(), batch_bytes)
 
 
 def _cut(found: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """``found`` without empty ones, and those in pieces that came out much larger than they were meant to be."""
+    """Yield ``found`` without empty batches; cut those that came out much larger than ``batch_bytes``."""
     for batch in found:
         rows, size = batch.num_rows, batch.nbytes
         if not rows:
@@ -154,7 +160,7 @@ def _cut(found: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.Recor
 
 
 class _Group:
-    """Opened batches of one format that are to be decoded together."""
+    """Opened batches of one format that will be decoded together."""
 
     __slots__ = ("_bodies", "_columns", "_limit", "_wanted", "form", "size")
 
@@ -175,7 +181,7 @@ class _Group:
             self.size += body.size
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """The rows of all that were kept, which are forgotten. Raises UnreadableBatch."""
+        """Yield the rows of all kept batches and forget them. Raises UnreadableBatch."""
         bodies, self._bodies, self.size = self._bodies, [], 0
         wanted, columns = self._wanted, self._columns
         arrays = _ARRAYS.get(self.form)
@@ -190,20 +196,20 @@ class _Group:
         if arrays is None or len(bodies) == 1:
             yield from self.one_by_one([body.batch for body in bodies])
             return
-        # The one that it is about must not slow down the others, nor hide those in front of it.
+        # One unusual batch must not slow down the others, nor hide the batches in front of it.
         for body in bodies:
             self._bodies = [body]
             yield from self.finish()
 
     def one_by_one(self, batches: Sequence[StoredBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of ``batches``, record by record, up to one that is wrong. Then raises UnreadableBatch."""
+        """Yield the rows of ``batches``, record by record; raises UnreadableBatch at the first damaged record."""
         wanted = self._wanted
         where = (wanted.topic, wanted.partition, self._columns, wanted.start, wanted.end)
         return decode_records.decode(batches, *where, self._limit)
 
 
 class _Whole:
-    """A batch of a format that has nothing to open."""
+    """A batch of a format that needs no opening."""
 
     __slots__ = ("batch",)
 
@@ -212,5 +218,5 @@ class _Whole:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Return the bytes that it takes."""
         return len(self.batch.payload)

@@ -1,8 +1,8 @@
-"""Columns out of places in a buffer, and the row of one record put together from them.
+"""Columns built from positions in a buffer, and batches of rows assembled from columns.
 
-Fields that lie in one buffer in order are made an array without a look at each: all bytes between the first and the
-last become one array, whose elements are in turn a field and what lies between it and the next, and the fields are
-taken out of that, which copies them once (docs/protocols/spark.md, "Sizes").
+Fields that lie in one buffer in order become an array without a Python step for each: all bytes between the first and
+the last field become one array whose elements alternate between a field and the gap behind it. Taking every second
+element copies the fields once (docs/protocols/spark.md, "Sizes").
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from spark_pipeline.core.rows import CREATE_TIME, HEADER_TYPE, LOG_APPEND_TIME, 
 
 _US_PER_MS = 1000
 _LATEST_MS = ((1 << 63) - 1) // _US_PER_MS
-"""The last millisecond that microseconds in 64 bits can tell."""
+"""The last millisecond that 64 bits of microseconds can express."""
 
 
 @dataclass(slots=True)
 class Fields:
-    """Byte strings in a buffer: field ``i`` is ``[starts[i], ends[i])``, in the order of their places, none reaching
-    into the next. ``missing``: those that are null."""
+    """Byte strings in a buffer: field ``i`` is ``[starts[i], ends[i])``, in order and without overlap.
+
+    ``missing`` marks the fields that are null.
+    """
 
     data: bytes
     starts: Int64s
@@ -33,7 +35,7 @@ class Fields:
     missing: Bools | None = None
 
     def array(self, chosen: Int64s | None = None, kind: pa.DataType | None = None) -> pa.Array:
-        """All, or those at ``chosen``, as Arrow's binary or another of its variable-length types.
+        """Return all fields, or those at ``chosen``, as Arrow's binary or another of its variable-length types.
 
         Strings are not checked here.
         """
@@ -52,7 +54,7 @@ class Fields:
 
 
 def strings(fields: Fields, chosen: Int64s | None = None) -> pa.Array:
-    """``fields`` as text. Raises Unusual if one is not UTF-8."""
+    """Return ``fields`` as text. Raises Unusual if a field is not UTF-8."""
     found = fields.array(chosen, pa.string())
     try:
         found.validate(full=True)
@@ -62,13 +64,13 @@ def strings(fields: Fields, chosen: Int64s | None = None) -> pa.Array:
 
 
 def times(milliseconds: Int64s) -> pa.Array:
-    """Timestamps as Spark has them; those that it cannot have become the nearest that it can."""
+    """Return timestamps of Spark's type; a time outside Spark's range becomes the nearest one inside."""
     clipped = np.clip(milliseconds, -_LATEST_MS, _LATEST_MS)
     return pa.array(clipped * _US_PER_MS).view(TYPES["timestamp"])
 
 
 def times_or_null(milliseconds: Int64s) -> pa.Array:
-    """The same with null for negative ones, which stand for what nobody knows."""
+    """Return timestamps as :func:`times` does, with null for negative times, which mean "unknown"."""
     known: npt.NDArray[np.int64] = np.clip(milliseconds, -1, _LATEST_MS)
     return pa.array(known * _US_PER_MS, mask=known < 0).view(TYPES["timestamp"])
 
@@ -77,8 +79,10 @@ Make = Callable[[], pa.Array]
 
 
 class Wanted:
-    """Of the records of several batches those at offsets in ``[start, end)``: ``chosen`` are their places, None for all
-    records. ``counts``: how many records each batch has."""
+    """Selection of the records at offsets in ``[start, end)`` from the records of several batches.
+
+    ``chosen`` are the indices of the selected records, None for all; ``counts`` is the number of records of each batch.
+    """
 
     __slots__ = ("_counts", "_offsets", "chosen", "count")
 
@@ -90,24 +94,24 @@ class Wanted:
         self.chosen = None if len(chosen) == len(offsets) else chosen
 
     def some(self, values: Int64s) -> Int64s:
-        """Those of the wanted records, of numbers of all."""
+        """Return the elements of ``values``, one per record, that belong to the selected records."""
         return values if self.chosen is None else values[self.chosen]
 
     def of_batches(self, values: Sequence[int]) -> Int64s:
-        """Numbers that hold for all records of a batch, one for each."""
+        """Repeat each batch's number for each of its selected records."""
         return self.some(np.repeat(np.array(values, np.int64), self._counts))
 
     def repeated(self, values: Sequence[str | None]) -> pa.Array:
-        """The same for strings."""
+        """Repeat each batch's string for each of its selected records."""
         index = self.some(np.repeat(np.arange(len(values)), self._counts)).astype(np.int32)
         return pa.array(values, pa.string()).take(pa.array(index))
 
     def constant(self, value: str | int, name: str) -> pa.Array:
-        """A column that says the same in each record."""
+        """Return a column with the same value in each record."""
         return constant(value, TYPES[name], self.count)
 
     def time_types(self, late: Sequence[bool]) -> pa.Array:
-        """Whose time it is that records tell, the log's if ``late`` says so of their batch."""
+        """Return the ``timestampType`` column: the log's time for batches whose ``late`` is true, else the writer's."""
         kinds = set(late)
         if len(kinds) == 1:
             return self.constant(LOG_APPEND_TIME if kinds.pop() else CREATE_TIME, "timestampType")
@@ -116,8 +120,11 @@ class Wanted:
     def columns(
         self, writer: str, written: Sequence[int], producers: Sequence[str | None], late: Sequence[bool] = (False,)
     ) -> dict[str, Make]:
-        """What formats have alike: ``writer`` is their name, ``written``, ``producers`` and ``late``, which says that
-        the log's time is that of the records, are of batches."""
+        """Return the columns that all formats share.
+
+        ``writer`` is the protocol's name. ``written``, ``producers`` and ``late`` have one element per batch; ``late``
+        says that the records carry the log's time.
+        """
         return {
             "offset": lambda: pa.array(self.some(self._offsets)),
             "timestampType": lambda: self.time_types(late),
@@ -129,9 +136,9 @@ class Wanted:
 
 @dataclass(slots=True)
 class Assembly:
-    """Makes a batch of ``count`` records out of columns that are made only if they are asked for.
+    """A batch of ``count`` records whose columns are made only if they are requested.
 
-    What a format does not know is null: it need not be named in ``made``.
+    Columns that a format does not know are null: ``made`` need not name them.
     """
 
     topic: str
@@ -141,7 +148,7 @@ class Assembly:
     made: Mapping[str, Make]
 
     def batch(self) -> pa.RecordBatch:
-        """The rows."""
+        """Make the batch of rows."""
         arrays: list[pa.Array] = []
         for name in self.columns:
             make = self.made.get(name)
@@ -157,7 +164,9 @@ class Assembly:
 
 
 def list_of(first: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
-    """The column of headers: record ``i`` has those from ``first[i]`` to ``first[i + 1]``, null if these are none."""
+    """Return the column of headers: record ``i`` has those from ``first[i]`` to ``first[i + 1]``, null if there are
+    none.
+    """
     pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE))
     bounds = pa.array(first.astype(np.int32), mask=np.append(first[1:] == first[:-1], False))
     return pa.ListArray.from_arrays(bounds, pairs, type=TYPES["headers"])

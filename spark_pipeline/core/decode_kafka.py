@@ -1,9 +1,9 @@
-"""Kafka's record batches as columns, without a step of Python for each field of each record.
+"""Kafka's record batches as columns, without a Python step for each field of each record.
 
-Only where a record begins must be followed from one to the next; all other numbers are then read for all records at
-once, and keys and values are taken out of the bytes as whole columns. Whatever is not as usual (numbers of more than
-eight bytes, fields that reach over their record, ...) raises :class:`Unusual`: the records are then read one by one
-(:mod:`spark_pipeline.core.decode_records`), which gives them, or says what is wrong.
+Only the starts of records must be followed from one to the next. All other numbers are then read for all records at
+once, and keys and values are taken out of the bytes as whole columns. Anything unusual (numbers of more than eight
+bytes, fields that reach over their record, ...) raises :class:`Unusual`; :mod:`spark_pipeline.core.decode_records` then
+reads the records one by one and either returns them or reports the damage.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from spark_pipeline.core.rows import Columns
 
 _CRC_START = 21
 _MOST_HEADERS = 10_000
-"""Headers of one record; with more it is looked at by itself, and refused."""
+"""Most headers of one record; a record with more is read by itself, and refused."""
 _ALIKE = 64
-"""Batches that are compared with the one before at once."""
+"""Most batches that are compared with the previous one in one step."""
 
 
 @dataclass(slots=True)
 class Body:
-    """A batch whose records can be read: what its header says, and its records' bytes, decompressed."""
+    """A batch whose records can be read: its header and its decompressed records."""
 
     batch: StoredBatch
     header: Header
@@ -48,12 +48,12 @@ class Body:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Return the bytes that it takes."""
         return len(self.data)
 
 
 def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
-    """``batch`` checked and decompressed; None of one that holds no records for readers.
+    """Check and decompress ``batch``; return None if it holds no records for readers.
 
     Raises BatchCorrupt for a checksum that does not match, BatchInvalid for other damage, DecompressedTooLarge for more
     than ``limit`` bytes.
@@ -76,7 +76,7 @@ def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
 def decode(
     bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
 ) -> pa.RecordBatch:
-    """The records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+    """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
     numbers = Numbers(body.data for body in bodies)
     found = _starts(bodies, numbers)
     counts = np.array([body.header.record_count for body in bodies], np.int64)
@@ -91,10 +91,10 @@ def decode(
 
 
 def _starts(bodies: Sequence[Body], numbers: Numbers) -> Int64s:
-    """Where each record begins, at its length.
+    """Return the position at which each record begins, which is that of its length.
 
-    Of batches that are as long and have as many records as the one before, the records are most likely as long, too,
-    one by one: that is seen for several batches at once, which costs less than to follow the records of each.
+    If a batch has the size and the record count of the previous batch, its records most likely have the same lengths.
+    That is checked for several batches at once, which costs less than following the records of each.
     """
     found: list[Int64s] = []
     begin = number = 0
@@ -110,7 +110,7 @@ def _starts(bodies: Sequence[Body], numbers: Numbers) -> Int64s:
             alike += 1
         if alike:
             same = numbers.repeats(starts, size, alike)
-            # Where it only looks so, little more is spent on it than on following.
+            # If the guess fails, compare only one batch next time, so that guessing costs little.
             most = min(_ALIKE, 2 * most) if same == alike else 1
             found += [starts + size * ahead for ahead in range(1, same + 1)]
             alike = same
@@ -120,7 +120,7 @@ def _starts(bodies: Sequence[Body], numbers: Numbers) -> Int64s:
 
 
 def _head(data: bytes, position: int) -> tuple[int, int]:
-    """A record's head is its length."""
+    """Return the size of a record's head, which is its length field, and the position behind the record."""
     begin = position
     size = shift = 0
     while True:
@@ -138,7 +138,7 @@ def _head(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _steps(data: bytes, position: int, number: int) -> tuple[list[int], int]:
-    """Follows records; the common lengths, of one and two bytes, are read in place."""
+    """Follow ``number`` records; lengths of one and two bytes, the common case, are decoded in place."""
     found: list[int] = []
     for _ in range(number):
         found.append(position)
@@ -158,7 +158,7 @@ def _steps(data: bytes, position: int, number: int) -> tuple[list[int], int]:
 
 @dataclass(slots=True)
 class _Places:
-    """Of each record: its two deltas, where key and value lie, and where its headers do."""
+    """Positions in each record: its two deltas, its key and value, and its headers."""
 
     timestamp_delta: Int64s
     offset_delta: Int64s
@@ -193,7 +193,7 @@ def _last_delta(body: Body) -> int:
 
 
 def _field(numbers: Numbers, at: Int64s, limit: Int64s) -> tuple[Fields, Int64s]:
-    """The nullable byte strings whose lengths lie at ``at``, and the places behind them."""
+    """Return the nullable byte strings whose lengths lie at ``at``, and the positions behind them."""
     length, begin = numbers.zigzag(at)
     missing = length < 0
     end = begin + np.maximum(length, 0)
@@ -236,7 +236,9 @@ def _columns(numbers: Numbers, places: _Places, bodies: Sequence[Body], wanted: 
 
 
 def _headers(numbers: Numbers, places: _Places, wanted: Wanted) -> pa.Array:
-    """The list of each record's headers, null for none: all first headers at once, then all second ones, ..."""
+    """Return each record's list of headers, null for none: all first headers are read at once, then all second ones,
+    ...
+    """
     count, at, limit = map(wanted.some, (places.header_count, places.header_at, places.end))
     first = np.concatenate(([0], np.cumsum(count)))
     total = int(first[-1])

@@ -1,5 +1,8 @@
-"""Events of Pravega's writers as columns. Bytes that are no events, or not those that their header claims, raise
-:class:`Unusual` and are read by themselves (see :mod:`spark_pipeline.core.decode_kafka`)."""
+"""Events of Pravega's writers as columns.
+
+Bytes that are no events, or do not match their header, raise :class:`Unusual` and are read record by record (see
+:mod:`spark_pipeline.core.decode_kafka`).
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,24 @@ from spark_pipeline.core.rows import Columns
 
 _EVENT = struct.Struct(">iI")
 _PLACE = 4
-"""Bytes of an event's place in a batch that has gaps."""
+"""Bytes of an event's relative offset in a batch that has gaps."""
 
 
 @dataclass(slots=True)
 class Body:
-    """A batch whose checksum was compared with its bytes."""
+    """A batch whose checksum matches its bytes."""
 
     batch: StoredBatch
     header: Header
 
     @property
     def size(self) -> int:
-        """Bytes that its events take."""
+        """Return the bytes that its events take."""
         return len(self.batch.payload) - HEADER_SIZE
 
 
 def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
-    """``batch`` checked; None of one without bytes. Raises BatchInvalid, BatchCorrupt."""
+    """Check ``batch``; return None for a batch without bytes. Raises BatchInvalid, BatchCorrupt."""
     header = check(batch.payload)
     return Body(batch, header) if header.size else None
 
@@ -45,7 +48,7 @@ def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
 def decode(
     bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
 ) -> pa.RecordBatch:
-    """The records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+    """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
     if any(body.header.shape == Shape.BYTES for body in bodies):
         raise Unusual
     appends = [claims_of(body.header, body.batch.payload) for body in bodies]
@@ -88,7 +91,7 @@ def decode(
 
 
 def _head(data: bytes, position: int) -> tuple[int, int]:
-    """An event's head is its type, which is 0, and its length."""
+    """Return the size of an event's head, its type (0) and its length, and the position behind the event."""
     try:
         kind, size = _EVENT.unpack_from(data, position)
     except struct.error:
@@ -102,7 +105,7 @@ _steps = steps_by(_head)
 
 
 def _begin_with(found: Int64s, appends: Sequence[tuple[int, int]], begin: int) -> bool:
-    """Whether each append has as many of the events that were found as it has offsets."""
+    """Return whether each append holds as many of the decoded events as it has offsets."""
     if len(appends) == 1:
         return True
     places, sizes = np.cumsum(np.array(appends, np.int64), axis=0)[:-1].T
@@ -110,7 +113,7 @@ def _begin_with(found: Int64s, appends: Sequence[tuple[int, int]], begin: int) -
 
 
 def _own_places(body: Body, numbers: Numbers, at: int) -> Int64s:
-    """How far each event of a batch lies behind the batch's first offset."""
+    """Return the distance of each event from the batch's first offset."""
     count = body.header.records
     span = body.batch.end_offset - body.batch.base_offset
     if body.header.shape != Shape.SCATTERED:
@@ -124,7 +127,7 @@ def _own_places(body: Body, numbers: Numbers, at: int) -> Int64s:
 
 
 def _is_numbered(header: Header) -> bool:
-    """Whether the writer numbered its events one by one, not the append as a whole."""
+    """Return whether the writer numbered its events one by one, rather than the append as a whole."""
     return header.writer_id != NO_WRITER and header.events == header.records
 
 

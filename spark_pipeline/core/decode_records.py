@@ -1,4 +1,4 @@
-"""Stored batches of any format as columns, record by record: for formats and batches that arrays do not take in."""
+"""Stored batches of any format as columns, record by record: for formats and batches that the array decoders refuse."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def decode(
     end: int,
     limit: int = DEFAULT_LIMIT,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of ``batches`` whose offsets are in ``[start, end)``: all of them, or those before the first that
-    cannot be read. Then raises UnreadableBatch."""
+    """Yield the records of ``batches`` whose offsets are in ``[start, end)``, up to the first that cannot be read.
+
+    Then raises UnreadableBatch if there was one.
+    """
     found: list[Record] = []
     wrong: UnreadableBatch | None = None
     kinds: list[int] = []
@@ -54,7 +56,7 @@ def decode(
             break
 
     def numbers(values: list[int]) -> Int64s:
-        # Beyond 64 bits is what damaged or hostile batches claim.
+        # Damaged or hostile batches may claim numbers beyond 64 bits.
         return np.array([min(max(value, -(1 << 63)), (1 << 63) - 1) for value in values], np.int64)
 
     def sequence() -> pa.Array:
@@ -92,4 +94,4 @@ def _of_batch(batch: StoredBatch, form: StoredFormat, start: int, end: int, limi
         if start <= record.offset < end:
             yield record
         if record.offset >= end - 1:
-            return  # what lies behind may be wrong, and is nobody's here
+            return  # the rest of the batch is outside the range, so damage there is no error here

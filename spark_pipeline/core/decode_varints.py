@@ -1,9 +1,8 @@
-"""Variable-length numbers in arrays: many at once, wherever they lie in a buffer.
+"""Variable-length integers in arrays: many are decoded at once, from any positions in a buffer.
 
-The buffer is seen as one word for each of its bytes, so that numbers are taken out by one gather and a few shifts for
-all of them: words of 16 bits where none is of more than two bytes, which is nearly
-always so and costs a third, else of 64. What does not fit is left to code that reads one number after the other:
-:class:`Unusual`.
+The buffer is viewed as one word for each of its bytes, so one gather and a few shifts decode all numbers: words of 16
+bits if no number has more than two bytes, which is nearly always so and costs a third, else of 64. Input that does not
+fit raises :class:`Unusual`, and is left to code that reads one number after the other.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _PAD = bytes(16)
-"""Behind the last byte, so that a word can be read at each."""
+"""Padding behind the last byte, so that a word can be read at each byte."""
 _HIGH = np.uint64(0x8080_8080_8080_8080)
 _SEVEN = np.uint64(0x7F7F_7F7F_7F7F_7F7F)
 _ONE = np.uint64(1)
@@ -31,21 +30,21 @@ _GROUPS = (
     (np.uint64(0x0000_0000_0FFF_FFFF), np.uint64(0x0FFF_FFFF_0000_0000), np.uint64(4)),
 )
 _RUN = 16
-"""Pieces that are alike in a row that make it worth looking for more of them."""
+"""Length of a run of equal pieces from which on it pays to look for another run at once."""
 _STEPS = 256
-"""Pieces that are followed one by one before such that are alike are looked for again."""
+"""Pieces that are followed one by one before the next search for a run of equal ones."""
 _LARGEST = (1 << 31) - 1
-"""Bytes of a buffer: Arrow's offsets are 32 bits."""
+"""Most bytes of a buffer: Arrow's offsets are 32 bits."""
 
 
 class Unusual(Exception):
-    """Something that arrays do not take in: to be looked at one by one, which tells whether it is wrong."""
+    """Input that the array decoders do not handle. Reading it record by record tells whether it is damaged."""
 
 
 class Numbers:
-    """Numbers that lie in the joined bytes of ``parts``, which ``data`` has, with some zeros behind them.
+    """Integers in the joined bytes of ``parts``; ``data`` is these bytes, with some zeros behind them.
 
-    Raises Unusual for more bytes than Arrow's offsets can tell.
+    Raises Unusual for more bytes than Arrow's offsets can address.
     """
 
     __slots__ = ("_pairs", "_words", "data", "octets")
@@ -63,9 +62,9 @@ class Numbers:
         )
 
     def unsigned(self, at: Int64s) -> tuple[Int64s, Int64s]:
-        """The numbers at the places ``at``, and the places behind them.
+        """Return the numbers at the positions ``at``, and the positions behind them.
 
-        Raises Unusual for one of more than eight bytes, IndexError for a place outside.
+        Raises Unusual for a number of more than eight bytes, IndexError for a position outside the buffer.
         """
         short = self._short(at)
         if short is not None:
@@ -82,7 +81,7 @@ class Numbers:
         return value.view(np.int64), at + size
 
     def zigzag(self, at: Int64s) -> tuple[Int64s, Int64s]:
-        """The same for signed numbers, whose lowest bit is the sign."""
+        """Return the same as :meth:`unsigned` for signed numbers, whose lowest bit is the sign."""
         short = self._short(at)
         if short is not None:
             few = short[0]
@@ -91,7 +90,7 @@ class Numbers:
         return (value >> 1) ^ -(value & 1), behind
 
     def _short(self, at: Int64s) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.uint16]] | None:
-        """The numbers at ``at`` and their sizes, if none is of more than two bytes. Raises IndexError."""
+        """Return the numbers at ``at`` and their sizes, or None if one has more than two bytes. Raises IndexError."""
         pairs = self._pairs[at]
         more = (pairs >> _SEVENTH) & _FIRST
         value = pairs & _LOW
@@ -102,8 +101,10 @@ class Numbers:
         return value.view(np.int16), more + _FIRST
 
     def repeats(self, at: Int64s, stride: int, times: int) -> int:
-        """How many times in a row, at most ``times``, all numbers at ``at`` are there again, each time ``stride`` bytes
-        further on; 0 if one is of more than two bytes. Raises IndexError."""
+        """Count how many times in a row all numbers at ``at`` repeat, each time ``stride`` bytes further on.
+
+        Returns at most ``times``, and 0 if a number has more than two bytes. Raises IndexError.
+        """
         pairs = self._pairs[at]
         if (pairs & _BOTH == _BOTH).any():
             return 0
@@ -112,21 +113,21 @@ class Numbers:
         return times if same.all() else int(np.argmin(same))
 
     def big_endian(self, at: Int64s) -> Int64s:
-        """The 32-bit unsigned numbers, highest byte first, at the places ``at``. Raises IndexError."""
+        """Return the 32-bit unsigned big-endian numbers at the positions ``at``. Raises IndexError."""
         words: Any = self._words[at]
         found: Int64s = (words.byteswap() >> np.uint64(32)).view(np.int64)
         return found
 
 
 Head = Callable[[bytes, int], tuple[int, int]]
-"""(data, position of a piece) -> (bytes of its head, where it ends). The same head means the same length. Raises
+"""(data, position of a piece) -> (bytes of its head, position behind it). The same head means the same length. Raises
 Unusual, or IndexError for bytes that end too early."""
 Steps = Callable[[bytes, int, int], tuple[list[int], int]]
-"""(data, position, number) -> where as many pieces from there on begin, and where the last one ends."""
+"""(data, position, number) -> the starts of that many pieces from ``position`` on, and the end of the last one."""
 
 
 def steps_by(head: Head) -> Steps:
-    """Follows pieces by their heads."""
+    """Return a function that follows pieces by their heads."""
 
     def steps(data: bytes, position: int, number: int) -> tuple[list[int], int]:
         found = []
@@ -139,10 +140,10 @@ def steps_by(head: Head) -> Steps:
 
 
 def chain(numbers: Numbers, begin: int, end: int, count: int, head: Head, steps: Steps) -> tuple[Int64s, int]:
-    """Where each of ``count`` pieces begins that follow one another from ``begin`` on, and where the last one ends.
+    """Return the starts of ``count`` consecutive pieces from ``begin`` on, and the end of the last one.
 
-    This is the one thing about them that has to be done step by step, but for pieces that are alike: their heads lie
-    at equal distances, as far as they do. Raises Unusual if they do not lie below ``end``.
+    This is the only part of decoding that goes piece by piece. Equal pieces are the exception: their heads lie at equal
+    distances, so a run of them is found at once. Raises Unusual if the pieces do not end by ``end``.
     """
     parts: list[Int64s] = []
     position = begin
@@ -164,7 +165,9 @@ def chain(numbers: Numbers, begin: int, end: int, count: int, head: Head, steps:
 
 
 def _run(numbers: Numbers, position: int, end: int, most: int, head: Head) -> tuple[Int64s, int]:
-    """Where the piece at ``position`` begins and those behind it that are as long, at most ``most``; and their end."""
+    """Return the starts of the piece at ``position`` and of the equally long ones behind it, at most ``most``; and
+    their end.
+    """
     size, behind = head(numbers.data, position)
     stride = behind - position
     number = min(most, max(1, (end - position) // stride))
@@ -179,12 +182,12 @@ def _run(numbers: Numbers, position: int, end: int, most: int, head: Head) -> tu
 
 
 def walk(numbers: Numbers, at: Int64s, end: Int64s) -> Iterator[tuple[int, Int64s, Int64s, Int64s]]:
-    """The fields of many messages of protocol buffers, message ``i`` in ``[at[i], end[i])``: the first fields of all,
-    then the second ones, ...
+    """Yield the fields of many protocol buffer messages at once: the first field of each, then the second of each, ...
 
-    Gives (tag, numbers of messages that have such a field there, the fields' values, where the fields end), and for
-    fields of bytes where these begin instead of a value. Nothing of it holds before all of it has been given. Raises
-    Unusual for other kinds of fields, for long tags, and for a field that reaches over its message.
+    Message ``i`` lies in ``[at[i], end[i])``. Each element is (tag, indices of the messages that have this tag there,
+    the fields' values, the fields' ends); for a field of bytes the value is the position of its first byte. Nothing is
+    reliable before the iterator is exhausted. Raises Unusual for other kinds of fields, for long tags, and for a field
+    that reaches over its message.
     """
     live = np.flatnonzero(at < end)
     at = at[live]

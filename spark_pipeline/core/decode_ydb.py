@@ -1,7 +1,7 @@
-"""YDB's messages as columns: bodies that are not compressed, all fields of all messages at once.
+"""YDB's messages as columns, for bodies that are not compressed: all fields of all messages at once.
 
-Bodies are compressed one by one, so compressed ones are read one by one too: they, and whatever else is not as usual,
-raise :class:`Unusual` (see :mod:`spark_pipeline.core.decode_kafka`).
+YDB compresses bodies one by one, so compressed bodies, like any other unusual input, raise :class:`Unusual` and are
+read record by record (see :mod:`spark_pipeline.core.decode_kafka`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_pipeline.core.rows import Columns
 
 _MESSAGE_TAG = 0x0A
 _SEQ_NO, _CREATED, _DATA, _UNCOMPRESSED_SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A
-"""Tags of a message's fields; the items' and the time's are told where they are read."""
+"""Tags of a message's fields. Tags inside metadata items and times stand in the code that reads them."""
 _LATEST = 1 << 53
 _MS_PER_S = 1000
 _NS_PER_MS = 1_000_000
@@ -42,19 +42,19 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(slots=True)
 class Body:
-    """A batch whose checksum was compared with its bytes."""
+    """A batch whose checksum matches its bytes."""
 
     batch: StoredBatch
     head: Head
 
     @property
     def size(self) -> int:
-        """Bytes that its messages take."""
+        """Return the bytes that its messages take."""
         return len(self.batch.payload) - self.head.body
 
 
 def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body:
-    """``batch`` checked. Raises BatchInvalid, BatchCorrupt."""
+    """Check ``batch``. Raises BatchInvalid, BatchCorrupt."""
     head = parse_head(batch.payload)
     for _ in check_crc(batch.payload):
         pass
@@ -63,7 +63,9 @@ def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body:
 
 @dataclass(slots=True)
 class _Messages:
-    """Of each message: its fields. ``created`` in ms, -1 unknown; ``item_of`` says whose an item is, in order."""
+    """The fields of each message. ``created`` is in ms, -1 if unknown; ``item_of`` is the message of each item,
+    ascending.
+    """
 
     seq_no: Int64s
     created: Int64s
@@ -77,7 +79,7 @@ class _Messages:
 
 @dataclass(slots=True)
 class _Items:
-    """Of each metadata item: whose it is, and where its name and its value lie."""
+    """The metadata items: ``of`` is the message of each, the others are the positions of its name and its value."""
 
     of: Int64s
     name_start: Int64s
@@ -92,7 +94,7 @@ class _Items:
 def decode(
     bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
 ) -> pa.RecordBatch:
-    """The records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+    """Return the records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
     if any(body.head.codec != Codec.RAW or not body.head.messages for body in bodies):
         raise Unusual
     numbers = Numbers(memoryview(body.batch.payload)[body.head.body :] for body in bodies)
@@ -149,7 +151,7 @@ def decode(
 
 
 def _head(data: bytes, position: int) -> tuple[int, int]:
-    """A message's head is its tag and its length."""
+    """Return the size of a message's head, its tag and its length, and the position behind the message."""
     begin = position
     if data[position] != _MESSAGE_TAG:
         raise Unusual
@@ -170,7 +172,7 @@ _steps = steps_by(_head)
 
 
 def _places(numbers: Numbers, bodies: Sequence[Body]) -> tuple[Int64s, Int64s]:
-    """Where the fields of each message begin and end."""
+    """Return the positions at which each message's fields begin and end."""
     found: list[Int64s] = []
     begin = 0
     for body in bodies:
@@ -185,7 +187,7 @@ def _places(numbers: Numbers, bodies: Sequence[Body]) -> tuple[Int64s, Int64s]:
 
 
 def _is_last(data: bytes, position: int, end: int) -> bool:
-    """Whether no message follows: other fields of a request may."""
+    """Return whether no further message follows; other fields of a write request may."""
     try:
         return next_message(data, position, end) is None
     except (BatchInvalid, IndexError):
@@ -237,7 +239,7 @@ def _fields(numbers: Numbers, begins: Int64s, ends: Int64s) -> _Messages:
 
 
 def _created(numbers: Numbers, begins: Int64s, ends: Int64s) -> Int64s:
-    """Times in ms, -1 of those that are not told, or are no times."""
+    """Return times in ms; -1 for a message without a time, or with an invalid one."""
     seconds, nanos = np.zeros_like(begins), np.zeros_like(begins)
     for tag, which, value, _ in walk(numbers, begins, ends):
         if tag == 0x08:
@@ -258,7 +260,7 @@ def _offsets(bodies: Sequence[Body], counts: Int64s, delta: Int64s) -> Int64s:
         batch, number = body.batch, body.head.messages
         span = batch.end_offset - batch.base_offset
         if body.head.sparse:
-            # A message without its place has -1 here, which is refused like one that is out of order.
+            # A message without a relative offset has -1 here, which is refused like one that is out of order.
             own = delta[begin : begin + number]
             if (np.diff(own, prepend=-1) <= 0).any() or int(own[-1]) >= span:
                 raise Unusual
@@ -286,7 +288,7 @@ def _items(numbers: Numbers, messages: _Messages) -> _Items:
 
 
 def _is(numbers: Numbers, items: _Items, name: str) -> Bools:
-    """Which items have that name."""
+    """Mark the items whose name is ``name``."""
     wanted = name.encode()
     found: Bools = (items.name_end - items.name_start) == len(wanted)
     for place, byte in enumerate(wanted):
@@ -298,7 +300,7 @@ def _is(numbers: Numbers, items: _Items, name: str) -> Bools:
 
 
 def _is_first(which: Bools, of: Int64s) -> Bools:
-    """Of the items that ``which`` says, the first of each message."""
+    """Mark the first item of each message among the items marked in ``which``."""
     places = np.flatnonzero(which)
     _, first = np.unique(of[places], return_index=True)
     found = np.zeros_like(which)

@@ -1,11 +1,14 @@
-"""Digests of records: what two copies of a partition are compared by, without sending either to the other.
+"""Digests of records, by which two copies of a partition are compared without sending either to the other side.
 
 A record's canonical form is its timestamp in milliseconds, the lengths of its key, value and headers, and then their
-bytes: no two different records have the same. Its hash is XXH3 of that. A block is 65,536 offsets of a partition, and
-its digest (:class:`BlockDigest`) holds the number of records, the first and the last offset, the sum and the xor of the
-hashes, which tell what is missing or changed in whatever order the records came, and two chains of CRC-32C in the
-order of reading: of the hashes, which tells what changed places, and of the offsets. Nothing in it depends on batches,
-compression, or the protocol that the records were read through.
+bytes; no two different records have the same form. A record's hash is XXH3 of its form. A block is 65,536 offsets of a
+partition. Its digest (:class:`BlockDigest`) holds
+
+* the number of records, the first and the last offset;
+* the sum and the xor of the hashes, which show missing and changed records in whatever order they came;
+* two chains of CRC-32C in the order of reading: of the hashes, which shows reordering, and of the offsets.
+
+A digest does not depend on batches, compression, or the protocol through which the records were read.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ BLOCK = 65_536
 """Offsets in a block; block ``n`` has those from ``n * BLOCK`` on."""
 
 ALL_FIELDS = ("key", "value", "headers", "timestamp")
-"""What of a record is compared, unless less is asked for: of what a protocol cannot carry nothing can be said."""
+"""Fields compared by default. A caller passes fewer where a protocol cannot carry a field."""
 WRITERS = ("producer", "seq")
-"""Further fields: who wrote a record, and under which number."""
+"""Further fields: the record's producer and its sequence."""
 
 _SLICE_BYTES = 256 * 1024 * 1024
 _MASK = (1 << 64) - 1
@@ -42,11 +45,11 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BlockDigest:
-    """What is said of the records of one block, or of a part of it.
+    """The digest of the records of one block, or of a part of it.
 
     ``total`` and ``xor`` are of the 64-bit hashes, modulo 2^64; ``chain`` and ``places`` are CRC-32C of the hashes and
-    of the offsets, 8 bytes little-endian each, in the order in which they were read. Of no records: ``first`` and
-    ``last`` are -1, all else 0.
+    of the offsets, 8 bytes little-endian each, in the order of reading. Without records, ``first`` and ``last`` are -1
+    and all else is 0.
     """
 
     count: int = 0
@@ -58,7 +61,9 @@ class BlockDigest:
     places: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """For reports: hashes in hexadecimal, since JSON's numbers end at 2^53 in many readers."""
+        """Return the digest for reports: hashes in hexadecimal, since many readers lose precision of numbers above
+        2^53.
+        """
         return {
             "count": self.count,
             "first": self.first,
@@ -71,7 +76,7 @@ class BlockDigest:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> BlockDigest:
-        """The reverse. Raises KeyError and ValueError for what is none."""
+        """Parse the result of :meth:`as_json`. Raises KeyError or ValueError for anything else."""
         return cls(
             int(told["count"]),
             int(told["first"]),
@@ -87,10 +92,10 @@ EMPTY = BlockDigest()
 
 
 def hashes(batch: pa.RecordBatch, fields: tuple[str, ...] = ALL_FIELDS) -> Hashes:
-    """The hash of each row's canonical form. A field that is not in ``fields`` counts as one that is not there.
+    """Return the hash of each row's canonical form. A field that is not in ``fields`` counts as absent.
 
-    ``batch`` has the columns of :mod:`spark_pipeline.core.rows` that ``fields`` name; headers of null and no headers
-    are the same. Raises KeyError for a column that is missing.
+    ``batch`` has the columns of :mod:`spark_pipeline.core.rows` that ``fields`` name; null headers and no headers are
+    the same. Raises KeyError for a missing column.
     """
     if batch.num_rows > 1 and batch.nbytes > _SLICE_BYTES:  # offsets within an Arrow column are 32 bits
         half = batch.num_rows // 2
@@ -120,14 +125,14 @@ def hashes(batch: pa.RecordBatch, fields: tuple[str, ...] = ALL_FIELDS) -> Hashe
 
 
 def _fixed(rows: npt.NDArray[Any]) -> pa.Array:
-    """The bytes of each element of a structured array, as a binary column."""
+    """Return the bytes of each element of a structured array, as a binary column."""
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.dtype.itemsize
     return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(rows.tobytes())])
 
 
 def _headers(column: pa.ListArray) -> pa.Array:
-    """For each row the canonical bytes of all its headers, one after the other, as a binary column without nulls."""
-    flat = column.flatten()  # of this slice, without what lies under nulls
+    """Return for each row the canonical bytes of all its headers, concatenated, as a binary column without nulls."""
+    flat = column.flatten()  # the elements of this slice only, without values hidden under nulls
     bounds = np.zeros(len(column) + 1, np.int64)
     np.cumsum(np.asarray(pc.fill_null(column.value_lengths(), 0)), out=bounds[1:])
     keys, values = flat.field("key").cast(pa.binary()), flat.field("value")
@@ -147,10 +152,10 @@ def _headers(column: pa.ListArray) -> pa.Array:
 
 
 def content_sum(batch: pa.RecordBatch) -> int:
-    """Return the sum, modulo 2^64, of a hash of each row's key, value, topic and headers, whichever of them there are.
+    """Return the sum, modulo 2^64, of a hash of each row's key, value, topic and headers, whichever of them exist.
 
-    It tells whether two sets of rows are the same, in whatever order and batches they come. Unlike :func:`hashes` it
-    copies no bytes: every row that is written pays for it.
+    It shows whether two sets of rows are equal, whatever their order and batches. Unlike :func:`hashes` it copies no
+    bytes: every written row pays for it.
     """
     rows = np.zeros(batch.num_rows, np.uint64)
     for name in ("key", "value", "topic", "headers"):
@@ -161,7 +166,7 @@ def content_sum(batch: pa.RecordBatch) -> int:
 
 
 def _hash_each(column: pa.Array) -> Hashes:
-    """The hash of each element of a binary or string column; of a null, a constant."""
+    """Return the hash of each element of a binary or string column; a null has a constant hash."""
     _, starts, content = column.buffers()
     bounds = np.frombuffer(starts, np.int32, len(column) + 1, column.offset * 4).tolist()
     elements = map(memoryview(content or b"").__getitem__, map(slice, bounds, bounds[1:]))
@@ -173,10 +178,9 @@ def _hash_each(column: pa.Array) -> Hashes:
 
 @dataclass(slots=True)
 class Digester:
-    """Puts the digests of a partition's blocks, of ``block`` offsets each, together from batches, which come in the
-    order of their offsets.
+    """Builder of the digests of a partition's blocks, of ``block`` offsets each, from batches in the order of offsets.
 
-    What it holds can be sent to another process and gone on with there.
+    It can be sent to another process, which goes on adding.
     """
 
     fields: tuple[str, ...] = ALL_FIELDS
@@ -184,12 +188,12 @@ class Digester:
     _blocks: dict[int, BlockDigest] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next records: column ``offset``, and those of ``fields``."""
+        """Add the next records: column ``offset``, and the columns of ``fields``."""
         if batch.num_rows:
             self.add_hashes(np.asarray(batch.column("offset")), hashes(batch, self.fields))
 
     def add_hashes(self, offsets: Offsets, of: Hashes) -> None:
-        """The next records by their offsets and hashes; at least one."""
+        """Add the next records, at least one, by their offsets and hashes."""
         numbers = offsets // self.block
         starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
         totals = np.add.reduceat(of, starts)
@@ -210,14 +214,14 @@ class Digester:
 
     @property
     def blocks(self) -> dict[int, BlockDigest]:
-        """Number of a block -> its digest; blocks without records are not there."""
+        """Return number of a block -> its digest; blocks without records are left out."""
         return dict(self._blocks)
 
 
 def digest(
     batches: Iterable[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIELDS, block: int = BLOCK
 ) -> dict[int, BlockDigest]:
-    """The digests of all blocks of ``batches``, which are of one partition and in order."""
+    """Return the digests of all blocks of ``batches``, which are of one partition and in order."""
     digester = Digester(fields, block)
     for batch in batches:
         digester.add(batch)
@@ -226,7 +230,7 @@ def digest(
 
 @dataclass(frozen=True, slots=True)
 class BlockDifference:
-    """A block whose digests are not the same, and what that tells already."""
+    """A block whose two digests differ."""
 
     block: int
     left: BlockDigest
@@ -234,7 +238,7 @@ class BlockDifference:
 
     @property
     def reason(self) -> str:
-        """What is different, in words."""
+        """Return in words how the block differs, as far as the digests show it."""
         left, right = self.left, self.right
         if left.count != right.count:
             return f"{left.count} records on the left, {right.count} on the right"
@@ -246,12 +250,12 @@ class BlockDifference:
 
     @property
     def start(self) -> int:
-        """The first offset of the block."""
+        """Return the first offset of the block."""
         return self.block * BLOCK
 
 
 def differences(left: Mapping[int, BlockDigest], right: Mapping[int, BlockDigest]) -> Iterator[BlockDifference]:
-    """The blocks that differ, in order; one that is on one side alone differs from an empty one."""
+    """Yield the blocks that differ, in order; a block that exists on one side only is compared with an empty one."""
     for block in sorted(left.keys() | right.keys()):
         one, other = left.get(block, EMPTY), right.get(block, EMPTY)
         if one != other:

@@ -1,8 +1,8 @@
-"""Columns of Arrow become Kafka's record batches (v2), without a step of Python for each record.
+"""Columns of Arrow encoded as Kafka's record batches (v2), without a Python step for each record.
 
-The numbers in front of, between and behind keys and values are laid out by arrays, and Arrow joins them with the keys
-and values: one copy of each byte. Many batches are made in one pass, whatever partitions they are for, since a pass
-costs as much as a thousand records. Layout: KIP-98 and docs/protocols/kafka.md, "Produce".
+Arrays hold the numbers in front of, between and behind keys and values, and Arrow joins them with the keys and values:
+one copy of each byte. Batches of many partitions are made in one pass, since a pass costs as much as a thousand
+records. Layout: KIP-98 and docs/protocols/kafka.md, "Produce".
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from spark_pipeline.core.partition_rows import lengths_of
 Int64s = npt.NDArray[np.int64]
 
 _OVERHEAD = 36
-"""Most bytes of a record besides key, value and headers: five lengths of 32 bits, a time of 64, attributes."""
+"""Most bytes of a record without key, value and headers: five lengths of 32 bits, a time of 64, attributes."""
 _JOINED = 1 << 30
-"""Bytes that are joined in one pass; Arrow's offsets are 32 bits."""
+"""Most bytes joined in one pass; Arrow's offsets are 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Columns of as many rows. ``keys`` and ``values`` are of bytes, null for none; ``keys`` is None if no record has
-    one. ``times`` are ms since 1970. ``headers`` are lists of (key, value) with nulls for none, or None."""
+    """Columns of equal length, one row per record.
+
+    ``keys`` and ``values`` are bytes with nulls for none; ``keys`` is None if no record has a key. ``times`` are ms
+    since 1970. ``headers`` are lists of (key, value) with nulls for none, or None.
+    """
 
     keys: pa.Array | None
     values: pa.Array
@@ -42,7 +45,7 @@ class Records:
         return len(self.values)
 
     def take(self, order: Int64s) -> Records:
-        """The rows in another order."""
+        """Return the rows in another order."""
         indices = pa.array(order)
 
         def taken(array: pa.Array | None) -> pa.Array | None:
@@ -52,7 +55,7 @@ class Records:
 
 
 def sizes(records: Records) -> Int64s:
-    """Bytes that each record takes at most, uncompressed."""
+    """Return the most bytes that each record can take uncompressed."""
     total = lengths_of(records.values) + _OVERHEAD
     if records.keys is not None:
         total = total + lengths_of(records.keys)
@@ -62,8 +65,12 @@ def sizes(records: Records) -> Int64s:
 
 
 def starts_of(bounds: Int64s, groups: Int64s, most_bytes: int, most_records: int) -> Int64s:
-    """Where batches begin: at each of ``groups``, which are ascending, and wherever the records since the last one
-    began would be more than ``most_bytes``, by what :func:`sizes` tells, or ``most_records``. A larger one is alone."""
+    """Return the indices of the records at which batches begin.
+
+    A batch begins at each of ``groups``, which are ascending, and wherever the previous batch would exceed
+    ``most_bytes``, by the bounds of :func:`sizes`, or ``most_records``. A record larger than that is alone in its
+    batch.
+    """
     if not len(bounds):
         return np.empty(0, np.int64)
     room = max(1, most_bytes - HEADER_SIZE)
@@ -80,7 +87,7 @@ def starts_of(bounds: Int64s, groups: Int64s, most_bytes: int, most_records: int
 
 
 def encode(records: Records, starts: Int64s, codec: int = 0) -> list[EncodedBatch]:
-    """Batches of the records from each of ``starts``, the first of which is 0, up to the next."""
+    """Encode batches of the records from each of ``starts``, the first of which is 0, up to the next."""
     if not len(records):
         return []
     ends = np.append(starts[1:], len(records))
@@ -88,7 +95,7 @@ def encode(records: Records, starts: Int64s, codec: int = 0) -> list[EncodedBatc
     weights = np.add.reduceat(sizes(records), starts)
     first = 0
     while first < len(starts):
-        # As many batches as are joined in one pass: all of them, nearly always.
+        # As many batches as fit into one pass: nearly always all of them.
         last = first + max(1, int(np.searchsorted(np.cumsum(weights[first:]), _JOINED, "right")))
         made += _encode(records, starts[first:last], ends[first:last], codec)
         first = last
@@ -142,7 +149,7 @@ def _encode(records: Records, starts: Int64s, ends: Int64s, codec: int) -> list[
 
 
 def _numbers_of(array: pa.Array, lengths: Int64s) -> Int64s:
-    """The length of each value as a record has it: -1 for a null."""
+    """Return the length of each value as a record stores it: -1 for a null."""
     if not array.null_count:
         return lengths
     return np.where(array.is_null().to_numpy(zero_copy_only=False), -1, lengths)
@@ -153,7 +160,7 @@ def _filled(array: pa.Array) -> pa.Array:
 
 
 def _tails(headers: pa.Array) -> tuple[pa.Array, Int64s]:
-    """What stands behind each value, the number of headers and these; and these numbers."""
+    """Return the bytes behind each value (the number of headers, then the headers), and these numbers."""
     numbers = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = headers.flatten()
     names = flat.field("key").cast(pa.binary())
@@ -181,7 +188,7 @@ def _zigzag(numbers: Int64s) -> npt.NDArray[np.uint64]:
 
 
 def _widths(numbers: npt.NDArray[np.uint64]) -> Int64s:
-    """Bytes that each number takes."""
+    """Return the bytes that each number takes."""
     widths = np.ones(len(numbers), np.int64)
     largest = int(numbers.max()) if len(numbers) else 0
     for shift in range(7, largest.bit_length(), 7):
@@ -190,7 +197,7 @@ def _widths(numbers: npt.NDArray[np.uint64]) -> Int64s:
 
 
 def _varints(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
-    """For each row the numbers of all columns, one behind the other, as bytes."""
+    """Return for each row the numbers of all columns, concatenated as variable-length integers."""
     widths = [_widths(column) for column in columns]
     total = sum(widths[1:], widths[0])
     offsets = np.zeros(len(total) + 1, np.int32)
@@ -200,7 +207,7 @@ def _varints(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
     for column, width in zip(columns, widths, strict=True):
         most = int(width.max()) if len(width) else 0
         for byte in range(most):
-            if byte:  # all have a first one
+            if byte:  # every number has a first byte
                 some = np.flatnonzero(width > byte)
                 place, number, size = at[some] + byte, column[some] >> np.uint64(7 * byte), width[some]
             else:

@@ -1,33 +1,33 @@
-"""What can go wrong between the pipeline and the systems it reads and writes, as exceptions that say what to do."""
+"""Failures between the pipeline and the systems it reads and writes, as exceptions whose text says what to do."""
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """The root of what the pipeline raises on purpose. Its text is a sentence for whoever started the job."""
+    """The root of the exceptions that the pipeline raises on purpose. The text is a sentence for the job's user."""
 
 
 class FoundDifferences(PipelineError):
-    """A comparison ran to its end, and what it compared is not the same."""
+    """A comparison ran to its end and found differences."""
 
 
 class OptionError(PipelineError, ValueError):
-    """An option has a value that it cannot have, or may not be given together with another."""
+    """An option has an invalid value, or excludes another option that is given."""
 
 
 class EndpointUnavailable(PipelineError):
-    """The system does not answer, or answers that it cannot at present: trying again may help."""
+    """The system does not answer, or is not ready: a retry may help."""
 
 
 class UnknownTopic(PipelineError):
-    """There is no such topic, or it has no such partition."""
+    """The topic, or its partition, does not exist."""
 
 
 class OffsetsGone(PipelineError):
-    """Offsets that were to be read are no longer kept: ``start`` is where the partition begins by now."""
+    """The requested offsets are no longer kept; ``start`` is the partition's log start by now."""
 
     def __init__(self, topic: str, partition: int, wanted: int, start: int) -> None:
-        super().__init__(topic, partition, wanted, start)  # the arguments, so that it can be pickled
+        super().__init__(topic, partition, wanted, start)  # pickle needs the arguments
         self.topic = topic
         self.partition = partition
         self.wanted = wanted
@@ -38,10 +38,10 @@ class OffsetsGone(PipelineError):
 
 
 class UnreadableBatch(PipelineError):
-    """A stored batch cannot be read as its format says: it is damaged, or its writer made it so.
+    """A stored batch does not match its format: it is damaged, or its writer made it so.
 
-    What was read before it has been given already. It holds the offsets ``[offset, end)`` as far as is known: behind it
-    may be read on.
+    The records before it have already been returned. As far as is known it holds the offsets ``[offset, end)``; reading
+    may go on behind it.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str, end: int | None = None) -> None:
@@ -57,11 +57,11 @@ class UnreadableBatch(PipelineError):
 
 
 class Fenced(PipelineError):
-    """Another run of the migration has taken the topic, or it was handed over: this run may not go on."""
+    """Another run of the migration has taken the topic, or the topic was handed over: this run must stop."""
 
 
 class Conflict(PipelineError):
-    """The target holds something else at ``offset`` than what the source has there (-1: not about one offset)."""
+    """The target and the source hold different data at ``offset`` (-1: the conflict is not about one offset)."""
 
     def __init__(self, message: str, offset: int = -1) -> None:
         super().__init__(message, offset)

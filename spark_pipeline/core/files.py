@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and that survive a loss of power."""
+"""Files that exist as a whole or not at all, and that survive a loss of power."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def written_beside(path: Path, content: bytes) -> Path:
-    """Write ``content`` durably to a file of its own, which the caller gives the name ``path``."""
+    """Write ``content`` durably to a temporary file, which the caller renames to ``path``."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with partial.open("wb") as file:
         file.write(content)
@@ -20,18 +20,18 @@ def written_beside(path: Path, content: bytes) -> Path:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file whole, in place of the one before: nobody ever reads half of it. Durable when this returns."""
+    """Replace a file atomically: no reader ever sees half of it. Durable when this returns."""
     written_beside(path, content).replace(path)
     sync(path.parent)
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """For people and machines."""
+    """Return indented JSON, readable for people and machines."""
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory, and those above it, so that they survive a loss of power."""
+    """Create a directory and its parents so that they survive a loss of power."""
     made = []
     above = path
     while not above.exists():
@@ -43,7 +43,7 @@ def make_directory(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or what was created or renamed in a directory, survive a loss of power."""
+    """Flush a file's content, or a directory's created and renamed entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""A job's side of the list of jobs: it tells a node now and then how far it is, which nothing depends on."""
+"""The client side of a node's list of jobs: a job reports its progress now and then. Nothing depends on the reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is: ``done`` of ``total`` (None: not known) ``unit``s, ``rate`` of them a second."""
+    """A job's progress: ``done`` of ``total`` (None: unknown) ``unit``s, at ``rate`` units per second."""
 
     done: float = 0
     total: float | None = None
@@ -30,9 +30,9 @@ class JobProgress:
 
 
 class JobReporter:
-    """Reports a job until it is left; a context manager. That a node cannot be told is no failure of the job's.
+    """A context manager that reports a job until the block ends. A report that fails does not fail the job.
 
-    ``progress`` is called in a thread of the reporter's every few seconds. Give it a client of its own.
+    A thread of the reporter calls ``progress`` every few seconds. The reporter needs a client of its own.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class JobReporter:
         self._repeating = Repeating(lambda: self.tell("running"), seconds, "job-report")
         self.job_id = job_id or uuid.uuid4().hex
         self.failed = 0
-        """Reports that did not arrive."""
+        """Number of reports that did not arrive."""
 
     def __enter__(self) -> Self:
         self.tell("running")
@@ -102,13 +102,13 @@ def _state_at_end(error: BaseException | None) -> str:
 
 
 class Rate:
-    """Units a second over the last half minute or so."""
+    """Units per second over about the last half minute."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, float]] = []
 
     def at(self, done: float) -> float | None:
-        """The rate when ``done`` is reached now."""
+        """Return the rate, given that ``done`` is reached now; None for the first call."""
         now = time.monotonic()
         self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] > 30:

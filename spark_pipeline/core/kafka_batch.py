@@ -1,6 +1,6 @@
-"""A record batch of Kafka's (v2) whose producer is told last: records first, header when it is sent.
+"""A Kafka record batch (v2) that gets its producer last: the records are encoded first, the header when it is sent.
 
-An attempt that has to begin anew gets another producer; what it has encoded stays as it is. Layout and field names are
+A task's attempt that has to begin anew gets another producer and reuses its encoded records. Layout and field names are
 KIP-98's; ``bridges.formats.kafka`` reads them.
 """
 
@@ -21,7 +21,7 @@ _REST = struct.Struct(">hiqqqhii")
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Records as they follow the header, compressed by ``codec``. Times in ms since 1970."""
+    """The encoded records that follow the header, compressed by ``codec``. Times are in ms since 1970."""
 
     body: Buffer
     count: int
@@ -31,13 +31,13 @@ class EncodedBatch:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Return the bytes of the whole batch."""
         return HEADER_SIZE + (self.body.nbytes if isinstance(self.body, memoryview) else len(self.body))
 
     def header(
         self, producer_id: int = -1, epoch: int = -1, sequence: int = -1, *, transactional: bool = True
     ) -> bytes:
-        """The 61 bytes in front of the body; ``sequence`` is that of the first record, and wraps as Kafka's do."""
+        """Return the 61 bytes in front of the body; ``sequence`` is the first record's, and wraps as Kafka's do."""
         rest = _REST.pack(
             self.codec | (TRANSACTIONAL if transactional else 0),
             self.count - 1,

@@ -1,4 +1,4 @@
-"""The batches of a Kafka record set, by their headers alone: where they lie, what they claim, whether they are whole.
+"""The batches of a Kafka record set, read by their headers alone: positions, claims, checksums.
 
 The layout is that of message format 2 (KIP-98); bridges/formats/kafka.py has the fields.
 """
@@ -22,15 +22,15 @@ _EPOCH_FROM, _EPOCH_TO = 12, 16
 
 
 class OldFormat(PipelineError):
-    """A batch is of a message format from before Kafka 0.11, which cannot be carried as it is."""
+    """A batch has a message format older than Kafka 0.11, which cannot be carried as it is."""
 
 
 class NoBatch(PipelineError):
-    """What lies where a batch should begin is none."""
+    """The bytes at the position of a batch are not a batch."""
 
 
 class BatchHead(NamedTuple):
-    """One batch: offsets ``[base_offset, end_offset)``, bytes ``[at, until)`` of its set."""
+    """The header of one batch: offsets ``[base_offset, end_offset)``, bytes ``[at, until)`` of its record set."""
 
     base_offset: int
     end_offset: int
@@ -41,19 +41,19 @@ class BatchHead(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a marker, which has no records for readers."""
+        """Return whether the batch is a marker, which has no records for readers."""
         return bool(self.attributes & CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether its records count only if its transaction is committed."""
+        """Return whether the batch's records count only if its transaction is committed."""
         return bool(self.attributes & TRANSACTIONAL)
 
 
 def heads(records: memoryview, place: str) -> Iterator[BatchHead]:
-    """The whole batches of a record set, in order; a part of one at the end is left out.
+    """Yield the heads of the whole batches of a record set, in order; a partial batch at the end is left out.
 
-    Raises OldFormat, and NoBatch; ``place`` says of which partition.
+    Raises OldFormat and NoBatch, whose texts name the partition by ``place``.
     """
     at, size = 0, len(records)
     unpack = _HEADER.unpack_from
@@ -76,16 +76,18 @@ def heads(records: memoryview, place: str) -> Iterator[BatchHead]:
 
 
 def is_whole(records: memoryview, head: BatchHead) -> bool:
-    """Whether the bytes of a batch belong to its checksum."""
+    """Return whether the bytes of a batch match its checksum."""
     return bool(crc32c.crc32c(records[head.at + _CRC_FROM : head.until]) == head.crc)
 
 
 def digest(records: memoryview, head: BatchHead, before: int = 0) -> int:
-    """CRC-32C of ``before`` and all bytes of a batch but its leader's epoch, which is each cluster's own."""
+    """Return the CRC-32C of ``before`` and all bytes of a batch except its leader epoch, which differs between
+    clusters.
+    """
     value: int = crc32c.crc32c(records[head.at : head.at + _EPOCH_FROM], before)
     return int(crc32c.crc32c(records[head.at + _EPOCH_TO : head.until], value))
 
 
 def same(left: memoryview, right: memoryview) -> bool:
-    """Whether two batches are the same but for their leaders' epochs."""
+    """Return whether two batches are equal except for their leader epochs."""
     return left[:_EPOCH_FROM] == right[:_EPOCH_FROM] and bytes(left[_EPOCH_TO:]) == bytes(right[_EPOCH_TO:])

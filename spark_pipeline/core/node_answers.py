@@ -1,6 +1,6 @@
-"""What a node tells readers, as objects: topics, partitions, positions, aborted transactions.
+"""A node's answers to readers as objects: topics, partitions, positions, aborted transactions.
 
-The node answers in pages; here they are put together. Offsets count records, sizes are in bytes, times in ms.
+The node answers in pages; the classes here join them. Offsets count records, sizes are in bytes, times in ms.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ _PARTITIONS_AT_ONCE = 1_000
 _SEARCHES_AT_ONCE = 100
 
 Place = tuple[str, int]
-"""Topic and number of a partition."""
+"""Topic and partition number."""
 
 
 class SbpPlace(Struct, frozen=True):
-    """Where range servers are asked for, see ``bridges.node.front.SbpPlace``: ``pd`` are HOST:PORT. Empty where a node
-    keeps that to itself. ``tickets``: whether they want those that the node gives."""
+    """The address at which range servers are reached, see ``bridges.node.front.SbpPlace``.
+
+    ``pd`` are HOST:PORT of placement drivers; empty if the node does not publish them. ``tickets``: whether the range
+    servers demand tickets, which the node issues.
+    """
 
     pd: tuple[str, ...]
     dialect: str
@@ -35,7 +38,7 @@ class SbpPlace(Struct, frozen=True):
 
 
 class NodeFacts(Struct, frozen=True):
-    """Who a node is."""
+    """A node's identity and the address of its range servers."""
 
     version: str
     node_id: int
@@ -44,8 +47,11 @@ class NodeFacts(Struct, frozen=True):
 
 
 class PartitionFacts(Struct, frozen=True):
-    """A partition: ``state`` is active or sealed, ``end`` where a sealed one ends once that is final. ``keys``: the
-    bounds of its range of keys, in steps of 2**-128, in hexadecimal."""
+    """A partition of a topic.
+
+    ``state`` is active or sealed; ``end`` is the end offset of a sealed partition once it is final. ``keys`` are the
+    bounds of its range of keys, in steps of 2**-128, in hexadecimal.
+    """
 
     partition: int
     stream_id: int
@@ -57,8 +63,11 @@ class PartitionFacts(Struct, frozen=True):
 
 
 class TopicFacts(Struct, frozen=True):
-    """A topic. ``config`` has the effective values, ``overrides`` those that were set for it; both are empty for who
-    may not see them. ``names``: what other protocols call it."""
+    """A topic.
+
+    ``config`` has the effective values, ``overrides`` the values set for this topic; both are empty for a principal
+    that may not see them. ``names`` are the topic's names in other protocols.
+    """
 
     name: str
     id: str
@@ -70,14 +79,16 @@ class TopicFacts(Struct, frozen=True):
 
     @property
     def active(self) -> list[PartitionFacts]:
-        """The partitions that take appends."""
+        """Return the partitions that take appends."""
         return [one for one in self.partitions if one.state == "active"]
 
 
 class PartitionPositions(Struct, frozen=True):
-    """Offsets of a partition at one moment: readers of committed data stop at ``stable``. ``skipped`` are spans
-    [first, end) that an operator has declared lost; ``bytes`` is about what the partition keeps. ``topic_id`` is "" of
-    a node of an earlier release."""
+    """Offsets of a partition at one moment.
+
+    Readers of committed data stop at ``stable``. ``skipped`` are the spans [first, end) that an operator has declared
+    lost; ``bytes`` is about what the partition keeps. ``topic_id`` is "" if the node runs an earlier release.
+    """
 
     start: int
     stable: int
@@ -89,14 +100,14 @@ class PartitionPositions(Struct, frozen=True):
 
 
 class Ticket(NamedTuple):
-    """Lets a partition's stream be read for so many seconds."""
+    """A permit to read a partition's stream for ``seconds``."""
 
     text: str
     seconds: float
 
 
 class AbortedTransaction(NamedTuple):
-    """What its producer wrote from ``first_offset`` on was aborted by the marker at ``last_offset``."""
+    """An aborted transaction: its producer's records from ``first_offset`` up to the marker at ``last_offset``."""
 
     producer_id: int
     first_offset: int
@@ -104,19 +115,20 @@ class AbortedTransaction(NamedTuple):
 
 
 class NodeTopics:
-    """What readers ask a node. Raises NodeError whatever is asked."""
+    """The requests that readers send to a node. Every method may raise NodeError."""
 
     def __init__(self, client: NodeClient) -> None:
         self.client = client
 
     def node(self) -> NodeFacts:
-        """Who the node is, and where its streams are read."""
+        """Return the node's identity and the address at which its streams are read."""
         return convert(self.client.get("/v1/node"), NodeFacts)
 
     def names(self, pattern: str | None = None, *, internal: bool = False) -> list[str]:
-        """Names of topics in alphabetical order: all, or those that ``pattern``, a regular expression, matches whole.
+        """Return topic names in alphabetical order: all, or those that ``pattern``, a regular expression, matches
+        whole.
 
-        Raises ValueError for a pattern that is none. ``internal``: also those that protocols keep for themselves.
+        ``internal``: include the topics that protocols keep for themselves. Raises ValueError for an invalid pattern.
         """
         try:
             wanted = None if pattern is None else re.compile(pattern)
@@ -133,7 +145,7 @@ class NodeTopics:
         return found
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Topics by name. Raises NodeError for one that is not there, or not to be seen."""
+        """Return topics by name. Raises NodeError for a topic that does not exist or may not be seen."""
         found: dict[str, TopicFacts] = {}
         for some in _pieces(names, _NAMES_AT_ONCE):
             found.update(self._topics(some))
@@ -150,7 +162,7 @@ class NodeTopics:
         return {name: convert(topic, TopicFacts) for name, topic in told.items()}
 
     def _pages(self, path: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """What is told of topics, which goes on within a topic of many partitions."""
+        """Yield the pages of an answer about topics; a topic with many partitions spans several pages."""
         at: list[int] | None = [0, 0]
         while at is not None:
             first, partition = at
@@ -159,7 +171,7 @@ class NodeTopics:
             at = None if page["next"] is None else [first + page["next"][0], page["next"][1]]
 
     def positions(self, places: Iterable[Place]) -> dict[Place, PartitionPositions]:
-        """Positions by partition; of up to a thousand at the same moment."""
+        """Return positions by partition; up to a thousand partitions are read at the same moment."""
         found: dict[Place, PartitionPositions] = {}
         for some in _pieces(places, _PARTITIONS_AT_ONCE):
             page = self.client.post("/v1/positions", {"partitions": some})
@@ -167,14 +179,18 @@ class NodeTopics:
         return found
 
     def ticket(self, place: Place) -> Ticket | None:
-        """To read a partition with; None where nothing is demanded. Raises NodeError for who may not read it."""
+        """Return a ticket to read a partition; None if none is required. Raises NodeError if the principal may not read
+        it.
+        """
         page = self.client.post("/v1/positions", {"partitions": [place], "tickets": True})
         _raise_told(page["partitions"][0])
         return None if page["ticket"] is None else Ticket(page["ticket"], page["seconds"])
 
     def topic_positions(self, names: Iterable[str]) -> dict[Place, PartitionPositions]:
-        """Positions of all partitions of topics; of up to a thousand at the same moment. Raises NodeError for a topic
-        that is not there, or not to be seen."""
+        """Return the positions of all partitions of topics; up to a thousand are read at the same moment.
+
+        Raises NodeError for a topic that does not exist or may not be seen.
+        """
         found: dict[Place, PartitionPositions] = {}
         for some in _pieces(names, _NAMES_AT_ONCE):
             for page in self._pages("/v1/positions", some):
@@ -182,7 +198,9 @@ class NodeTopics:
         return found
 
     def find_timestamp(self, at_ms: Mapping[Place, int]) -> dict[Place, int | None]:
-        """The offset of the first record, in offset order, that is not older; None where there is none."""
+        """Return per partition the lowest offset whose record is at least as new as the given time, in ms; None without
+        one.
+        """
         found: dict[Place, int | None] = {}
         for some in _pieces(at_ms.items(), _SEARCHES_AT_ONCE):
             page = self.client.post("/v1/timestamps", {"partitions": [[*place, ms] for place, ms in some]})
@@ -192,7 +210,7 @@ class NodeTopics:
         return found
 
     def aborted(self, topic: str, partition: int, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have a part in ``[start, end)``, which must not reach above ``stable``."""
+        """Return the aborted transactions that overlap ``[start, end)``; ``end`` must not be above ``stable``."""
         found: dict[AbortedTransaction, None] = {}
         while start < end:
             asked = {"topic": topic, "partition": partition, "start": start, "end": end}
@@ -204,7 +222,7 @@ class NodeTopics:
         return list(found)
 
     def groups(self) -> dict[str, dict[Place, int]]:
-        """Groups of consumers and the offsets that they go on from."""
+        """Return consumer groups and their positions."""
         found: dict[str, dict[Place, int]] = {}
         at: list[Any] | None = ["", 0]
         while at is not None:

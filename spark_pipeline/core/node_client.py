@@ -1,7 +1,7 @@
-"""A client of a node's pipeline listener: synchronous HTTP over one connection that is kept, nothing heavy to import.
+"""A client of a node's pipeline listener: synchronous HTTP over one kept connection.
 
-It runs in drivers and in workers that are started by the hundred, so it needs nothing but the standard library. Every
-request can be repeated without changing what it does, and is, until the node answers or patience ends: nodes restart.
+It runs in drivers and in workers that are started by the hundred, so it imports nothing but the standard library. Every
+request is idempotent, and the client retries it until the node answers or patience ends, because nodes restart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_pipeline.core.options import Options
 PORT = 8090
 SCHEMES = ("anabranch", "anabranch+tls")
 _BUSY = frozenset({408, 429, 502, 503, 504})
-"""Answers after which the same request may succeed."""
+"""Statuses of answers after which a retry may succeed."""
 _ELSEWHERE = 421
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
@@ -34,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class NodeError(Exception):
-    """The node has refused a request: a sentence, the ``kind`` of failure by its name, the answer's ``status``."""
+    """The node has refused a request: the message, the ``kind`` of failure by its name, and the HTTP ``status``."""
 
     def __init__(self, message: str, kind: str = "", status: int = 0, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -47,17 +47,20 @@ class NodeError(Exception):
 
 
 class NodeUnavailable(NodeError):
-    """The node could not be reached, or was not ready, for as long as was waited for it."""
+    """The node could not be reached, or was not ready, until patience ended."""
 
 
 class NodeElsewhere(NodeUnavailable):
-    """Another node of the cluster has to be asked: ``details["at"]`` is where."""
+    """Another node of the cluster must be asked: ``details["at"]`` is its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who asks a system, and how. Without ``user`` or ``token`` nothing is said of who; ``ca``, ``cert`` and ``key``
-    are PEM files. Times are in seconds: ``timeout`` of one attempt's silence, ``patience`` of all attempts."""
+    """The credentials and time limits for requests to a system.
+
+    Without ``user`` or ``token`` the client does not authenticate; ``ca``, ``cert`` and ``key`` are PEM files. Times
+    are in seconds: ``timeout`` bounds the silence of one attempt, ``patience`` all attempts together.
+    """
 
     tls: bool = False
     user: str = ""
@@ -71,7 +74,7 @@ class Access:
 
 
 ACCESS_OPTIONS = ("user", "password", "token", "tls", "tls.ca", "tls.cert", "tls.key", "timeoutMs", "patienceMs")
-"""What :func:`access_given` takes."""
+"""Options of :func:`access_given`."""
 
 
 def access_given(scheme: str, options: Mapping[str, str] | None) -> dict[str, Any]:
@@ -89,18 +92,21 @@ def access_given(scheme: str, options: Mapping[str, str] | None) -> dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions(Access):
-    """How a node is reached."""
+    """The address of a node and the access to it."""
 
     host: str
     port: int = PORT
 
-    def __repr__(self) -> str:  # what is secret must not stand in a log
+    def __repr__(self) -> str:  # without secrets, since it is logged
         return f"NodeOptions({'anabranch+tls' if self.tls else 'anabranch'}://{self.host}:{self.port})"
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str] | None = None) -> NodeOptions:
-        """From ``anabranch://host:port`` (or ``anabranch+tls://``) and the options of a source or sink, those
-        of :func:`access_given`. Raises OptionError."""
+        """Parse ``anabranch://host:port`` (or ``anabranch+tls://``) and the options of a source or sink, see
+        :func:`access_given`.
+
+        Raises OptionError.
+        """
         parts = urlsplit(url if "://" in url else f"{SCHEMES[0]}://{url}")
         if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/") or parts.query:
             raise OptionError(f"{url!r} is no address of a node: anabranch://HOST:PORT")
@@ -113,13 +119,13 @@ class NodeOptions(Access):
 
 
 def address_of(parts: SplitResult, port: int) -> str:
-    """Host and port of a URL, ``port`` if it has none. Raises OptionError for a port that is none."""
+    """Return host and port of a URL, with ``port`` as default. Raises OptionError for an invalid port."""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{host}:{port_of(parts, port)}"
 
 
 def port_of(parts: SplitResult, port: int) -> int:
-    """That of a URL, ``port`` if it has none. Raises OptionError for one that is none."""
+    """Return the port of a URL, ``port`` if it has none. Raises OptionError for an invalid one."""
     try:
         return parts.port or port
     except ValueError as error:
@@ -134,8 +140,10 @@ def _seconds(given: Options, name: str) -> float:
 
 
 class NodeClient:
-    """Asks one node, or the one of its cluster that it leads to, until that fails. Not for several threads at a time;
-    may be pickled, and used on in a forked process."""
+    """A client of one node. It follows the node's redirect to another node of the cluster until that one fails.
+
+    It is not thread-safe. It may be pickled, and used on in a forked process.
+    """
 
     def __init__(self, options: NodeOptions) -> None:
         self.options = options
@@ -148,7 +156,7 @@ class NodeClient:
         return type(self), (self.options,)
 
     def close(self) -> None:
-        """Let go of the connection; the next request makes another."""
+        """Close the connection; the next request opens another."""
         connection, self._connection = self._connection, None
         if connection is not None and self._pid == os.getpid():
             connection.close()
@@ -156,21 +164,21 @@ class NodeClient:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Ask for something. Raises NodeError."""
+        """Send a GET request and return the JSON object of the answer. Raises NodeError."""
         from urllib.parse import urlencode
 
         return self._object("GET", f"{path}?{urlencode(query)}" if query else path, ())
 
     def post(self, path: str, content: Mapping[str, Any], *, patience: float | None = None) -> dict[str, Any]:
-        """Send a JSON object, and give the one that is answered. Raises NodeError."""
+        """Send a JSON object and return the JSON object of the answer. Raises NodeError."""
         return self._object("POST", path, (json.dumps(content).encode(),), patience)
 
     def post_for_bytes(self, path: str, content: Mapping[str, Any]) -> bytes:
-        """Send a JSON object, and give the bytes that are answered. Raises NodeError."""
+        """Send a JSON object and return the bytes of the answer. Raises NodeError."""
         return self.request("POST", path, (json.dumps(content).encode(),))
 
     def post_bytes(self, path: str, parts: Sequence[Buffer], *, patience: float | None = None) -> dict[str, Any]:
-        """Send bytes, which are not joined, and give the JSON object that is answered. Raises NodeError."""
+        """Send bytes, without joining them, and return the JSON object of the answer. Raises NodeError."""
         return self._object("POST", path, parts, patience)
 
     def _object(self, method: str, path: str, parts: Sequence[Buffer], patience: float | None = None) -> dict[str, Any]:
@@ -180,7 +188,7 @@ class NodeClient:
         return answer
 
     def request(self, method: str, path: str, parts: Sequence[Buffer], patience: float | None = None) -> bytes:
-        """The body of the answer, after as many attempts as it takes within ``patience`` seconds. Raises NodeError."""
+        """Return the body of the answer, after as many attempts as fit into ``patience`` seconds. Raises NodeError."""
         give_up = time.monotonic() + (self.options.patience if patience is None else patience)
         wait, fresh = _FIRST_WAIT_S, self._connection is None
         while True:
@@ -202,7 +210,7 @@ class NodeClient:
                 if isinstance(error, ssl.SSLCertVerificationError):
                     raise NodeError(f"{self.options!r} shows a certificate that is not trusted: {error}") from error
                 if not fresh:
-                    # The node has closed a connection that was kept; that says nothing about a new one.
+                    # The node has closed the kept connection; a new one may work.
                     fresh = True
                     continue
                 self._leave()
@@ -214,7 +222,7 @@ class NodeClient:
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _leave(self) -> None:
-        """Ask the node again that was told: where it has led to is not the right place any more, or not now."""
+        """Go back to the configured node: the node that it redirected to is not the right one any more, or not now."""
         if self._led is not None:
             self._led = None
             self.close()
@@ -227,9 +235,9 @@ class NodeClient:
         promised = response.length
         data = response.read(_LONGEST_ANSWER + 1)
         if promised is None and not response.chunked:
-            raise IncompleteRead(data)  # its head has broken off: nodes say how long their answers are
+            raise IncompleteRead(data)  # the head was cut off: nodes always send the length of the answer
         if promised is not None and len(data) < min(promised, _LONGEST_ANSWER):
-            # The node died while it answered. With a size asked for, the library gives what came as if it were all.
+            # The node died while it answered. HTTPResponse.read(size) returns a short body without an error.
             raise IncompleteRead(data, promised - len(data))
         if len(data) > _LONGEST_ANSWER:
             self.close()
@@ -261,7 +269,7 @@ class NodeClient:
 
 
 def _place(told: object) -> tuple[str, int] | None:
-    """Host and port of an address that a node has told."""
+    """Return host and port of the address in a redirect, None if it is invalid."""
     try:
         parts = urlsplit(f"//{told}")
         return (parts.hostname, parts.port) if parts.hostname and parts.port else None

@@ -1,4 +1,4 @@
-"""Options as Spark and URLs give them: texts by names in any case."""
+"""Options from Spark and URLs: strings by case-insensitive names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMES_MS = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 
 
 def refuse_unknown(options: Collection[str], known: Collection[str], what: str) -> None:
-    """Raise OptionError for an option, its name in any case, that ``what`` does not have."""
+    """Raise OptionError for an option that ``what`` does not have; names are compared without case."""
     names = {name.lower(): name for name in known}
     for option in options:
         if option.lower() in names:
@@ -28,7 +28,7 @@ def refuse_unknown(options: Collection[str], known: Collection[str], what: str) 
 
 
 class Options:
-    """Options by their names, in any case. What is wrong with one raises OptionError."""
+    """Options by case-insensitive names. Every getter raises OptionError for an invalid value."""
 
     def __init__(self, options: Mapping[str, str] | None) -> None:
         self._options = dict(options or {})
@@ -39,25 +39,25 @@ class Options:
         return name.lower() in self._values
 
     def get(self, name: str) -> str | None:
-        """What was said; None for nothing."""
+        """Return an option's text; None if it is not given."""
         self._asked.add(name.lower())
         return self._values.get(name.lower())
 
     @property
     def asked(self) -> set[str]:
-        """The names that were asked for, in small letters."""
+        """Return the lower-case names that were looked up so far."""
         return self._asked
 
     def rest(self) -> dict[str, str]:
-        """What nobody has asked for, by the names that it was given."""
+        """Return the options that were never looked up, under their original names."""
         return {name: value for name, value in self._options.items() if name.lower() not in self._asked}
 
     def any(self, prefix: str) -> bool:
-        """Whether one was given whose name begins so."""
+        """Return whether an option is given whose name begins with ``prefix``."""
         return any(name.startswith(prefix.lower()) for name in self._values)
 
     def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number."""
+        """Return a whole number of at least ``least``; None if the option is not given."""
         value = self.get(name)
         if value is None:
             return None
@@ -66,7 +66,7 @@ class Options:
         return int(value)
 
     def sized(self, name: str, units: Mapping[str, int]) -> int | None:
-        """A whole number with one of ``units``, in the smallest."""
+        """Return a whole number with one of ``units``, in the smallest unit; None if the option is not given."""
         value = self.get(name)
         if value is None:
             return None
@@ -76,7 +76,7 @@ class Options:
         return int(match[1]) * units[match[2]]
 
     def truth(self, name: str, default: bool) -> bool:
-        """``true`` or ``false``."""
+        """Return the boolean of ``true`` or ``false``; ``default`` if the option is not given."""
         value = self.get(name)
         if value is None:
             return default
@@ -85,7 +85,7 @@ class Options:
         return value.lower() == "true"
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """One of ``choices``, the first where nothing was said."""
+        """Return one of ``choices``; the first if the option is not given."""
         value = (self.get(name) or choices[0]).lower()
         if value not in choices:
             raise OptionError(f"{name} = {value!r} is none of {', '.join(choices)}")

@@ -1,4 +1,4 @@
-"""Which partition each row goes to, for all rows of a column of keys at once."""
+"""Kafka's default partitioner for all rows of a column of keys at once."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Int64s = npt.NDArray[np.int64]
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 _LONG = 4096
-"""Bytes of a key from which on it is hashed by itself: each four bytes are a pass over all keys that have them."""
+"""Longest key, in bytes, that is hashed as an array: each four bytes cost a pass over all keys that have them."""
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.int32]:
-    """Where each value of an array of bytes begins in its data, and where the last one ends."""
+    """Return the start of each value of an array of bytes in its data, and the end of the last one."""
     if not len(array):
         return np.zeros(1, np.int32)
     return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
 
 
 def lengths_of(array: pa.Array) -> Int64s:
-    """Bytes of each value of an array of bytes, 0 of a null."""
+    """Return the bytes of each value of an array of bytes, 0 for a null."""
     found = np.diff(offsets_of(array)).astype(np.int64)
     if array.null_count:
         found[array.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -33,7 +33,7 @@ def lengths_of(array: pa.Array) -> Int64s:
 
 
 def murmur2_of(keys: pa.Array) -> UInt32s:
-    """The hash that Kafka's clients take of a key, of each key; of a null it is that of no bytes."""
+    """Return the hash that Kafka's clients compute of each key; a null hashes like an empty key."""
     lengths = lengths_of(keys)
     offsets = offsets_of(keys).astype(np.int64)
     starts = offsets[:-1]
@@ -64,6 +64,6 @@ def murmur2_of(keys: pa.Array) -> UInt32s:
 
 
 def partitions_of(keys: pa.Array, partitions: int) -> Int64s:
-    """The partition of each key, as Kafka's default partitioner chooses it."""
+    """Return the partition of each key, as Kafka's default partitioner chooses it."""
     found: Int64s = (murmur2_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
     return found

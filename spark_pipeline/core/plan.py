@@ -1,4 +1,4 @@
-"""What a migration is to do, written down once: it never changes, and every receipt names it by its digest."""
+"""The plan of a migration, written once: it never changes, and every receipt names it by its digest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _VERSION = 1
 
 
 class PlanError(PipelineError):
-    """A plan cannot be read, or is not the one that something else belongs to."""
+    """A plan cannot be read, or is not the one that a receipt or run belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """A partition as the source had it: offsets ``[start, end)``; committed data ended at ``stable``."""
+    """A partition as the source had it when planned: offsets ``[start, end)``; committed data ended at ``stable``."""
 
     partition: int
     start: int
@@ -34,7 +34,7 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True)
 class NotCarried:
-    """Something that the source has and the target cannot take over: ``what`` of ``topic`` ("" for all), and why."""
+    """A property of the source that the target cannot take over: ``what`` of ``topic`` ("" for all), and why."""
 
     topic: str
     what: str
@@ -52,13 +52,13 @@ class PlannedTopic:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the source may take records away in the middle of the log."""
+        """Return whether the source may remove records from the middle of the log."""
         return "compact" in self.config.get("cleanup.policy", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A migration: from ``source`` to ``target``, both URLs without anything secret. Times are wall clock in ms."""
+    """A migration from ``source`` to ``target``, both URLs without secrets. Times are wall clock in ms."""
 
     migration: str
     source: str
@@ -71,21 +71,21 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """Return the SHA-256 of the whole plan."""
         return hashlib.sha256(self._text().encode()).hexdigest()
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """All of them, in order."""
+        """Return all partitions, in order."""
         return [TopicPartition(topic.name, one.partition) for topic in self.topics for one in topic.partitions]
 
     @property
     def offsets(self) -> int:
-        """How many offsets there were to copy, gaps included."""
+        """Return the number of offsets to copy, gaps included."""
         return sum(one.end - one.start for topic in self.topics for one in topic.partitions)
 
     def topic(self, name: str) -> PlannedTopic:
-        """The topic of that name. Raises PlanError."""
+        """Return the topic of that name. Raises PlanError."""
         for topic in self.topics:
             if topic.name == name:
                 return topic
@@ -95,10 +95,10 @@ class Plan:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     def save(self, path: Path) -> None:
-        """Write it to a new file, whole or not at all. Raises PlanError if there is one."""
+        """Write the plan to a new file, whole or not at all. Raises PlanError if the file exists."""
         partial = written_beside(path, json_bytes({"plan": json.loads(self._text()), "sha256": self.digest}))
         try:
-            os.link(partial, path)  # unlike a rename, not over one that is there
+            os.link(partial, path)  # unlike a rename, a link never replaces an existing file
         except FileExistsError:
             raise PlanError(f"{path} exists: a plan is never changed; give another name") from None
         finally:
@@ -106,7 +106,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path) -> Plan:
-        """Read one back. Raises PlanError for a file that is none, or was changed."""
+        """Read a plan. Raises PlanError for a file that is no plan, or was changed."""
         try:
             content = json.loads(path.read_text())
             plan = convert(content["plan"], cls)
@@ -123,9 +123,10 @@ class Plan:
 def carried(
     topic: str, config: Mapping[str, str], valid: Mapping[str, bool], check: Callable[[str, str], object]
 ) -> tuple[dict[str, str], list[NotCarried]]:
-    """Which of a topic's configuration the target takes; ``valid``: known keys and whether they have an effect there.
+    """Return the part of a topic's configuration that the target takes, and the settings that it does not carry.
 
-    ``check`` raises ValueError for a value (``check(key, value)``).
+    ``valid`` has the keys that the target knows and whether each has an effect there. ``check(key, value)`` raises
+    ValueError for a value that the target refuses.
     """
     taken: dict[str, str] = {}
     left: list[NotCarried] = []

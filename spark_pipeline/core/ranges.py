@@ -1,4 +1,4 @@
-"""Ranges of offsets: what is read, cut into pieces for tasks, and how much of what is new a micro-batch takes.
+"""Ranges of offsets: cutting them into pieces for tasks, and bounding how much of the new offsets a micro-batch takes.
 
 The rules are those of Spark's connector for Kafka (docs/protocols/spark.md, "The connector for Kafka"), so that its
 options mean the same here. Offsets count records, gaps included: a range of a thousand offsets holds at most a thousand
@@ -24,7 +24,7 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
     def range(self, start: int, end: int) -> OffsetRange:
-        """The offsets ``[start, end)`` of it."""
+        """Return the offsets ``[start, end)`` of this partition."""
         return OffsetRange(self.topic, self.partition, start, end)
 
 
@@ -39,16 +39,16 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """How many offsets these are; none of a range that ends before it starts."""
+        """Return the number of offsets, 0 for a range that ends before it starts."""
         return max(0, self.end - self.start)
 
     @property
     def of(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
     def within(self, start: int, end: int) -> OffsetRange:
-        """The offsets ``[start, end)`` of the same partition."""
+        """Return the offsets ``[start, end)`` of the same partition."""
         return OffsetRange(self.topic, self.partition, start, end)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class OffsetRange:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """As Spark's connector for Kafka writes them: topic -> partition -> offset, in order."""
+    """Return offsets as Spark's connector for Kafka writes them: topic -> partition -> offset, in order."""
     found: dict[str, dict[str, int]] = {}
     for part in sorted(offsets):
         found.setdefault(part.topic, {})[str(part.partition)] = offsets[part]
@@ -66,12 +66,12 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 def split(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """``ranges`` cut into pieces for tasks, without the empty ones; the pieces of a range follow one another.
+    """Cut ``ranges`` into pieces for tasks, without empty ones; the pieces of a range follow one another.
 
-    ``max_records``: offsets that a piece may have at most (option ``maxRecordsPerPartition``). ``min_partitions``: if
-    there are fewer pieces than this, large ones are cut again, each in proportion to its part of the whole, so that
-    there are about as many (option ``minPartitions``; rounding may make it a few more or fewer, as with Spark's
-    connector). Raises ValueError for a bound below 1.
+    ``max_records`` is the most offsets of a piece (option ``maxRecordsPerPartition``). ``min_partitions``: if there are
+    fewer pieces than this, large ones are cut again, each in proportion to its part of the whole, so that there are
+    about as many (option ``minPartitions``; rounding may make it a few more or fewer, as with Spark's connector).
+    Raises ValueError for a bound below 1.
     """
     if (min_partitions is not None and min_partitions < 1) or (max_records is not None and max_records < 1):
         raise ValueError("a bound on the pieces of a range is at least 1")
@@ -85,7 +85,7 @@ def split(
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Pieces of nearly equal length, none of them empty."""
+    """Cut a range into pieces of nearly equal length, none of them empty."""
     parts = min(parts, whole.count)
     bounds = [whole.start + whole.count * number // parts for number in range(parts + 1)]
     return [whole.within(start, end) for start, end in pairwise(bounds)]
@@ -94,11 +94,11 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 def admit(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int
 ) -> dict[TopicPartition, int]:
-    """Where a micro-batch ends that starts at ``start`` and takes about ``limit`` of the offsets up to ``end``.
+    """Return the end of a micro-batch that starts at ``start`` and takes about ``limit`` of the offsets up to ``end``.
 
-    Each partition gives in proportion to what it has; one that has anything gives at least one offset, so that none
-    starves beside a large one, which may make it a few more than ``limit``. A partition that ``start`` does not have
-    is taken to start at its end. Never goes behind ``start``.
+    Each partition gives in proportion to its new offsets. A partition with any new offset gives at least one, so that
+    none starves beside a large one; that may exceed ``limit`` by a few. A partition missing from ``start`` is taken to
+    start at its end. The result is never below ``start``.
     """
     sizes = {part: max(0, end[part] - start.get(part, end[part])) for part in end}
     total = sum(sizes.values())
@@ -113,9 +113,10 @@ def admit(
 
 @dataclass(slots=True)
 class Patience:
-    """Decides whether a micro-batch waits for more (options ``minOffsetsPerTrigger`` and ``maxTriggerDelay``).
+    """The decision whether a micro-batch waits for more offsets (options ``minOffsetsPerTrigger`` and
+    ``maxTriggerDelay``).
 
-    It goes ahead with at least ``min_offsets``, or when the last one is ``max_delay_ms`` ago; the first goes at once.
+    It begins with at least ``min_offsets``, or ``max_delay_ms`` after the previous one; the first begins at once.
     """
 
     min_offsets: int
@@ -123,7 +124,7 @@ class Patience:
     _last_ms: int | None = None
 
     def waits(self, new_offsets: int, now_ms: int) -> bool:
-        """Whether a micro-batch with ``new_offsets`` should not begin yet; if not, it counts as begun at ``now_ms``."""
+        """Return whether a micro-batch with ``new_offsets`` should wait; if not, count it as begun at ``now_ms``."""
         waited_out = self._last_ms is None or now_ms - self._last_ms >= self.max_delay_ms
         if new_offsets < self.min_offsets and not waited_out:
             return True
@@ -132,11 +133,11 @@ class Patience:
 
 
 def total(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """How many offsets lie between the two."""
+    """Return the number of offsets between ``start`` and ``end``."""
     return sum(max(0, end[part] - start.get(part, end[part])) for part in end)
 
 
 def between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """The ranges from ``start`` to ``end`` of the partitions that both have, in order; empty ones are left out."""
+    """Return the ranges from ``start`` to ``end`` of the partitions that both have, in order, without empty ones."""
     parts: Sequence[TopicPartition] = sorted(part for part in end if part in start and end[part] > start[part])
     return [part.range(start[part], end[part]) for part in parts]

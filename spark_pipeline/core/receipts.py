@@ -1,7 +1,7 @@
-"""Receipts: what a migration has copied, line by line in a file that only grows.
+"""Receipts of a migration's copies, one per line in an append-only file.
 
-A receipt says of a range of offsets that all of it is durable at the target, and the digest of what was there. Each
-names its plan. A migration that starts again does what its plan has and its receipts have not.
+A receipt says that a range of offsets is durable at the target, and has the digest of the copied batches. Each receipt
+names its plan. A restarted migration copies the offsets that its plan has and its receipts lack.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from spark_pipeline.core.ranges import TopicPartition
 
 
 class ReceiptsError(PipelineError):
-    """The file of receipts is damaged, or of another plan."""
+    """The file of receipts is damaged, or belongs to another plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Offsets ``[start, end)`` of a partition are at the target: ``batches`` of ``bytes`` in all.
+    """Proof that the offsets ``[start, end)`` of a partition are at the target, as ``batches`` of ``bytes`` in all.
 
-    ``digest`` is the CRC-32C of all batches in order, but for their leaders' epochs (see
-    :func:`spark_pipeline.core.kafka_batches.digest`). ``epoch`` is the migration's run, ``seconds`` how long it took,
-    ``at_ms`` when it was done.
+    ``digest`` is the CRC-32C of all batches in order, without their leader epochs (see
+    :func:`spark_pipeline.core.kafka_batches.digest`). ``epoch`` is the migration's run, ``seconds`` the duration of the
+    copy, ``at_ms`` the time when it was done.
     """
 
     plan: str
@@ -44,12 +44,12 @@ class Receipt:
 
     @property
     def of(self) -> TopicPartition:
-        """The partition."""
+        """Return the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 class Receipts:
-    """The receipts of one plan; for several threads of one process. ``writes``: this process may add some."""
+    """The receipts of one plan; thread-safe within one process. ``writes``: this process may add receipts."""
 
     def __init__(self, path: Path, plan: str, *, writes: bool = True) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class Receipts:
                 raise ReceiptsError(f"{self._path} has receipts of another plan, {receipt.plan[:12]}")
             self._keep(receipt)
         if torn and writes:
-            # The process died while it wrote: what the line was about to say is found out again.
+            # The process died while it wrote this line: drop it, and copy its range again.
             with self._path.open("r+b") as file:
                 file.truncate(len(data) - len(torn))
 
@@ -97,11 +97,11 @@ class Receipts:
         self._latest.setdefault(one.of, {})[one.start] = one
 
     def of(self, part: TopicPartition) -> list[Receipt]:
-        """Those of a partition, in the order of offsets; of those that begin at the same, the latest."""
+        """Return a partition's receipts by offset; of several with the same start, only the latest."""
         return [one for _, one in sorted(self._latest.get(part, {}).items())]
 
     def reached(self, part: TopicPartition, start: int) -> int:
-        """How far the receipts of a partition go from ``start`` on without a gap."""
+        """Return the offset up to which a partition's receipts cover everything from ``start`` on."""
         at = start
         for one in self.of(part):
             if one.start > at:
@@ -111,5 +111,5 @@ class Receipts:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all batches copied."""
+        """Return the bytes of all copied batches."""
         return sum(one.bytes for one in self.all)

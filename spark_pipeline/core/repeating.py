@@ -1,4 +1,4 @@
-"""Something that is done again and again: beside a job, in a thread of its own, or by who follows a system."""
+"""Repeated work: in a thread beside a job, or in a loop that follows a system."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Callable
 from spark_pipeline.core.errors import EndpointUnavailable
 
 AWAY_S = 300.0
-"""How long a system may be away before who follows it gives up."""
+"""How long :func:`follow` retries a system that does not answer, in seconds."""
 
 
 def follow(work: Callable[[], bool], stopped: Callable[[], bool], wait: Callable[[], object]) -> None:
-    """Do ``work``, once at least, until ``stopped``, and ``wait`` whenever it says that there was nothing to do.
+    """Call ``work`` at least once, until ``stopped``; call ``wait`` whenever ``work`` returns that it had nothing to
+    do.
 
-    A system that is away, as while it is restarted, is waited for: what was done is known. Raises EndpointUnavailable
-    when that takes too long, or it was not there before whoever follows was stopped.
+    A system that does not answer, for example during its restart, is retried: no work is lost. Raises
+    EndpointUnavailable if that takes longer than ``AWAY_S``, or if ``stopped`` before the system ever answered.
     """
     begun = heard = time.monotonic()
     while True:
@@ -36,10 +37,10 @@ def follow(work: Callable[[], bool], stopped: Callable[[], bool], wait: Callable
 
 
 class Repeating:
-    """Calls ``work`` every ``seconds`` from :meth:`start` to :meth:`stop`; as a context manager, of the block.
+    """Calls of ``work`` every ``seconds`` from :meth:`start` to :meth:`stop`; a context manager does both.
 
-    The first call comes after ``seconds``. After the end no call is under way any more. What ``work`` raises ends the
-    thread, not the job.
+    The first call comes after ``seconds``. After :meth:`stop` no call is running any more. An exception of ``work``
+    ends the thread, not the job.
     """
 
     def __init__(self, work: Callable[[], object], seconds: float, name: str) -> None:
@@ -50,12 +51,12 @@ class Repeating:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; once."""
+        """Start the thread; call it once."""
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End for good, when the call that is under way has returned."""
+        """End for good, after the running call has returned."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()

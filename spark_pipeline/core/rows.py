@@ -1,9 +1,9 @@
-"""The row: what a record looks like as columns, whatever protocol wrote it.
+"""The row: a record as columns, whatever protocol wrote it.
 
-The first columns are those of Spark's connector for Kafka, with its names and types; ``headers`` comes if it is asked
-for. The others say what the writer's protocol says besides (:data:`METADATA`), and are null where it says nothing.
-Types are those that PySpark makes of its own schema and takes back (docs/protocols/spark.md, "Row types"): any other
-binary, or a field that is not nullable, is refused there.
+The first columns are those of Spark's connector for Kafka, with its names and types; ``headers`` comes on request. The
+other columns have what the writer's protocol adds (:data:`METADATA`), and are null where it adds nothing. Types are
+those that PySpark derives from its own schema and accepts back (docs/protocols/spark.md, "Row types"): it refuses any
+other binary type and fields that are not nullable.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ TYPES: dict[str, pa.DataType] = {
     "codec": pa.string(),
     "written": pa.timestamp("us", tz="UTC"),
 }
-"""Column -> its type, in the order in which they come if all are asked for.
+"""Column -> its type, in the order of a request for all columns.
 
-``timestamp`` is in microseconds, a multiple of 1000; one that nobody told is -1 ms, as Kafka has it. ``headers`` is
-null for a record without any. ``producer`` is who wrote the record, by the writer's protocol (Kafka's producer id,
-YDB's producer id, the id of Pravega's writer), ``seq`` the number that it gave the record. ``writer`` is the protocol
-in which it was written (``kafka``, ``ydb``, ``pravega``, ``sbp-v0.1``, ``raw``). ``codec`` is what the value is still
-encoded with, null if it is plain. ``written`` is when the log took the record.
+``timestamp`` is in microseconds, a multiple of 1000; -1 ms if the writer gave none, as in Kafka. ``headers`` is null
+for a record without headers. ``producer`` is the record's producer by the writer's protocol (Kafka's producer id,
+YDB's producer id, the id of Pravega's writer), ``seq`` the producer's sequence for the record. ``writer`` is the
+protocol in which it was written (``kafka``, ``ydb``, ``pravega``, ``sbp-v0.1``, ``raw``). ``codec`` is the codec with
+which the value is still encoded, null if it is plain. ``written`` is the time at which the log took the record.
 """
 
 BASIC: tuple[str, ...] = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What Spark's connector for Kafka gives."""
+"""The columns of Spark's connector for Kafka."""
 METADATA: tuple[str, ...] = ("producer", "seq", "writer", "codec", "written")
-"""What the writer's protocol says besides."""
+"""The columns that the writer's protocol adds."""
 
 _LEAST_KEPT, _MOST_KEPT = 1024, 32 * 1024
-"""Rows of columns that are kept because they say the same in each: a worker needs the same again for every batch."""
+"""Fewest and most rows of a cached constant column: a worker needs the same constants for every batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns are wanted, in this order. Raises ValueError for a name that is none, or is there twice."""
+    """The requested columns, in this order. Raises ValueError for an unknown name or a duplicate."""
 
     names: tuple[str, ...] = BASIC
 
@@ -69,12 +69,12 @@ class Columns:
 
     @classmethod
     def of(cls, *, headers: bool = False, metadata: bool = False) -> Columns:
-        """The basic columns, with headers and with what the protocol says besides if these are wanted."""
+        """Return the basic columns, plus headers and the protocol's metadata on request."""
         return cls((*BASIC, *(("headers",) if headers else ()), *(METADATA if metadata else ())))
 
     @property
     def schema(self) -> pa.Schema:
-        """As Arrow has it."""
+        """Return the Arrow schema."""
         return pa.schema([pa.field(name, TYPES[name]) for name in self.names])
 
     def __contains__(self, name: object) -> bool:
@@ -85,12 +85,12 @@ class Columns:
 
 
 def empty(columns: Columns) -> pa.RecordBatch:
-    """No rows."""
+    """Return a batch without rows."""
     return pa.RecordBatch.from_pylist([], schema=columns.schema)
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of all their rows; there is at least one, if of none."""
+    """Return one batch with the rows of all ``batches``, of which there is at least one."""
     if len(batches) == 1:
         return batches[0]
     found = pa.Table.from_batches(batches).combine_chunks().to_batches()
@@ -98,7 +98,7 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def constant(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
-    """An array of ``count`` times ``value``: the beginning of one that may be longer, and is kept."""
+    """Return an array of ``count`` times ``value``, as a slice of a cached, longer one where it is short enough."""
     size = max(_LEAST_KEPT, 1 << max(0, count - 1).bit_length())
     if size > _MOST_KEPT:
         return pa.repeat(pa.scalar(value, kind), count)

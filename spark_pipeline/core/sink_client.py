@@ -1,6 +1,6 @@
-"""A task's and a driver's side of the sink: what is asked of a node so that a batch of a query is written exactly once.
+"""The client side of the sink, for tasks and drivers: the requests that write a query's batch exactly once.
 
-See ``spark_pipeline.node.writes`` for what the node does with it. Raises NodeError whatever is asked.
+``spark_pipeline.node.writes`` is the node's side. Every method that sends a request may raise NodeError.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_client import NodeClient, NodeError
 
 GONE = "AttemptGone"
-"""Kind of the refusal of an attempt that is not open."""
+"""Kind of the error for an attempt that is not open."""
 _HEAD_ROOM = 64 * 1024
-"""Bytes of a request that are left for its head."""
+"""Bytes of a request that are reserved for its head."""
 _VISIBLE_S = 60.0
 _BATCHES = 500
-"""Batches of one request."""
+"""Most batches of one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """A batch of a query: what is committed as one. ``query`` tells the query, over its restarts, from all others;
-    ``once`` says that it has no other batch. ``target``: the topic of all rows, "" where each tells its own."""
+    """A batch of a query, the unit of a commit.
+
+    ``query`` identifies the query across its restarts; ``once`` says that the query has no other batch. ``target`` is
+    the topic of all rows, "" if each row names its own.
+    """
 
     query: str
     number: int
@@ -41,9 +44,12 @@ class SinkBatch:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What an attempt of a task has written: what the driver names in its commit. ``attempt`` is None where nothing had
-    to be written, since there was nothing or the batch was ``committed`` before; then ``records`` were left out.
-    ``digest`` is the sum of their hashes modulo 2^64, since their order and their tasks may change."""
+    """The result of a task's attempt, which the driver names in its commit.
+
+    ``attempt`` is None if nothing had to be written, because there were no rows or the batch was ``committed`` before;
+    then ``records`` counts the rows left out. ``digest`` is the sum of the rows' hashes modulo 2^64, because a rerun
+    may change their order and their tasks.
+    """
 
     attempt: tuple[int, int] | None
     records: int = 0
@@ -54,16 +60,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class TakesRecords:
-    """The numbers of a topic's partitions that take records, and the most bytes that a batch may have there."""
+    """The numbers of a topic's partitions that take records, and the most bytes of a batch there."""
 
     partitions: tuple[int, ...]
     batch_bytes: int
 
 
 class SinkTask:
-    """One attempt of a task. Not for several threads at a time; ``client`` is its own until it is finished or aborted.
+    """One attempt of a task. It is not thread-safe; ``client`` is its own until it is finished or aborted.
 
-    One request is under way while the next is filled, in a thread that is there only if there are several.
+    One request is in flight while the next is filled. The thread that sends exists only if there is more than one
+    request.
     """
 
     def __init__(
@@ -76,8 +83,9 @@ class SinkTask:
         request_bytes: int,
         skip_lower: bool = False,
     ) -> None:
-        """``timeout_ms``: the silence after which the node aborts the batch; ``request_bytes``: most of a request;
-        ``skip_lower``: a batch that is lower than the last one is left out, rather than refused."""
+        """``timeout_ms``: silence after which the node aborts the batch; ``request_bytes``: most bytes of a request;
+        ``skip_lower``: a batch lower than the last committed one is left out instead of refused.
+        """
         self._client = client
         self._batch = batch
         self._task = task
@@ -94,9 +102,9 @@ class SinkTask:
         self._under_way: tuple[list[tuple[str, int, EncodedBatch]], Future[None]] | None = None
 
     def begin(self, topics: Sequence[str] = ()) -> bool:
-        """Begin the attempt; False when the batch is committed already, so that there is nothing to be written.
+        """Begin the attempt; return False if the batch is already committed, so that nothing has to be written.
 
-        Of ``topics``, ten at most, :attr:`told` has afterwards what the node has told, which may not be of all.
+        Afterwards :attr:`told` has the node's facts about ``topics`` (at most ten), possibly not about all.
         """
         asked = {
             **_named(self._batch),
@@ -114,7 +122,7 @@ class SinkTask:
         return True
 
     def add(self, topic: str, partition: int, batch: EncodedBatch) -> None:
-        """Write a batch, now or with others that follow. Raises NodeError of what was added before."""
+        """Write a batch, at once or together with later ones. Raises NodeError for batches added before."""
         if self._waiting and (self._waiting_bytes + batch.size > self._most or len(self._waiting) >= _BATCHES):
             self._settle()
             if self._sender is None:
@@ -125,7 +133,7 @@ class SinkTask:
         self._waiting_bytes += batch.size
 
     def flush(self) -> None:
-        """Return when all that was added is durable."""
+        """Return when all added batches are durable."""
         self._settle()
         waiting = self._taken()
         if waiting:
@@ -137,7 +145,7 @@ class SinkTask:
         return waiting
 
     def _settle(self) -> None:
-        """Return when no request is under way. Raises what it raised."""
+        """Return when no request is in flight. Raises the request's error."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way[1].result()
@@ -155,7 +163,7 @@ class SinkTask:
         try:
             self._send(waiting)
         except NodeError as error:
-            # A node that was started again knows attempts that have written, and only those.
+            # A restarted node knows only the attempts that have written something. This one has not: begin again.
             if error.kind != GONE or self._records or not self.begin():
                 raise
             self._send(waiting)
@@ -175,16 +183,16 @@ class SinkTask:
         self._client.post_bytes(path, [len(head).to_bytes(4) + head, *parts])
 
     def abort(self, patience: float) -> None:
-        """Nothing of the attempt will be named in a commit; asks for ``patience`` seconds at most."""
+        """Abort the attempt: no commit will name it. The request is retried for at most ``patience`` seconds."""
         with suppress(NodeError):
-            self._settle()  # it would be in the way on the connection
+            self._settle()  # a request in flight would occupy the connection
         self._close()
         if self._attempt is not None:
             asked = {**_named(self._batch), "attempts": [self._attempt]}
             self._client.post("/v1/sink/abort", asked, patience=patience)
 
     def finish(self, digest: int = 0) -> Written:
-        """Everything is written; what the driver needs to commit it. ``digest`` is of all rows."""
+        """Write the rest and return the result for the driver's commit. ``digest`` is of all rows."""
         self.flush()
         self._close()
         return Written(self._attempt, self._records, self._size, digest=digest)
@@ -196,16 +204,16 @@ class SinkTask:
 
 
 class SinkDriver:
-    """What the driver of a query does with its batches."""
+    """The driver's requests for the batches of a query."""
 
     def __init__(self, client: NodeClient) -> None:
         self._client = client
 
     def commit(self, batch: SinkBatch, written: Sequence[Written], *, compare: bool = True) -> bool:
-        """Commit what the tasks have written, unless the batch was committed before; whether it had been.
+        """Commit the tasks' attempts, unless the batch was committed before; return whether it was.
 
-        ``compare``: a batch that was committed with other rows is refused. Once it is decided, which cannot be undone,
-        this waits a while until readers see it: whoever reads after a write finds what was written.
+        ``compare``: the node refuses a batch that was committed with other rows. After the irrevocable decision this
+        waits up to a minute until readers see the batch, so that a read after a write finds its rows.
         """
         asked = {**_named(batch), "attempts": _attempts(written), "once": batch.once}
         if compare:
@@ -219,7 +227,7 @@ class SinkDriver:
         return already
 
     def abort(self, batch: SinkBatch, written: Sequence[Written] | None = None) -> bool:
-        """Abort what tasks have written, all of them or those named, unless the batch is committed; whether it is."""
+        """Abort all attempts of a batch, or those in ``written``, unless it is committed; return whether it is."""
         attempts = None if written is None else _attempts(written)
         committed: bool = self._client.post("/v1/sink/abort", {**_named(batch), "attempts": attempts})["committed"]
         return committed

@@ -1,8 +1,8 @@
-"""Rows of a sink, as Arrow brings them, become record batches for the partitions they go to.
+"""Encoding of a sink's Arrow rows as record batches for the partitions they go to.
 
 Columns are those of Spark's sink for Kafka, ``value``, ``key``, ``headers``, ``topic``, ``partition``, and a timestamp;
-others are left alone. A row without a partition goes where Kafka's clients would send it: by its key, and without one
-to a partition that changes now and then.
+others are ignored. A row without a partition goes where Kafka's clients would send it: by its key, and without a key to
+a partition that changes now and then.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from spark_pipeline.core.sink_client import TakesRecords
 Int64s = npt.NDArray[np.int64]
 
 _BATCH_BYTES = 1024 * 1024
-"""Bytes of a batch, if its topic takes as much."""
+"""Most bytes of a batch, unless its topic takes less."""
 _BATCH_RECORDS = 50_000
 _LEAST_GATHERED = 1024 * 1024
 _MOST_GATHERED = 32 * 1024 * 1024
 _NOBODY_TOLD = -1
-"""The time, in ms, of a row of the source's whose writer told none, as those of Pravega's events."""
+"""The time, in ms, that the source gives a row whose writer set none, as with Pravega's events."""
 _OF_EACH_PARTITION = 128 * 1024
-"""Bytes that are gathered for each partition before batches are made: small ones cost readers more."""
+"""Bytes gathered per partition before batches are made: small batches cost readers more."""
 
 
 class Codec(IntEnum):
@@ -50,19 +50,19 @@ class Codec(IntEnum):
 
 
 class SinkRefused(PipelineError):
-    """A row cannot be written, and never will be as it is."""
+    """A row cannot be written, and a retry will not change that."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """``topic`` is that of all rows; empty: each says its own."""
+    """The sink's options. ``topic`` is the topic of all rows; empty: each row names its own."""
 
     topic: str = ""
     codec: Codec = Codec.none
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SinkOptions:
-        """From the options ``topic`` and ``compression``. Raises OptionError."""
+        """Parse the options ``topic`` and ``compression``. Raises OptionError."""
         given = Options(options)
         return cls(given.get("topic") or "", Codec[given.choice("compression", tuple(Codec.__members__))])
 
@@ -78,7 +78,7 @@ _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def check_schema(schema: pa.Schema, options: SinkOptions) -> None:
-    """Whether such rows can be written. Raises OptionError with a sentence."""
+    """Raise OptionError, with a sentence for the user, if rows of this schema cannot be written."""
     names = set(schema.names)
     if "value" not in names:
         raise OptionError(f"rows to be written have no column 'value': they have {', '.join(sorted(names)) or 'none'}")
@@ -100,7 +100,7 @@ def _are_headers(kind: pa.DataType) -> bool:
 
 @dataclass(slots=True)
 class _Target:
-    """A topic that rows go to: the numbers of partitions that take records, and how large a batch may be."""
+    """A topic that rows go to: its partitions that take records, and the most bytes of a batch."""
 
     name: str
     active: Int64s
@@ -115,7 +115,9 @@ class _Target:
 
 
 class SinkRows:
-    """Makes batches of rows; ``task`` is the number of the task, by which rows without key begin elsewhere in each."""
+    """A builder of batches from rows. ``task`` is the task's number: it makes each task begin with another partition
+    for rows without a key.
+    """
 
     def __init__(self, options: SinkOptions, topics: NodeTopics, task: int) -> None:
         self._options = options
@@ -126,12 +128,12 @@ class SinkRows:
         self._bytes = 0
 
     def know(self, told: Mapping[str, TakesRecords]) -> None:
-        """Topics, by name, that need not be asked for any more."""
+        """Remember the facts of topics, by name, which then need no request."""
         for name, facts in told.items():
             self._targets[name] = _Target.of(name, facts, self._task)
 
     def add(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, EncodedBatch]]:
-        """Take rows in; gives the batches (topic, partition, batch) that are full. Raises SinkRefused, NodeError."""
+        """Take in rows and yield the full batches (topic, partition, batch). Raises SinkRefused, NodeError."""
         if not rows.num_rows:
             return
         self._gathered.append(rows)
@@ -141,7 +143,7 @@ class SinkRows:
             yield from self.finish()
 
     def finish(self) -> Iterator[tuple[str, int, EncodedBatch]]:
-        """The batches of what is left."""
+        """Yield the batches of the remaining rows."""
         gathered, self._gathered, self._bytes = self._gathered, [], 0
         if not gathered:
             return
@@ -189,7 +191,7 @@ class SinkRows:
         return target
 
     def _places(self, target: _Target, rows: pa.RecordBatch, keys: pa.Array | None) -> Int64s:
-        """The partition of each row."""
+        """Return the partition of each row."""
         count, active = rows.num_rows, target.active
         told = rows.column("partition") if "partition" in rows.schema.names else None
         if told is not None and not told.null_count:
@@ -237,8 +239,7 @@ def _bytes_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _times_of(rows: pa.RecordBatch) -> Int64s:
-    """In ms; of a row that does not say, now: one without a time, or with that which the source gives where nobody told
-    one."""
+    """Return times in ms. A row without a time, or with the source's time for "unset", gets the current time."""
     now = time.time_ns() // 1_000_000
     if "timestamp" not in rows.schema.names:
         return np.full(rows.num_rows, now, np.int64)

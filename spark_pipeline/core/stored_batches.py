@@ -1,4 +1,6 @@
-"""Stored batches on their way from a node to a reader, whatever their format: heads of fixed size, then their bytes."""
+"""Encoding of stored batches of any format in a node's answer to a reader: heads of fixed size, then the batches'
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from collections.abc import Sequence
 from bridges.formats.records import Buffer, StoredBatch
 
 MOST_BATCHES = 5_000
-"""Batches of one answer: their heads are made in one step."""
+"""Most batches of one answer, because their heads are made in one step."""
 _COUNT = struct.Struct(">I")
 _HEAD = struct.Struct(">qqIqI")
-"""Base offset, end offset, format's flags, time of the append, bytes."""
+"""Base offset, end offset, flags of the format, time of the append, bytes."""
 
 
 def packed(batches: Sequence[StoredBatch]) -> list[Buffer]:
-    """The pieces of an answer: all heads, and the batches' own bytes, which are not copied."""
+    """Return the pieces of an answer: all heads, then the batches' own bytes, which are not copied."""
     heads = bytearray(_COUNT.pack(len(batches)))
     for base, end, flags, payload, written_ms in batches:
         heads += _HEAD.pack(base, end, flags, written_ms, len(payload))
@@ -23,7 +25,7 @@ def packed(batches: Sequence[StoredBatch]) -> list[Buffer]:
 
 
 def unpacked(data: bytes) -> list[StoredBatch]:
-    """The batches of an answer, whose bytes are views on it. Raises ValueError for what is none."""
+    """Return the batches of an answer, whose bytes are views on it. Raises ValueError for an invalid answer."""
     view = memoryview(data)
     try:
         (count,) = _COUNT.unpack_from(view)

@@ -1,4 +1,4 @@
-"""A bound on bytes a second, shared by all that copy in one process."""
+"""A bound on bytes per second, shared by all copying threads of a process."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 _AHEAD_S = 0.25
-"""How much of a second's allowance may be taken at once after a pause."""
+"""Part of a second's allowance that may be taken at once after a pause."""
 
 _PIECE_LEAST = 64 * 1024
 
 
 class Throttle:
-    """Lets ``rate`` bytes a second pass; None: as many as come. For any number of threads."""
+    """A limit of ``rate`` bytes per second; None: no limit. Thread-safe."""
 
     def __init__(
         self,
@@ -26,10 +26,10 @@ class Throttle:
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._free_at = 0.0  # when everything that was let pass has been paid for
+        self._free_at = 0.0  # time at which all admitted bytes are paid for
 
     def piece(self, most: int) -> int:
-        """How many bytes to ask for at once, at most ``most``: few enough for an even flow."""
+        """Return how many bytes to request at once, at most ``most``, for an even flow."""
         return most if self.rate is None else max(_PIECE_LEAST, min(most, int(self.rate * _AHEAD_S)))
 
     def take(self, size: int) -> None:
