@@ -6,14 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch_kit.run.bucket import UNLIMITED, Bucket, Speed
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.kit.clock import Clock
 
 
 @given(
@@ -22,7 +15,7 @@ class Clock:
     st.lists(st.tuples(st.integers(1, 20_000), st.floats(0, 3)), min_size=1, max_size=50),
 )
 def test_never_more_than_its_speed(rate: int, burst: int, requests: list[tuple[int, float]]) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     bucket = Bucket(Speed(rate, burst), clock)
     written = 0
     for size, pause in requests:
@@ -39,7 +32,7 @@ def test_never_more_than_its_speed(rate: int, burst: int, requests: list[tuple[i
 
 
 def test_who_comes_seldom_never_waits() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     bucket = Bucket(Speed(1000, 500), clock)
     for _ in range(10):
         assert bucket.wait() == 0
@@ -49,7 +42,7 @@ def test_who_comes_seldom_never_waits() -> None:
 
 
 def test_speed_changes() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     bucket = Bucket(Speed(1, 1), clock)
     bucket.take(1000)
     assert 999 <= bucket.wait() <= 1001

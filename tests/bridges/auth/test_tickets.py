@@ -14,18 +14,11 @@ from bridges.auth.tickets import MOST_STREAMS, KeysOfOthers, TicketOffice
 from bridges.auth.tokens import LONGEST_TOKEN, KeysError, TokenError, TokenKeys, load_keys
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.transport.gate import Grant
+from tests.kit.clock import Clock
 
 ALICE = Principal("User", "alice")
 NOW = 1_700_000_000
 DAY = 86_400
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = float(NOW)
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -34,7 +27,7 @@ def keys(tmp_path: Path) -> TokenKeys:
 
 
 def office(keys: TokenKeys, clock: Clock | None = None) -> TicketOffice:
-    return TicketOffice(lambda: keys, 60, clock or Clock())
+    return TicketOffice(lambda: keys, 60, clock or Clock(NOW))
 
 
 def refused(office: TicketOffice, ticket: str) -> str:
@@ -61,7 +54,7 @@ def test_a_ticket_for_many_streams_is_looked_at(keys: TokenKeys) -> None:
 
 
 def test_a_ticket_ends(keys: TokenKeys) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     made = office(keys, clock)
     ticket = made.for_reader(ALICE, {7})
     clock.now += 59

@@ -18,22 +18,15 @@ from bridges.auth.authenticator import Authenticator, AuthOptions
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.tokens import Key, KeysError, TokenError, TokenExpired, TokenKeys, load_keys
 from bridges.auth.users import User, change
+from tests.kit.clock import Clock
 
 ALICE = Principal("User", "alice")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Lab:
     def __init__(self, path: Path, **options: int) -> None:
         self.path = path
-        self.clock = Clock()
+        self.clock = Clock(1_700_000_000.0)
         self.options = AuthOptions(path / "users.json", path / "keys.json", **options)
         self.auth = Authenticator(self.options, self.clock)
 

@@ -13,19 +13,13 @@ from bridges.console.history import FINE_S, SERIES_BYTES, Span
 from bridges.console.sampling import GROUPS, NODE, PLACES, RECORDS, SECONDS, TOPICS
 from bridges.node.assembly import Node
 from tests.bridges.node.test_node import append, settings_of
+from tests.kit.clock import Clock
 
 GROUP = ("consumers", "readers")
 
 
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 async def test_rates_lags_and_ages_of_a_topic_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     monkeypatch.setattr(sampling, "monotonic", clock)
     node = Node(settings_of(tmp_path), fronts=[])
     await node.start()

@@ -9,16 +9,9 @@ import pytest
 from anabranch_kit.run.barrier import Barrier
 from bridges.auth.quotas import DEFAULT, Entity, QuotaKey, QuotaRules
 from bridges.net.quotas import Quotas, Throttle, turn
+from tests.kit.clock import Clock
 
 RATE = 1000.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def quotas(most: int = 10, **rates: float) -> tuple[Quotas, Clock]:

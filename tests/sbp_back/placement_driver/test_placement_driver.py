@@ -28,14 +28,7 @@ from sbp_back.placement_driver.state import StateError, StateVersionError, Trans
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
 from tests.databases import on_each_engine, pd_state
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.kit.clock import Clock
 
 
 class Bench:
