@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.ports import free_port
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tests.spark_pipeline.node.write_lives"])
+_PROCESSES.set_forkserver_preload(["tests.spark_pipeline.node.write_lives", "tests.bridges.catalog.lineage_lives"])
 
 
 SECONDS = 120.0
@@ -32,10 +32,31 @@ class _Failed:
     text: str
 
 
-def _lived(live: Live, path: str, address: str, kill_at: int | None, tell: Connection) -> None:
+def hear_life(live: Callable[..., None], *args: object) -> tuple[list[tuple[Any, ...]], int | None]:
+    """Return what one life tells over the connection that is its last argument, and the exit code of its process.
+    Raises AssertionError with the error of a life that fails, and when nothing is heard for long."""
+    hear, tell = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_lived, args=(live, *args, tell), daemon=True)
+    process.start()
+    tell.close()
+    heard: list[Any] = []
     try:
-        live(path, address, kill_at, tell)
+        while True:
+            assert hear.poll(SECONDS), f"nothing was heard for {SECONDS:g} s, behind {heard[-1:]}"
+            heard.append(hear.recv())
+            assert not isinstance(heard[-1], _Failed), heard[-1].text
+    except EOFError:
+        process.join()
+        return heard, process.exitcode
+    finally:
+        process.kill()
+
+
+def _lived(live: Callable[..., None], *args: Any) -> None:
+    try:
+        live(*args)
     except BaseException:
+        tell: Connection = args[-1]
         tell.send(_Failed(traceback.format_exc()))
         raise
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lives import Lives
+from tests.lives import Lives, hear_life
 
 
 def broken(path: str, address: str, kill_at: int | None, pipe: Connection) -> None:
@@ -29,6 +29,8 @@ def endless(path: str, address: str, kill_at: int | None, pipe: Connection) -> N
 def test_the_error_of_a_life_is_that_of_the_test(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="no node can be made here"), Lives(tmp_path, None, broken):
         raise RuntimeError("it does not serve")
+    with pytest.raises(AssertionError, match="no node can be made here"):
+        hear_life(broken, str(tmp_path), "", None)
     with (
         pytest.raises(AssertionError, match="not all was carried out"),
         Lives(tmp_path, None, broken_at_its_end) as one,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,9 +10,7 @@ from typing import Any
 
 from bridges.catalog.lineage import KeyRange
 from tests.bridges.catalog.lineage_lives import FIRST, Plan, as_told, live
-
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tests.bridges.catalog.lineage_lives"])
+from tests.lives import hear_life
 
 
 @dataclass(slots=True)
@@ -47,18 +44,7 @@ class Model:
 
 def run(path: Path, plan: Plan) -> tuple[list[tuple[Any, ...]], int | None]:
     """What a life told, and how its process ended."""
-    hear, tell = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=live, args=(str(path), plan, tell))
-    process.start()
-    tell.close()
-    heard: list[tuple[Any, ...]] = []
-    try:
-        while True:
-            heard.append(hear.recv())
-    except EOFError:
-        pass
-    process.join()
-    return heard, process.exitcode
+    return hear_life(live, str(path), plan)
 
 
 def check(model: Model, heard: list[tuple[Any, ...]]) -> None:

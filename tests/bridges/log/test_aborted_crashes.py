@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from pathlib import Path
 from typing import Any
 
 from tests.bridges.log.aborted_lives import live
-
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tests.bridges.log.aborted_lives"])
+from tests.lives import hear_life
 
 STEPS = 20
 """About as many as a life takes."""
@@ -19,18 +16,7 @@ LIVES = 2 * STEPS + 1
 
 def run(path: Path, number: int, kill_at: int | None, opening: bool) -> tuple[list[tuple[Any, ...]], int | None]:
     """What a life told, and how its process ended."""
-    hear, tell = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=live, args=(str(path), number, kill_at, opening, tell))
-    process.start()
-    tell.close()
-    heard: list[tuple[Any, ...]] = []
-    try:
-        while True:
-            heard.append(hear.recv())
-    except EOFError:
-        pass
-    process.join()
-    return heard, process.exitcode
+    return hear_life(live, str(path), number, kill_at, opening)
 
 
 def test_a_node_that_is_killed_at_every_step_of_saving_aborted_ranges_knows_them_all(tmp_path: Path) -> None:
