@@ -22,7 +22,6 @@ from tests.torture.test_torture_short import ends
 MIB = 1 << 20
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_clients_of_all_protocols_get_on_at_one_topic(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
