@@ -1,4 +1,4 @@
-"""The rules of who may do what (:mod:`bridges.auth.rules`), kept in the node's database."""
+"""Access rules (:mod:`bridges.auth.rules`), kept in the node's database."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _Row = tuple[str, str, str, str, str, str, int]
 
 
 class TooManyRules(LogError):
-    """There are as many rules as the node keeps."""
+    """The node already keeps as many rules as it may."""
 
 
 class AccessRules:
-    """Rules as they hold. ``most`` are kept. What is called in ``on_change`` is told after every change.
+    """The rules in force, at most ``most``. Callbacks in ``on_change`` are called after every change.
 
-    A change is durable before it holds, and holds before it is answered.
+    A change is durable before it takes effect, and takes effect before the request is answered.
     """
 
     def __init__(self, db: Database, most: int) -> None:
@@ -41,7 +41,7 @@ class AccessRules:
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read what is kept."""
+        """Read the stored rules."""
         self._db.changes.mirror(_FOLLOWED, _read, self._follow)
         rows = await self._db.run(_all_rows)
         async for some in portions(rows):
@@ -49,7 +49,8 @@ class AccessRules:
                 self.rules.add(_rule(row))
 
     async def add(self, rules: Sequence[Rule]) -> None:
-        """Have them hold, all or none; those that do already change nothing. Raises TooManyRules, DatabaseError."""
+        """Add ``rules``, all or none; a rule that exists already changes nothing. Raises TooManyRules,
+        DatabaseError."""
         await self._db.changes.settled(lambda: self._add(rules))
 
     async def _add(self, rules: Sequence[Rule]) -> None:
@@ -73,12 +74,13 @@ class AccessRules:
                 )
 
     async def find(self, wanted: RuleFilter) -> list[Rule]:
-        """Those that a filter takes."""
+        """Return the rules that match a filter."""
         async with self._changing:
             return await self._find(wanted)
 
     async def remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
-        """Have the rules that any filter takes hold no longer; which those are, of each. Raises DatabaseError."""
+        """Remove the rules that match any filter. Return, for each filter, the rules that it matched. Raises
+        DatabaseError."""
         return await self._db.changes.settled(lambda: self._remove(filters))
 
     async def _remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
@@ -106,7 +108,7 @@ class AccessRules:
 
     async def _find(self, wanted: RuleFilter) -> list[Rule]:
         found: list[Rule] = []
-        async for some in portions(list(self.rules)):  # other nodes' changes come in between
+        async for some in portions(list(self.rules)):  # changes by other nodes may come in between
             found += filter(wanted.takes, some)
         return found
 
@@ -130,7 +132,7 @@ def _all_rows(connection: Connection) -> list[_Row]:
 
 
 def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
-    """The rows of the rules that are called so and hold, or of all that do."""
+    """Return the rows of the rules with these names that still exist, or of all rules (None)."""
     if names is None:
         return _all_rows(connection)
     query = f"SELECT {_COLUMNS} FROM access_rules WHERE {_IS_RULE}"
@@ -138,7 +140,7 @@ def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
 
 
 def _name(row: _Row) -> str:
-    """What others are told that a rule is called."""
+    """Return the name under which a rule is announced to other nodes: its row as JSON."""
     return json.dumps(row)
 
 

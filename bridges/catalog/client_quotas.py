@@ -22,17 +22,17 @@ _IS_QUOTA = " AND ".join(f"{name} = ?" for name in _NAMES.split())
 _Row = tuple[str, str, str, str, str]
 
 Change = tuple[Entity, QuotaKey, float | None]
-"""A quota that is to hold, or with None none."""
+"""The new value of a quota; None removes it."""
 
 
 class TooManyQuotas(LogError):
-    """There are as many quotas as the node keeps."""
+    """The node already keeps as many quotas as it may."""
 
 
 class ClientQuotas:
-    """Quotas as they hold; ``most`` are kept. ``changed`` is called after every change.
+    """The quotas in force, at most ``most``. ``changed`` is called after every change.
 
-    A change is durable before it holds, and holds before it is answered.
+    A change is durable before it takes effect, and takes effect before the request is answered.
     """
 
     def __init__(self, db: Database, rules: QuotaRules, most: int, changed: Callable[[], None]) -> None:
@@ -43,7 +43,7 @@ class ClientQuotas:
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read what is kept."""
+        """Read the stored quotas."""
         self._db.changes.mirror(_FOLLOWED, _read, self._follow)
         rows = await self._db.run(_all_rows)
         async for some in portions(rows):
@@ -52,7 +52,7 @@ class ClientQuotas:
         self._changed()
 
     async def alter(self, changes: Sequence[Change]) -> None:
-        """Have these hold, all or none; the last one counts of one quota. Raises TooManyQuotas, DatabaseError."""
+        """Apply ``changes``, all or none; the last change of a quota wins. Raises TooManyQuotas, DatabaseError."""
         await self._db.changes.settled(lambda: self._alter(changes))
 
     async def _alter(self, changes: Sequence[Change]) -> None:
@@ -88,14 +88,14 @@ class ClientQuotas:
     async def find(
         self, parts: Mapping[str, str | None], kinds: Iterable[str] = (), *, exactly: bool = False
     ) -> list[tuple[Entity, dict[QuotaKey, float]]]:
-        """The entities that have these parts, by Kafka's names (None: the default), and parts of these kinds whatever
-        their names; ``exactly``: and no others."""
+        """Return the entities that have these ``parts`` (Kafka's names; None is the default) and any part of each of
+        these ``kinds``. With ``exactly``, an entity must have no other parts."""
         named = [(FIELDS[kind], DEFAULT if name is None else name) for kind, name in parts.items()]
         present = [FIELDS[kind] for kind in kinds]
         count = len(named) + len(present)
         found: list[tuple[Entity, dict[QuotaKey, float]]] = []
         async with self._changing:
-            async for some in portions(list(self.rules.entities())):  # other nodes' changes come in between
+            async for some in portions(list(self.rules.entities())):  # changes by other nodes may come in between
                 for entity, values in some:
                     if (
                         all(getattr(entity, field) == name for field, name in named)
@@ -106,7 +106,7 @@ class ClientQuotas:
         return found
 
     def _follow(self, found: list[_Row], names: Collection[str] | None) -> None:
-        """Other nodes have changed what is called so, or anything (None)."""
+        """Apply changes by other nodes to the quotas with these names, or to all (None)."""
         wanted: dict[tuple[Entity, QuotaKey], float | None] = {}
         if names is None:
             wanted = {(entity, key): None for entity, values in self.rules.entities() for key in values}
@@ -128,7 +128,7 @@ def _all_rows(connection: Connection) -> list[_Row]:
 
 
 def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
-    """The rows of the quotas that are called so and hold, or of all that do."""
+    """Return the rows of the quotas with these names that still exist, or of all quotas (None)."""
     if names is None:
         return _all_rows(connection)
     query = f"SELECT {_COLUMNS} FROM client_quotas WHERE {_IS_QUOTA}"
@@ -136,7 +136,8 @@ def _read(connection: Connection, names: Collection[str] | None) -> list[_Row]:
 
 
 def _column(part: str | None) -> str:
-    """Empty for what an entity does not have, ``*`` for the default, ``=`` before a name."""
+    """Return how a part is stored: empty for a part that the entity lacks, ``*`` for the default, ``=`` before a
+    name."""
     return "" if part is None else "*" if part == DEFAULT else f"={part}"
 
 

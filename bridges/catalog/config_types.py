@@ -1,7 +1,7 @@
-"""Typed configuration values in Kafka's textual form: what topic and node configuration tables are made of.
+"""Typed configuration values in Kafka's textual form: the building blocks of topic and node configuration tables.
 
 Numbers of types and sources are those of Kafka's DescribeConfigs (KIP-133, KIP-226, KIP-569). Values are kept as the
-strings a client sets and reads; :meth:`ConfigDef.parse` gives the Python value.
+strings that a client sets and reads; :meth:`ConfigDef.parse` returns the Python value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONG_MAX = 2**63 - 1
 
 
 class InvalidConfig(LogError):
-    """A configuration key is unknown, may not be changed, or its value is not acceptable."""
+    """A configuration key is unknown or may not be changed, or its value is not acceptable."""
 
 
 class ConfigType(IntEnum):
@@ -37,7 +37,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Kafka's numbers of where a value comes from, strongest first."""
+    """Kafka's numbers of the sources of a value, strongest first."""
 
     TOPIC = 1
     DYNAMIC_NODE = 2
@@ -49,17 +49,18 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(Struct, frozen=True):
-    """A node-level key that sets the default of a topic key; its number times ``scale`` is the topic's number."""
+    """A node-level key that sets the default of a topic key. The topic's number is the synonym's number times
+    ``scale``."""
 
     name: str
     scale: int = 1
 
 
 class ConfigDef(Struct, frozen=True):
-    """One configuration key. ``default`` None means that there is no value; ``check`` raises ValueError with a reason.
+    """One configuration key. ``default`` is None if there is no value; ``check`` raises ValueError with a reason.
 
-    ``dynamic`` tells whether a running node accepts a change; ``honoured`` whether the value changes what Anabranch
-    does (the rest is stored and returned, so that tools written for Kafka find what they set).
+    ``dynamic``: whether a running node accepts a change. ``honoured``: whether the value changes what Anabranch does.
+    Other values are only stored and returned, so that tools written for Kafka read what they set.
     """
 
     name: str
@@ -76,7 +77,7 @@ class ConfigDef(Struct, frozen=True):
         return self.type is ConfigType.PASSWORD
 
     def parse(self, value: str) -> Any:
-        """The Python value of ``value``: bool, int, float, str or a list of str. Raises InvalidConfig."""
+        """Return the Python value of ``value``: bool, int, float, str or a list of str. Raises InvalidConfig."""
         try:
             parsed = _PARSERS[self.type](value.strip())
             if self.check is not None:
@@ -86,12 +87,12 @@ class ConfigDef(Struct, frozen=True):
         return parsed
 
     def canonical(self, value: str) -> str:
-        """``value`` as it is stored and returned to clients. Raises InvalidConfig."""
+        """Return ``value`` as it is stored and returned to clients. Raises InvalidConfig."""
         return to_text(self.parse(value))
 
 
 class ConfigValue(Struct, frozen=True):
-    """One effective value as DescribeConfigs tells it; ``synonyms`` are (name, value, source), strongest first."""
+    """One effective value as DescribeConfigs reports it; ``synonyms`` are (name, value, source), strongest first."""
 
     definition: ConfigDef
     value: str | None
@@ -112,7 +113,7 @@ class ConfigValue(Struct, frozen=True):
 
 
 def to_text(value: Any) -> str:
-    """The stored text of a parsed value."""
+    """Return the stored text of a parsed value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
@@ -121,7 +122,7 @@ def to_text(value: Any) -> str:
 
 
 def table(*definitions: ConfigDef) -> Mapping[str, ConfigDef]:
-    """Definitions by name, in alphabetical order."""
+    """Return definitions by name, in alphabetical order."""
     return {definition.name: definition for definition in sorted(definitions, key=lambda one: one.name)}
 
 
@@ -129,7 +130,7 @@ def table(*definitions: ConfigDef) -> Mapping[str, ConfigDef]:
 
 
 def between(low: float, high: float | None = None) -> Callable[[Any], None]:
-    """A number from ``low`` to ``high``, both included."""
+    """Return a check for a number from ``low`` to ``high``, both included."""
 
     def check(value: float) -> None:
         if value < low or (high is not None and value > high):
@@ -139,7 +140,7 @@ def between(low: float, high: float | None = None) -> Callable[[Any], None]:
 
 
 def between_or(low: int, high: int, extra: int) -> Callable[[Any], None]:
-    """A number from ``low`` to ``high``, or ``extra``."""
+    """Return a check for a number from ``low`` to ``high``, or ``extra``."""
 
     def check(value: int) -> None:
         if value != extra and not low <= value <= high:
@@ -149,7 +150,7 @@ def between_or(low: int, high: int, extra: int) -> Callable[[Any], None]:
 
 
 def one_of(*choices: str) -> Callable[[Any], None]:
-    """One of the given words."""
+    """Return a check for one of ``choices``."""
 
     def check(value: str) -> None:
         if value not in choices:
@@ -159,7 +160,7 @@ def one_of(*choices: str) -> Callable[[Any], None]:
 
 
 def some_of(*choices: str) -> Callable[[Any], None]:
-    """A list of given words, each at most once."""
+    """Return a check for a list of ``choices``, each at most once."""
 
     def check(values: list[str]) -> None:
         if unknown := [value for value in values if value not in choices]:
@@ -171,7 +172,7 @@ def some_of(*choices: str) -> Callable[[Any], None]:
 
 
 def throttled_replicas(values: list[str]) -> None:
-    """``*`` or ``partition:node`` pairs (KIP-73)."""
+    """Check for ``*`` or ``partition:node`` pairs (KIP-73)."""
     if values == ["*"]:
         return
     for value in values:

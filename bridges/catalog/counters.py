@@ -1,4 +1,4 @@
-"""What a data directory is known by, and numbers that it gives to nobody twice."""
+"""The cluster id of a data directory, and its counters, which give no number twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sbp_back.wire.identity import new_identity
 
 
 def identify(connection: Connection) -> str:
-    """The cluster's id, which is made on first use, with the counters."""
+    """Return the cluster's id. On first use, make the id and the counters."""
     store = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
     connection.execute(store, ("cluster_id", new_identity()))
     for counter in ("next_epoch", "next_producer_id"):
@@ -17,8 +17,10 @@ def identify(connection: Connection) -> str:
 
 
 def advance(connection: Connection, counter: str, step: int) -> int:
-    """The first of ``step`` numbers that nobody was given before: called in the database's thread. One statement, since
-    not all who count are kept from others in their transaction."""
+    """Return the first of ``step`` numbers that were never given out. Runs in the database's thread.
+
+    One UPDATE does it all, because other transactions may advance the same counter at the same time.
+    """
     (value,) = connection.execute(
         "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + ? AS TEXT) WHERE key = ? RETURNING value", (step, counter)
     ).fetchone()
@@ -26,22 +28,24 @@ def advance(connection: Connection, counter: str, step: int) -> int:
 
 
 class Counters:
-    """The numbers of one data directory."""
+    """The counters of one data directory."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     async def next_epoch(self) -> int:
-        """A number above every one given before in this data directory, also across crashes; the first is 0."""
+        """Return a number above every epoch given out before in this data directory, also across crashes; the first is
+        0."""
         return await self._count("next_epoch", 1)
 
     async def allocate_producer_ids(self, count: int) -> int:
-        """The first of ``count`` producer ids that nobody was given before."""
+        """Return the first of ``count`` producer ids that were never given out."""
         if count < 1:
             raise ValueError("at least one producer id must be asked for")
         return await self._count("next_producer_id", count)
 
     async def _count(self, counter: str, step: int) -> int:
-        # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
-        # Nobody opens, and so reads, a partition without one: on a full disk there is a reserve for that.
+        # A number must never be given out twice, even after a loss of power: the ledger would take a producer with
+        # another producer's id for a repetition. Opening a partition, even to read it, needs an epoch, so a full disk
+        # has a reserve for this (``frees``).
         return await self._db.run(lambda connection: advance(connection, counter, step), flush=True, frees=True)

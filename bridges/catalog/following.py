@@ -1,28 +1,30 @@
-"""How what a node has in memory of a database that other nodes change, too, follows it.
+"""Memory that follows a database which several nodes change.
 
-Where one node alone has the database (SQLite) nothing here does anything. Where several share it, whatever is both in
-memory and in the database is one of three:
+With a database of one node (SQLite) nothing here does anything. With a shared database, state that is both in memory
+and in the database is one of three kinds:
 
-* *followed* (this module): topics and their configuration, the node-level configuration, access rules, what fronts keep
-  of topics, scopes and directories. Few change it, everybody decides by it.
-* *owned*: what only its owner touches, who reads it when it becomes the owner: positions and groups
-  (:meth:`bridges.catalog.progress.Progress.reload`), transactional ids; and rows of streams
-  (:class:`bridges.log.state.stream_rows.KnownRows`), which whoever opens a log reads again once nobody else can append.
-* *read through*: everything else is asked of the database each time.
+* *followed* (this module): topics and their configuration, the node-level configuration, access rules, quotas, the
+  fronts' own data of topics, scopes and directories. Changes are rare, and every node decides by this state.
+* *owned*: only the owner touches it, and reads it when it becomes the owner: positions and groups
+  (:meth:`bridges.catalog.progress.Progress.reload`), transactional ids, and rows of streams
+  (:class:`bridges.log.state.stream_rows.KnownRows`). The node that opens a log reads that stream's rows again, once no
+  other node can append.
+* *read through*: each request reads everything else from the database.
 
-A transaction that changes what is followed *marks* it (:meth:`Changes.mark`): the database's version goes up by one,
-and a row says what was changed. It fails with :class:`Overtaken`, and nothing takes effect, if another node has changed
-anything that this one had not seen when it decided: what it has checked in memory may not hold any more. It then
-catches up, checks again, and repeats (:meth:`Changes.settled`). Own changes overtake nobody: memory has them.
+A transaction that changes followed state *marks* it (:meth:`Changes.mark`): the database's version goes up by one, and
+a row names the change. The transaction fails with :class:`Overtaken`, and nothing takes effect, if another node has
+made a change that this node had not seen when it decided, because its checks in memory may no longer hold. The node
+then catches up, checks again and repeats (:meth:`Changes.settled`). A node's own changes never overtake it: memory has
+them already.
 
-Memory takes others' changes, and its own, in the order of the database: own ones in ``then`` of the closure that makes
-them (:meth:`bridges.catalog.sql.Database.run`), others' in that of the closure that reads them. A *mirror* reads, in
-one transaction with all others, the rows of what has changed, and takes them on the loop. What it reads is the state
-now, and not the change: taking it twice makes no difference, and of a node that was away for too long everything is
-read again.
+Memory applies all changes in the order of the database. A node's own changes are applied in ``then`` of the closure
+that makes them (:meth:`bridges.catalog.sql.Database.run`), those of other nodes in ``then`` of the closure that reads
+them. A *mirror* reads the rows of what has changed, in one transaction with all other mirrors, and applies them on the
+loop. It reads the present state and not the change: applying it twice is harmless, and a node that was away for too
+long reads everything again.
 
-Nodes are told at once (LISTEN and NOTIFY), and look every second, since what is told while a connection is lost is
-lost.
+Nodes are notified at once (LISTEN and NOTIFY). They also poll every second, because a notice that is sent while a
+connection is down is lost.
 """
 
 from __future__ import annotations
@@ -46,9 +48,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""Between two looks at the version."""
+"""Seconds between two polls of the version."""
 _KEPT = 10_000
-"""Versions of which the rows are kept: who has missed more reads everything."""
+"""Versions whose rows are kept: a node that missed more reads everything."""
 _TRIES = 20
 _AT_ONCE = 200
 """Names in one query."""
@@ -57,14 +59,14 @@ _log = structlog.get_logger("anabranch.catalog")
 
 
 class Overtaken(LogError):
-    """Another node has changed something meanwhile that this node has not seen: nothing took effect."""
+    """Another node has made a change that this node had not seen: nothing took effect."""
 
     retriable = True
 
 
 class Mirror(Struct, frozen=True):
-    """Something in memory that follows rows of ``kind``. ``read`` runs in the database's thread, with the names of what
-    has changed, or None for everything; ``take`` gets what it gave, and the same names, on the loop."""
+    """State in memory that follows rows of ``kind``. ``read`` runs in the database's thread, with the names of what has
+    changed, or None for everything. ``take`` runs on the loop, with what ``read`` returned and the same names."""
 
     kind: str
     read: Callable[[Connection, Collection[str] | None], Any]
@@ -86,11 +88,11 @@ class Runs(Protocol):
 
 
 class Changes:
-    """Of one database."""
+    """The changes of followed state in one database: marks this node's and applies those of other nodes."""
 
     def __init__(self, db: Runs) -> None:
         self.seen = 0
-        """The version of which memory has everything that others have changed."""
+        """The version up to which memory has all changes of other nodes."""
         self._db = db
         self._origin = secrets.token_hex(8)
         self._mirrors: list[Mirror] = []
@@ -100,7 +102,7 @@ class Changes:
 
     @property
     def shared(self) -> bool:
-        """Whether there may be other nodes."""
+        """Return whether other nodes may use the database."""
         return self._db.engine.shared
 
     def mirror(
@@ -109,14 +111,17 @@ class Changes:
         read: Callable[[Connection, Collection[str] | None], T],
         take: Callable[[T, Collection[str] | None], None],
     ) -> None:
-        """Have memory follow: see :class:`Mirror`. Of one kind, those that are told last take first, so that whoever
-        hears of a topic from the catalog finds there what fronts know of it. To be called before it is loaded."""
+        """Register a :class:`Mirror`, before its state is loaded.
+
+        Of one kind, mirrors registered last are applied first. So a listener that hears of a topic from the catalog
+        finds the fronts' data of that topic.
+        """
         if self.shared:
             self._mirrors.insert(0, Mirror(kind, read, take))
 
     def mark(self, kind: str, names: Iterable[str]) -> Callable[[Connection], None]:
-        """What a transaction calls that changes ``names`` of ``kind``, whatever was decided until now by what is in
-        memory. It raises Overtaken."""
+        """Return a function for a transaction that changes ``names`` of ``kind``, based on what memory holds now. It
+        raises Overtaken if memory was out of date."""
         if not self.shared:
             return _nothing
         seen, origin, note = self.seen, self._origin, self.note(kind, names)
@@ -130,7 +135,7 @@ class Changes:
         return write
 
     def note(self, kind: str, names: Iterable[str]) -> Callable[[Connection], None]:
-        """As :meth:`mark`, of a change that is right whatever others have changed meanwhile."""
+        """Return a function like that of :meth:`mark`, for a change that is right whatever other nodes have changed."""
         if not self.shared:
             return _nothing
         origin, notice, marked = self._origin, self._db.engine.notice, sorted(set(names))
@@ -150,7 +155,7 @@ class Changes:
         return write
 
     async def settled(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``work``, which checks and commits, and is repeated when another node was first."""
+        """Return the result of ``work``, which checks and commits. Repeat it after Overtaken."""
         for _ in range(_TRIES - 1):
             try:
                 return await work()
@@ -161,12 +166,13 @@ class Changes:
     # --- following --------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Before anything is loaded. Raises an error of the database."""
+        """Read the version, before anything is loaded. Raises an error of the database."""
         if self.shared:
             self.seen = await self._db.run(_version)
 
     async def follow(self, barrier: Barrier) -> None:
-        """From now on, when everything is loaded, until :meth:`close`. Raises an error of the database."""
+        """Apply other nodes' changes from now on, until :meth:`close`; call it once everything is loaded. Raises an
+        error of the database."""
         if self.shared:
             await self.catch_up()
             self._tasks.append(asyncio.create_task(self._look(barrier), name="changes of other nodes"))
@@ -174,7 +180,7 @@ class Changes:
                 self._tasks.append(asyncio.create_task(self._listen(barrier), name="notices of other nodes"))
 
     async def close(self) -> None:
-        """Follow no more. Idempotent."""
+        """Stop following. Idempotent."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -183,19 +189,19 @@ class Changes:
                 await task
 
     async def latest(self) -> None:
-        """The same where there may be other nodes, for whoever is asked by a client that may have changed something at
-        one of them; while the database is away what is known has to do."""
+        """Catch up if other nodes may use the database, before a request whose client may have changed something
+        through another node. While the database is away, what memory holds has to do."""
         if self.shared:
             with suppress(LogError):
                 await self.catch_up()
 
     async def catch_up(self) -> None:
-        """When this returns, memory has what others had committed when it was called. Raises an error of the database,
-        or what a mirror could not take."""
+        """Return once memory has everything that other nodes had committed when this was called. Raises an error of the
+        database, or of a mirror."""
         asked = self._looks
         async with self._lock:
             if self._looks >= asked + 2:
-                return  # one of them was begun since
+                return  # a later catch-up began after this call
             try:
                 await self._db.run(self._reader(), then=self._take)
             finally:
@@ -225,7 +231,8 @@ class Changes:
             return
         for mirror, names, found in news.found:
             mirror.take(found, names)
-        # Last: what could not be taken is read again, and until then nothing is decided without it.
+        # Raise ``seen`` last: after an error of a mirror the changes are read again, and until then this node decides
+        # nothing without them.
         self.seen = news.version
 
     async def _look(self, barrier: Barrier) -> None:
@@ -247,7 +254,7 @@ class Changes:
 
 
 CHANNEL = "anabranch_changes"
-"""What listeners are told on."""
+"""The channel of the notices."""
 
 
 def _nothing(_: Connection) -> None:
@@ -260,7 +267,7 @@ def _version(connection: Connection) -> int:
 
 
 def rows_named(connection: Connection, query: str, key: str, names: Collection[str] | None) -> list[tuple[Any, ...]]:
-    """The rows that ``query`` (without WHERE) finds, or those of them whose ``key`` is one of ``names``."""
+    """Return the rows of ``query`` (without WHERE), or only those whose ``key`` is one of ``names``."""
     if names is None:
         return connection.execute(query).fetchall()
     found: list[tuple[Any, ...]] = []

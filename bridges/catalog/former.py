@@ -1,12 +1,12 @@
-"""Where the numbers of partitions begin for a protocol that never gives one twice under a name.
+"""The first partition number of a topic, for a protocol that never reuses a number under a name.
 
-Pravega's clients know segments by the stream's name and a number, and remember positions in them: a reader group that
-outlives its stream would begin in the middle of another one of that name. So a topic's partitions have numbers there
-above all that former topics of the name had, through whichever protocol those were made and deleted. Other protocols
-count from 0 and tell topics apart by their ids.
+Pravega's clients know a segment by its stream's name and a number, and remember positions in it. A reader group that
+outlives its stream would begin in the middle of a new stream with that name. So the partitions of a topic get numbers
+above those of all former topics with that name, through whichever protocol these were made and deleted. Other protocols
+count from 0 and distinguish topics by their ids.
 
-Names are remembered by the order of their last deletion, ``MOST`` of them; of those that are forgotten the highest
-number is, below which no other name begins from then on.
+The ``MOST`` names that were deleted last are remembered. Of the forgotten names only the highest number is kept: from
+then on no other name begins below it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 from bridges.catalog.sql import Connection, upsert
 
 MOST = 100_000
-"""Names of deleted topics whose numbers are remembered each by itself."""
+"""Names of deleted topics whose numbers are remembered one by one."""
 PROTOCOL = "pravega"
-"""Whose names these are."""
+"""The protocol of these names."""
 _FLOOR = "former_numbers_floor"
 
 
 def first_number(connection: Connection, name: str) -> int:
-    """What the first partition of something that is made as ``name`` counts as."""
+    """Return the number of the first partition of a topic that is made as ``name``."""
     return _of(connection, name, _floor(connection))
 
 
 def remember(connection: Connection, name: str, following: int, most: int = MOST) -> None:
-    """What had numbers below ``following`` as ``name`` is deleted, inside the transaction that does so."""
+    """Note that ``name`` had numbers below ``following``, inside the transaction that deletes the topic."""
     following = max(following, _of(connection, name, 0))
     connection.execute("DELETE FROM former_numbers WHERE name = ?", (name,))
     query = "INSERT INTO former_numbers (name, next) VALUES (?, ?) RETURNING deletion"

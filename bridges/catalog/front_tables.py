@@ -1,4 +1,4 @@
-"""Tables that fronts bring into the node's database, each front's with a version of its own."""
+"""Tables that fronts bring into the node's database; each front's tables have their own version."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _CLAIM = "INSERT INTO front_numbers VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 def migrate(connection: Connection, front: str, migrations: Sequence[Migration], *, newer: bool = False) -> None:
-    """Bring the tables of ``front`` up to date, all of it or nothing: called in the database's thread. With
-    ``newer``, those of a newer release are left as they are.
+    """Bring the tables of ``front`` up to date, completely or not at all. Runs in the database's thread. With
+    ``newer``, tables of a newer release are left as they are.
 
-    Raises StoreVersionError (a newer release of the front wrote them) or StoreError (a migration touches what is not
-    the front's: the names of its tables and indexes begin with ``front_NAME_``).
+    Raises StoreVersionError (a newer release of the front wrote the tables) or StoreError (a migration touches a table
+    or index whose name does not begin with ``front_NAME_``).
     """
     row = connection.execute("SELECT version FROM front_versions WHERE front = ?", (front,)).fetchone()
     version = 0 if row is None else row[0]
@@ -37,10 +37,10 @@ def migrate(connection: Connection, front: str, migrations: Sequence[Migration],
 
 
 def claim_numbers(connection: Connection, front: str, formats: Iterable[int], kinds: Iterable[int]) -> None:
-    """Write down that numbers of stored formats, and of kinds of writers, are those of ``front``: called in the
-    database's thread. What has them in the data is the front's for ever.
+    """Record that these numbers of stored formats and kinds of writers belong to ``front``, for ever: stored data
+    refers to them. Runs in the database's thread.
 
-    Raises StoreError if one is another front's.
+    Raises StoreError if a number belongs to another front.
     """
     for what, numbers in (("stored format", formats), ("kind of writers", kinds)):
         for number in numbers:
@@ -56,7 +56,8 @@ def claim_numbers(connection: Connection, front: str, formats: Iterable[int], ki
 
 
 def _others(connection: Connection, front: str) -> set[tuple[str, str]]:
-    """Name and definition of everything that is not the front's. What SQLite makes for a table goes with the table."""
+    """Return name and definition of all tables and indexes that are not the front's. What SQLite makes for a table
+    counts as the table's."""
     own = f"front_{front}_"
     return {
         (name, sql)
@@ -66,6 +67,6 @@ def _others(connection: Connection, front: str) -> set[tuple[str, str]]:
 
 
 def used(connection: Connection, front: str) -> bool:
-    """Whether any table of ``front`` holds something: called in the database's thread."""
+    """Return whether any table of ``front`` has rows. Runs in the database's thread."""
     own = [name for name in tables.names(connection) if name.startswith(f"front_{front}_")]
     return any(connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone() is not None for name in own)

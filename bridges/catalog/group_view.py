@@ -1,12 +1,12 @@
-"""Consumer groups as people look at them: what a front tells the console and the command line about its groups.
+"""Consumer groups as operators see them: the views that a front gives the console and the command line.
 
-A front tells who is in a group and who reads what. Committed positions belong to all fronts
+A front reports who is in a group and who reads which partition. Committed positions belong to all fronts
 (bridges/catalog/progress.py), so the node adds them, and the lag, itself (bridges/console/groups.py).
 
-The directories of all fronts of one space are the registry of a group's members: a group of one space and name has one
-coordinator, whatever its protocols, so that node's directories know all members. Only members of one protocol are in a
-group at a time. Each front asks the others (:meth:`bridges.catalog.progress.FrontProgress.require_free`) in the step in
-which it lets a member in, and before it changes positions for a client that is no member.
+The directories of all fronts of one space are together the registry of a group's members. A group of one space and name
+has one coordinator, whatever its protocols, so that node's directories know all members. A group's members all use one
+protocol at a time. A front asks the others (:meth:`bridges.catalog.progress.FrontProgress.require_free`) in the step in
+which it lets a member in, and before it changes positions for a client that is not a member.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import Protocol
 from msgspec import Struct
 
 CONSUMERS = "consumers"
-"""The space of groups that read topics and are called by a plain name: Kafka's consumer groups, YDB's consumers."""
+"""The space of groups that read topics and have a plain name: Kafka's consumer groups, YDB's consumers."""
 
 GroupName = tuple[str, str]
 """Space and name of a group (see :mod:`bridges.catalog.progress`)."""
 
 Place = tuple[str, int]
-"""Topic and partition, in which a group has a position."""
+"""Topic and partition of a position."""
 
 
 class GroupMemberView(Struct, frozen=True):
-    """A member and the (topic, partition) pairs it reads; ``partitions`` is None if its assignment is opaque to us."""
+    """A member and the (topic, partition) pairs it reads; ``partitions`` is None if its assignment is opaque to the
+    node."""
 
     member_id: str
     instance_id: str | None
@@ -35,13 +36,13 @@ class GroupMemberView(Struct, frozen=True):
     client_host: str
     partitions: tuple[tuple[str, int], ...] | None
     software: str = ""
-    """Name and version of what it reads with, as it says itself; empty if that is not known."""
+    """Name and version of the client library as it reports them; empty if unknown."""
     user: str = ""
-    """Who it has proved to be; empty for nobody."""
+    """The authenticated principal; empty without one."""
 
 
 class GroupSummary(Struct, frozen=True):
-    """One line of a list of groups; ``kind`` is the protocol's name for the sort of group."""
+    """One line of a list of groups; ``kind`` is the protocol's name for the type of group."""
 
     group_id: str
     kind: str
@@ -61,44 +62,46 @@ class GroupView(Struct, frozen=True):
 
 
 class GroupDirectory(Protocol):
-    """The groups that live in a front: those clients joined through it.
+    """The groups that clients joined through a front.
 
-    Groups of which there are but committed positions are none of them. Looking at groups changes nothing.
+    Groups that have only committed positions are not in it. Reading it changes nothing.
     """
 
     @property
     def space(self) -> str:
-        """Whose names the groups have (see :mod:`bridges.catalog.progress`): fronts of one space mean the same
-        group."""
+        """The space of the groups' names (see :mod:`bridges.catalog.progress`). Fronts with the same space share
+        groups."""
         ...
 
     def summaries(self) -> Iterable[GroupSummary]:
-        """All groups, in any order; groups may come and go while they are looked at."""
+        """Return all groups, in any order; groups may come and go during the iteration."""
         ...
 
     def knows(self, group_id: str) -> bool:
-        """Whether all members of a group are known that this node coordinates: stored ones may not be read yet."""
+        """Return whether the front knows all members of a group that this node coordinates. It does not until it has
+        read the stored ones."""
         ...
 
     def summary(self, group_id: str) -> GroupSummary | None:
-        """One group's line, None if there is no such group."""
+        """Return a group's line, None if there is no such group."""
         ...
 
     def view(self, group_id: str) -> GroupView | None:
-        """One group, None if there is no such group."""
+        """Return a group, None if there is no such group."""
         ...
 
 
 def records_behind(committed: int, start: int, end: int) -> int:
-    """Records a group has still to read in a partition that keeps the offsets from ``start`` to before ``end``.
+    """Return how many records a group has still to read in a partition that keeps the offsets from ``start`` to before
+    ``end``.
 
-    Records that are no longer there do not count, which is where this differs from ``kafka-consumer-groups``.
+    Records below ``start`` do not count, unlike in ``kafka-consumer-groups``.
     """
     return max(0, end - max(committed, start))
 
 
 def live_groups(directories: Mapping[str, GroupDirectory]) -> Iterator[tuple[GroupName, str, GroupSummary]]:
-    """The groups that live in any front, given each front's: (name, front, summary), one by one."""
+    """Yield (name, front, summary) of the groups in the fronts' directories."""
     for front, directory in directories.items():
         for summary in directory.summaries():
             yield (directory.space, summary.group_id), front, summary

@@ -1,4 +1,4 @@
-"""Jobs as people look at them: what a front tells the console of programs elsewhere that say how far they are."""
+"""Jobs as operators see them: progress that programs elsewhere report to a front, for the console."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from msgspec import Struct
 
 RUNNING = "running"
 SILENT = "silent"
-"""It said that it was running, and has not been heard of since: it may be, or it was killed."""
+"""The job reported that it was running and then nothing more: it may still run, or it was killed."""
 
 
 class JobView(Struct, frozen=True):
-    """A job as it last told of itself; nothing of it is checked. ``done`` of ``total`` (None: nobody knows) ``unit``s,
-    ``rate`` of them a second. Times in ms since 1970, ``seconds_left`` None where it cannot be told."""
+    """A job's last report, unchecked. ``done`` of ``total`` (None: unknown) ``unit``s, ``rate`` of them a second. Times
+    in ms since 1970; ``seconds_left`` is None where it cannot be computed."""
 
     job_id: str
     kind: str
@@ -31,18 +31,21 @@ class JobView(Struct, frozen=True):
     details: Mapping[str, str]
 
     def as_json(self) -> dict[str, object]:
-        """By the names of the fields; nothing is copied."""
+        """Return the fields by name; nothing is copied."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     @property
     def remaining(self) -> float | None:
-        """What is left of ``total``."""
+        """Return how much of ``total`` is left; None without a total."""
         return None if self.total is None else max(0.0, self.total - self.done)
 
 
 class JobDirectory(Protocol):
-    """The jobs that have told a front of themselves."""
+    """The jobs that report to a front."""
 
     def jobs(self) -> Sequence[JobView]:
-        """All that are known; a bounded number. Running ones first, those that began last before others; then those
-        that have ended or are silent, the ones heard of last first: none changes places because it has reported."""
+        """Return all known jobs, a bounded number.
+
+        Running jobs come first, the latest start first; then ended and silent jobs, the latest report first. A report
+        alone moves no job.
+        """

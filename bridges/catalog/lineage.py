@@ -1,9 +1,9 @@
 """Partitions of a topic and how they descend from one another (docs/design.md, "Partitions that split").
 
-A partition is active until it is sealed, which is for good. Partitions are sealed, and their children made, in one step
-of the catalog; each such step, and each that only adds partitions, begins a new epoch of the topic. Who is whose parent
-is not stored: the children of a partition are those that were made in the epoch in which it was sealed and share keys
-with it, so nothing can disagree.
+A partition is active until it is sealed, which is for good. One step of the catalog seals partitions and makes their
+children. Each such step, and each that only adds partitions, begins a new epoch of the topic. Parents are not stored:
+the children of a partition are the partitions that were made in the epoch in which it was sealed and that share keys
+with it. So stored data cannot contradict itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bridges.errors import LogError
 
 KEY_BITS = 128
 KEY_SPACE = 1 << KEY_BITS
-"""How many steps the interval [0, 1) has."""
+"""Number of steps in the interval [0, 1)."""
 _STORED = KEY_BITS // 8 + 1
 
 
@@ -34,8 +34,8 @@ class InvalidChange(LogError):
 class KeyRange(Struct, frozen=True):
     """Keys from ``low`` to below ``high``, in steps of 2**-128 of [0, 1). Raises InvalidKeyRange.
 
-    Nothing is ever rounded on its way in. Bounds of YDB are at most 16 bytes, which is this resolution; Pravega's are
-    doubles, and every double from 2**-76 on is a multiple of it. Bounds finer than that are refused.
+    Bounds are never rounded. YDB's bounds have at most 16 bytes, which is this resolution. Pravega's bounds are
+    doubles, and every double from 2**-76 on is a multiple of a step. Finer bounds are refused.
     """
 
     low: int
@@ -51,46 +51,46 @@ class KeyRange(Struct, frozen=True):
 
     @classmethod
     def of_doubles(cls, low: float, high: float) -> KeyRange:
-        """The range between two fractions of 1, as Pravega sends them. Raises InvalidKeyRange."""
+        """Return the range between two fractions of 1, as Pravega sends them. Raises InvalidKeyRange."""
         return cls(_exactly(low), _exactly(high))
 
     @property
     def doubles(self) -> tuple[float, float]:
-        """The bounds as fractions of 1: the same that :meth:`of_doubles` got, else the nearest there are."""
+        """Return the bounds as fractions of 1: the arguments of :meth:`of_doubles`, otherwise the nearest doubles."""
         return self.low / KEY_SPACE, self.high / KEY_SPACE
 
     @property
     def byte_strings(self) -> tuple[bytes, bytes]:
-        """The bounds as 16 bytes each, empty where nothing bounds the range."""
+        """Return the bounds as 16 bytes each, empty where the range is open."""
         low = self.low.to_bytes(KEY_BITS // 8) if self.low else b""
         return low, self.high.to_bytes(KEY_BITS // 8) if self.high < KEY_SPACE else b""
 
     def overlaps(self, other: KeyRange) -> bool:
-        """Whether a key lies in both."""
+        """Return whether the two ranges share a key."""
         return self.low < other.high and other.low < self.high
 
     @property
     def stored(self) -> tuple[bytes, bytes]:
-        """The bounds as the database keeps them: 17 bytes each, which sort like the numbers."""
+        """Return the bounds as the database keeps them: 17 bytes each, which sort like the numbers."""
         return self.low.to_bytes(_STORED), self.high.to_bytes(_STORED)
 
     @classmethod
     def from_stored(cls, low: bytes, high: bytes) -> KeyRange:
-        """The inverse of :attr:`stored`."""
+        """Return the range with these :attr:`stored` bounds."""
         return cls(int.from_bytes(low), int.from_bytes(high))
 
 
 WHOLE = KeyRange(0, KEY_SPACE)
-"""All keys: what every partition has that Kafka's requests made."""
+"""All keys: the range of every partition that a Kafka request made."""
 
 
 class PartitionInfo(Struct, frozen=True):
     """A partition, the SBP stream that holds it, and its place in the topic's lineage.
 
-    ``index`` is its number, which never changes and is never given again. ``made_epoch`` and ``sealed_epoch`` are
-    epochs of the topic; ``sealed_epoch`` is None while the partition is active. ``end`` is the offset after the last
-    record of a sealed partition, None until its log has confirmed that nothing can be appended to it any more;
-    ``spent`` is one of which everything was trimmed since.
+    ``index`` is its number, which never changes and is never reused. ``made_epoch`` and ``sealed_epoch`` are epochs of
+    the topic; ``sealed_epoch`` is None while the partition is active. ``end`` is the offset after the last record of a
+    sealed partition, None until its log has confirmed that no append can come any more. ``spent`` means that everything
+    in a sealed partition was trimmed.
     """
 
     index: int
@@ -105,34 +105,34 @@ class PartitionInfo(Struct, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes appends."""
+        """Return whether the partition takes appends."""
         return self.sealed_epoch is None
 
     def lived_in(self, epoch: int) -> bool:
-        """Whether it was active in an epoch of its topic."""
+        """Return whether the partition was active in an epoch of its topic."""
         return self.made_epoch <= epoch and (self.sealed_epoch is None or epoch < self.sealed_epoch)
 
 
 class Takers:
-    """The partitions of a topic that take appends, found by key."""
+    """The active partitions of a topic, found by key."""
 
     __slots__ = ("_lows", "_ranged", "partitions")
 
     def __init__(self, partitions: Iterable[PartitionInfo]) -> None:
         self.partitions = tuple(partitions)
-        # Ranges of their own do not overlap (:func:`check_change`).
+        # Partial ranges do not overlap (:func:`check_change`).
         self._ranged = sorted((one for one in self.partitions if one.keys != WHOLE), key=lambda one: one.keys.low)
         self._lows = [one.keys.low for one in self._ranged]
 
     def at(self, key: int) -> PartitionInfo | None:
-        """Whose range has ``key``; None where partitions have no ranges of their own."""
+        """Return the partition whose range contains ``key``; None where all partitions have the whole range."""
         place = bisect_right(self._lows, key) - 1
         found = self._ranged[place] if place >= 0 else None
         return found if found is not None and key < found.keys.high else None
 
 
 def related(partitions: Sequence[PartitionInfo]) -> list[PartitionInfo]:
-    """The same partitions with ``parents`` and ``children`` filled in."""
+    """Return the partitions with ``parents`` and ``children`` filled in."""
     made: dict[int, list[PartitionInfo]] = {}
     sealed: dict[int, list[PartitionInfo]] = {}
     for one in partitions:
@@ -150,11 +150,11 @@ def related(partitions: Sequence[PartitionInfo]) -> list[PartitionInfo]:
 
 
 def check_change(partitions: Sequence[PartitionInfo], seal: Sequence[int], make: Sequence[KeyRange]) -> None:
-    """Raise InvalidChange unless the partitions numbered ``seal`` can give way to new ones with the ranges ``make``.
+    """Raise InvalidChange unless new partitions with the ranges ``make`` can replace the partitions numbered ``seal``.
 
-    They must be active, and the new ranges must cover exactly what they cover, without overlapping (Pravega's rule,
+    The latter must be active, and the new ranges must cover exactly the same keys without overlapping (Pravega's rule,
     docs/protocols/pravega.md, "Key ranges and epochs"). ``make`` may be empty when all active partitions are sealed:
-    the topic has ended then.
+    this ends the topic.
     """
     if not seal:
         raise InvalidChange("no partition to seal is named")
@@ -181,7 +181,7 @@ def check_change(partitions: Sequence[PartitionInfo], seal: Sequence[int], make:
 
 
 def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """What ranges cover together, as few ranges as possible."""
+    """Return the union of ``ranges`` as the fewest ranges, sorted."""
     joined: list[KeyRange] = []
     for one in sorted(ranges, key=lambda keys: keys.low):
         if joined and one.low <= joined[-1].high:

@@ -1,7 +1,7 @@
-"""What each protocol calls a topic. The canonical name is Kafka's; the others are derived unless given.
+"""Topic names in each protocol. The canonical name is Kafka's; the others are derived unless given.
 
 Pravega: ``scope/stream`` is ``scope.stream`` (a name without a dot lies in the scope ``default``). YDB: the path below
-the database, with ``/`` for ``.``. A name that the other protocol's rules do not allow is simply not offered there.
+the database, with ``/`` for ``.``. A topic whose name breaks a protocol's rules is not offered in that protocol.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bridges.errors import LogError
 
 MAX_NAME = 249
 RESERVED = frozenset({"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"})
-"""Topics in which a Kafka broker keeps its own state: tools that read them would take a topic of users for that."""
+"""Topics in which a Kafka broker keeps its own state: tools that read them would misread a user's topic."""
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PRAVEGA_PART = re.compile(r"[A-Za-z0-9.-]{1,250}")
 
@@ -23,15 +23,15 @@ class InvalidTopicName(LogError):
 
 
 class Names(Protocol):
-    """What a protocol calls topics, of a front that brings rules of its own for that (docs/fronts.md)."""
+    """Topic names of a protocol whose front brings rules of its own (docs/fronts.md)."""
 
     def derived(self, name: str) -> str | None:
-        """What the topic with the canonical name ``name`` is called there; None: it has no name there, and is not
-        offered. What it is once it must always be."""
+        """Return the protocol's name for the topic with the canonical name ``name``; None if it has none and is not
+        offered there. The answer must never change."""
 
     def canonical(self, own: str) -> str:
-        """The canonical name of a topic that is made under the name ``own``, which has to lead back to it, or be given
-        to the catalog as well. Raises InvalidTopicName."""
+        """Return the canonical name of a topic that is made as ``own``. Either :meth:`derived` must lead back to
+        ``own``, or ``own`` must be given to the catalog as well. Raises InvalidTopicName."""
 
 
 def check_topic_name(name: str) -> None:
@@ -47,12 +47,12 @@ def check_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Two topics with the same key cannot exist together: metric names do not tell '.' from '_' (rule 16)."""
+    """Return a key that two topics cannot share: metric names do not distinguish '.' from '_' (rule 16)."""
     return name.replace(".", "_")
 
 
 def derived_names(name: str) -> dict[str, str]:
-    """The names of a topic in protocols that have rules of their own, by protocol."""
+    """Return the names of a topic in protocols that have rules of their own, by protocol."""
     names: dict[str, str] = {}
     scope, dot, stream = name.partition(".")
     if not dot:
@@ -66,10 +66,10 @@ def derived_names(name: str) -> dict[str, str]:
 
 
 def canonical_name(protocol: str, name: str) -> str:
-    """The canonical name of a topic that is created as ``name`` in ``protocol`` (``pravega`` or ``ydb``).
+    """Return the canonical name of a topic that is created as ``name`` in ``protocol`` (``pravega`` or ``ydb``).
 
-    For most names :func:`derived_names` leads back to ``name``. For one with dots where the other protocol has slashes
-    it does not: then ``name`` has to be given to the catalog as well, which refuses it if the canonical name is taken.
+    For most names :func:`derived_names` leads back to ``name``. It does not for a name with dots where the protocol has
+    slashes: then ``name`` has to be given to the catalog as well, which refuses it if the canonical name is taken.
     Raises InvalidTopicName.
     """
     if protocol == "pravega":

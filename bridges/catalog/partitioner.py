@@ -1,4 +1,4 @@
-"""Which partition a record goes to when its writer does not say."""
+"""The choice of a partition for a record whose writer names none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SEED = 0x9747B28C
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 of ``data`` with the seed that Kafka clients use, unsigned."""
+    """Return the 32-bit MurmurHash2 of ``data`` with the seed that Kafka clients use, unsigned."""
     length = len(data)
     value = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -23,5 +23,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of ``key``: the same as the default partitioner of Kafka's own client chooses."""
+    """Return the partition of ``key``, as the default partitioner of Kafka's own client chooses it."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,7 +1,7 @@
-"""Which placement driver the streams of a node's topics live in; no other one is taken for it.
+"""The identity of the placement driver that has the streams of a node's topics; the node refuses any other.
 
-Stream ids are small numbers, and those of two placement drivers overlap: topics of a node that was pointed at another
-one would be read from, and written to, other people's streams.
+Stream ids are small numbers, and those of two placement drivers overlap. A node that was pointed at another placement
+driver would read from, and write to, other people's streams.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STRANGER = (
 
 
 class StreamHome:
-    """Compares a placement driver with the one that the node's database names.
+    """A comparison of a placement driver with the one that the node's database names.
 
-    A node that has no streams takes another one; one that got its streams before placement drivers told who they are
-    takes the first that tells. ``strangers``: whether one that is not Anabranch's may be used, because the client is
-    made for such. ``refusal``: why the placement driver that was met last is none for this node. ``identity``: of the
-    one that is; empty until it was met, or when it tells none.
+    A node without streams accepts any placement driver. A node whose streams are older than identities accepts the
+    first that has one. ``strangers``: whether a placement driver that is not Anabranch's may be used, because the
+    client is made for it. ``refusal``: why the last placement driver was refused. ``identity``: that of the accepted
+    placement driver; empty until one was accepted, or if it has none.
     """
 
     def __init__(self, db: Database) -> None:
@@ -38,8 +38,8 @@ class StreamHome:
         self.identity = ""
 
     async def introduce(self, call: Call) -> str | None:
-        """Why the placement driver that ``call`` asks is not to be used; see
-        ``sbp_back.transport.tcp_carrier.Introduce``. Raises ``SbpError`` when it does not say who it is."""
+        """Return why the placement driver behind ``call`` must not be used, or None (see
+        ``sbp_back.transport.tcp_carrier.Introduce``). Raises ``SbpError`` when it does not say who it is."""
         who = await ask_who(call)
         if not who.ours and not self.strangers:
             refusal: str | None = _STRANGER
@@ -54,8 +54,8 @@ class StreamHome:
         return refusal
 
     async def require(self, identity: str) -> None:
-        """For one that is known without asking (empty: it never tells). Raises StoreError, or an error of the
-        database."""
+        """Check a placement driver whose identity is known without asking (empty: it has none). Raises StoreError, or
+        an error of the database."""
         refusal = await self._check(identity)
         if refusal is not None:
             raise StoreError(refusal)
@@ -73,12 +73,13 @@ class StreamHome:
 
 
 def _settle(connection: Connection, identity: str) -> str:
-    """The placement driver of the node's streams, which is ``identity`` from now on if none was known or needed."""
+    """Return the placement driver of the node's streams. If none was known, or the node has no streams, this becomes
+    ``identity``."""
     row = connection.execute("SELECT identity FROM placement_driver").fetchone()
     known = "" if row is None else str(row[0])
     if known == identity or (known and _has_streams(connection)):
         return known
-    # These are found by number, too. Those of a node whose home was never told are its own.
+    # These tables are keyed by stream id, too. Without a known placement driver, their rows are the node's own.
     if known:
         for table in ("partition_snapshots", "aborted_blocks", "log_starts", "left_streams"):
             connection.execute(f"DELETE FROM {table}")
@@ -89,6 +90,6 @@ def _settle(connection: Connection, identity: str) -> str:
 
 
 def _has_streams(connection: Connection) -> bool:
-    """Whether the database names a stream, or one is being made."""
+    """Return whether the database names a stream, or one is being made."""
     tables = ("partitions", "doomed_streams", "stream_intents")
     return any(connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)

@@ -1,8 +1,8 @@
-"""Positions that become valid with a transaction: what the database keeps of them until they do, or never do.
+"""Positions that become valid with a transaction, as the database keeps them until its end.
 
 A pending position is durable and shown to nobody. When its transaction is committed it becomes the position of its
-group; when it is aborted it is forgotten. What was committed, or deleted, later than it was made is not undone by the
-end of its transaction: that takes it away.
+group; when the transaction is aborted it is deleted. A position that was committed, or deleted, after the pending one
+was made stays: it removes the pending one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bridges.catalog.group_view import GroupName, Place
 from bridges.catalog.sql import Connection, upsert
 
 Transaction = tuple[str, str]
-"""A front and what it calls the transaction."""
+"""A front and its name for the transaction."""
 Pending = tuple[str, str, str, str, str, int]
 """One pending position: front, transaction, space, group, topic, partition."""
 Valid = tuple[str, str, str, int, int, int, str, int, int, str]
@@ -25,7 +25,7 @@ _VALUE = "offset, leader_epoch, metadata, commit_ms, expire_ms"
 
 
 class PendingPositions:
-    """Which positions are pending, in memory."""
+    """The index of pending positions, in memory."""
 
     __slots__ = ("_places", "_topics", "_transactions")
 
@@ -35,12 +35,12 @@ class PendingPositions:
         self._topics: dict[str, dict[GroupName, int]] = {}
 
     def load(self, rows: Iterable[Pending]) -> None:
-        """Begin with what :func:`all_pending` has found."""
+        """Start with the rows of :func:`all_pending`."""
         self._places, self._transactions, self._topics = {}, {}, {}
         self.add(rows)
 
     def add(self, rows: Iterable[Pending]) -> None:
-        """What is pending from now on; nothing happens for what was."""
+        """Add pending positions; a position that is pending already stays once."""
         for front, txn, space, group, topic, partition in rows:
             name, transaction = (space, group), (front, txn)
             waiting = self._places.setdefault(name, {}).setdefault((topic, partition), set())
@@ -51,7 +51,7 @@ class PendingPositions:
                 of_topic[name] = of_topic.get(name, 0) + 1
 
     def remove(self, rows: Iterable[Pending]) -> None:
-        """What is not pending any more."""
+        """Remove positions that are no longer pending."""
         for front, txn, space, group, topic, partition in rows:
             name, transaction = (space, group), (front, txn)
             places = self._places.get(name, {})
@@ -73,7 +73,7 @@ class PendingPositions:
                     del self._topics[topic]
 
     def all(self) -> list[Pending]:
-        """All that is pending."""
+        """Return all pending positions."""
         return [
             (*transaction, *name, *place)
             for name, places in self._places.items()
@@ -82,11 +82,11 @@ class PendingPositions:
         ]
 
     def has_topic(self, topic: str) -> bool:
-        """Whether anything is pending in a topic."""
+        """Return whether any position in a topic is pending."""
         return bool(self._topics.get(topic))
 
     def of_topic(self, topic: str) -> list[Pending]:
-        """All that is pending in a topic."""
+        """Return all pending positions in a topic."""
         return [
             (*transaction, *name, *place)
             for name in self._topics.get(topic, ())
@@ -96,16 +96,16 @@ class PendingPositions:
         ]
 
     def has(self, name: GroupName, place: Place) -> bool:
-        """Whether a transaction is still to tell a group's position in a partition."""
+        """Return whether a transaction still has to decide a group's position in a partition."""
         places = self._places.get(name)
         return places is not None and place in places
 
     def has_group(self, name: GroupName) -> bool:
-        """Whether anything of a group is pending."""
+        """Return whether any position of a group is pending."""
         return name in self._places
 
     def transactions(self, front: str) -> list[str]:
-        """Those of a front's transactions that have pending positions."""
+        """Return the transactions of a front that have pending positions."""
         return [txn for owner, txn in self._transactions if owner == front]
 
 
@@ -116,12 +116,13 @@ STORE = upsert("positions", "space grp topic partition", "offset leader_epoch me
 
 
 def all_pending(connection: Connection) -> list[Pending]:
-    """Everything that is pending."""
+    """Return all pending positions."""
     return list(connection.execute(f"SELECT {_KEY} FROM pending_positions"))
 
 
 def put(connection: Connection, txn: str, rows: Iterable[Valid]) -> list[Pending]:
-    """Keep positions, rows as they are to become, until the end of a transaction; a later one replaces an earlier."""
+    """Store positions, as rows that become valid with a transaction; a later row replaces an earlier one of the same
+    place."""
     added: list[Pending] = []
     for row in rows:
         *position, front = row
@@ -139,7 +140,8 @@ def put(connection: Connection, txn: str, rows: Iterable[Valid]) -> list[Pending
 
 
 def overtake(connection: Connection, name: GroupName, places: Iterable[Place] | None) -> list[Pending]:
-    """Take away what is pending in ``places`` (None: everywhere) of a group, since those were decided otherwise."""
+    """Delete a group's pending positions in ``places`` (None: everywhere), because a later commit or deletion decided
+    them."""
     found = connection.execute(
         f"SELECT {_KEY}, seq FROM pending_positions WHERE space = ? AND grp = ?", name
     ).fetchall()
@@ -150,10 +152,10 @@ def overtake(connection: Connection, name: GroupName, places: Iterable[Place] | 
 def end(
     connection: Connection, transaction: Transaction, commit: bool, group: GroupName | None = None
 ) -> tuple[list[Pending], list[Valid]]:
-    """What is not pending any more, and the positions that are valid instead, in this transaction of the database; of
-    one ``group`` alone if it is named.
+    """End a transaction: return the positions that are no longer pending, and those that became valid. With ``group``,
+    end only that group's part. Runs inside a transaction of the database.
 
-    A position that becomes valid takes away what other transactions had said of its place before.
+    A position that becomes valid removes older pending positions of other transactions in its place.
     """
     found = connection.execute(
         f"SELECT {_KEY}, seq, {_VALUE} FROM pending_positions WHERE front = ? AND txn = ?", transaction
@@ -176,6 +178,6 @@ def end(
 
 
 def _drop(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> list[Pending]:
-    """Delete ``rows`` of key and number; gives their keys."""
+    """Delete ``rows`` (key and number) and return their keys."""
     connection.executemany("DELETE FROM pending_positions WHERE seq = ?", [row[6:7] for row in rows])
     return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows]

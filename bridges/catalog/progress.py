@@ -1,19 +1,19 @@
-"""How far consumers have read: committed positions of every front's groups, and what a front keeps about a group.
+"""Committed positions of every front's groups, and the state that a front keeps about a group.
 
 A group is known by its space and its name. Protocols that mean the same group by the same name use the same space, and
-that is how they share positions: a Kafka consumer group and a YDB consumer of one name are both in ``CONSUMERS``. A
-protocol whose groups are something else takes a space of its own, and meets nobody there.
+so share positions: a Kafka consumer group and a YDB consumer with one name are both in ``CONSUMERS``. A protocol whose
+groups are something else has a space of its own.
 
-What is shared still has an owner. A position belongs to the front that committed it last, and only that front may let
-it expire. A group's state belongs to the front that stored it, by (front, space, group); as long as it is there, that
-front *holds* the group, and no other one can expire or delete any of the group's positions. These rules are kept here,
-in the database's own thread, and not left to the fronts: what a front believes about a group may be out of date.
+Shared positions still have an owner. A position belongs to the front that committed it last, and only that front may
+let it expire. A group's state belongs to the front that stored it, by (front, space, group). While it is stored, that
+front *holds* the group, and no other front can expire or delete any of the group's positions. These rules are enforced
+here, in the database's own thread, and not left to the fronts: a front's view of a group may be out of date.
 
-A position may also be committed on condition that the present one is what it is taken for, and with a transaction: it
-is then pending (bridges/catalog/pending_positions.py) until the front tells the transaction's end.
+A position may also be committed on condition that the present one has an expected offset, or with a transaction: then
+it is pending (bridges/catalog/pending_positions.py) until the front ends the transaction.
 
-Reads are answered from memory; commits return once they are durable. Commits of different callers that wait at the
-same time share one flush (bridges/catalog/sql.py).
+Reads are answered from memory; commits return once they are durable. Commits of different callers that wait at the same
+time share one flush (bridges/catalog/sql.py).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from bridges.errors import GroupHeld, LogUnavailable
 class Committed:
     """A committed position: the offset of the next record to read.
 
-    ``leader_epoch`` and ``metadata`` are given back as they came (-1 and "" when unknown). ``commit_ms`` is when it
-    was committed and ``expire_ms`` when it may be forgotten (-1: by the group's own retention), both since the epoch.
-    ``front`` committed it; :meth:`FrontProgress.commit` fills it in.
+    ``leader_epoch`` and ``metadata`` are returned as they came (-1 and "" when unknown). ``commit_ms`` is when the
+    position was committed and ``expire_ms`` when it may expire (-1: by the group's own retention), both in ms since the
+    epoch. ``front`` is the front that committed it; :meth:`FrontProgress.commit` fills it in.
     """
 
     offset: int
@@ -48,7 +48,7 @@ class Committed:
 
 
 Holding = Callable[[Connection], None]
-"""Called first in a transaction that changes something of a group; it raises where this node may not."""
+"""A check that runs first in a transaction that changes a group's data; it raises if this node may not."""
 
 _Group = tuple[GroupName, dict[Place, Committed]]
 _Positions = Many[GroupName, dict[Place, Committed]]
@@ -60,8 +60,8 @@ _SAVE = upsert("groups", "space grp front", "state")
 class Progress:
     """Committed positions by group, topic and partition. Call :meth:`load` before anything else.
 
-    Looking is for everybody; what changes anything goes through :meth:`front`. ``directories`` gives the groups that
-    clients have joined, by front.
+    Any caller may read; changes go through :meth:`front`. ``directories`` returns the groups that clients have joined,
+    by front.
     """
 
     def __init__(self, db: Database, directories: Callable[[], Mapping[str, GroupDirectory]] = dict) -> None:
@@ -70,9 +70,9 @@ class Progress:
         self._groups: _Positions = Many()
         self._holders: Many[GroupName, set[str]] = Many()
         self._pending = PendingPositions()
-        # Groups that have nothing but pending positions.
+        # Groups that have only pending positions.
         self._only_pending: set[GroupName] = set()
-        # How many positions each group has in a topic: deleting one must not look at all positions there are.
+        # Number of positions of each group in a topic: deleting a topic must not search all positions.
         self._readers: dict[str, dict[GroupName, int]] = {}
 
     async def load(self) -> None:
@@ -90,13 +90,13 @@ class Progress:
                 self._count(topic, name, 1)
 
     async def reload(self, wanted: Callable[[GroupName], bool]) -> None:
-        """Know of the groups that are ``wanted`` (asked in the database's thread, too) what the database does: another
-        node may have acted for them. Raises an error of the database."""
+        """Read the groups that are ``wanted`` from the database again, because another node may have acted for them.
+        ``wanted`` is also called in the database's thread. Raises an error of the database."""
         if not self._db.engine.shared:
             return
 
-        # Looked for before: what is done with what was read must be done in one step. What comes meanwhile is known as
-        # the database has it.
+        # Collected before the read: ``take`` must run in one step. Memory already holds later changes as the database
+        # does.
         known = await collected(self._groups, wanted)
         held = await collected(self._holders, wanted)
 
@@ -126,50 +126,52 @@ class Progress:
         await self._db.run(read, then=take)
 
     def front(self, front: str, space: str = CONSUMERS) -> FrontProgress:
-        """What the front of that name sees and may do; ``space`` says with whom it shares its groups."""
+        """Return the view of one front; fronts with the same ``space`` share their groups."""
         return FrontProgress(self, front, space)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def committed(self, name: GroupName, topic: str, partition: int) -> Committed | None:
-        """The durable position of a group in a partition."""
+        """Return the durable position of a group in a partition, or None."""
         positions = self._groups.get(name)
         return None if positions is None else positions.get((topic, partition))
 
     async def durable(self, name: GroupName, topic: str, partition: int) -> Committed | None:
-        """As :meth:`committed`, of a group that another node may act for. Raises an error of the database."""
+        """Return the same as :meth:`committed`, for a group that another node may act for. Raises an error of the
+        database."""
         if not self._db.engine.shared:
             return self.committed(name, topic, partition)
         return await self._db.run(lambda connection: _position(connection, name, (topic, partition)))
 
     def has_positions(self, name: GroupName) -> bool:
-        """Whether a group has committed positions."""
+        """Return whether a group has committed positions."""
         return name in self._groups
 
     def names(self) -> Iterator[GroupName]:
-        """Groups that have committed positions; they may come and go while they are gone through."""
+        """Return the groups that have committed positions; groups may come and go during the iteration."""
         return iter(self._groups)
 
     @property
     def group_count(self) -> int:
-        """How many :meth:`names` there are."""
+        """Return the number of groups in :meth:`names`."""
         return len(self._groups)
 
     def readers_of(self, topic: str) -> list[GroupName]:
-        """Groups that have committed positions in a topic."""
+        """Return the groups that have committed positions in a topic."""
         return [*self._readers.get(topic, ())]
 
     def of_group(self, name: GroupName) -> Mapping[Place, Committed]:
-        """All positions of a group (a live view; empty for an unknown group)."""
+        """Return all positions of a group (a live view; empty for an unknown group)."""
         positions = self._groups.get(name)
         return _EMPTY if positions is None else MappingProxyType(positions)
 
     def holders(self, name: GroupName) -> Iterable[str]:
-        """Fronts that keep a state of the group."""
+        """Return the fronts that hold the group."""
         return self._holders.get(name, _NOBODY)
 
     def views(self, name: GroupName) -> dict[str, GroupView]:
-        """What each front in which a group lives says of it and its members, by front."""
+        """Return each front's view of a group and its members, by front, for the fronts in which the group has a
+        view."""
         space, group = name
         return {
             front: view
@@ -180,11 +182,11 @@ class Progress:
     # --- a log that lost its end ------------------------------------------------------------------------------------
 
     async def not_beyond(self, topic: str, partition: int, end: int) -> list[GroupName]:
-        """Take positions behind the ``end`` of a partition back to it, durably; gives whose. Raises an error of the
-        database.
+        """Lower positions above the ``end`` of a partition to it, durably, and return the groups concerned. Raises an
+        error of the database.
 
-        For a log that a loss of power may have shortened: what is appended next gets offsets that a position behind
-        its end takes for read.
+        A loss of power may have shortened the log. Later appends reuse the lost offsets, and a position above the end
+        would skip them.
         """
         place = (topic, partition)
         groups = []
@@ -213,11 +215,11 @@ class Progress:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def forget_topic(self, topic: str) -> None:
-        """Forget every group's positions in a topic."""
+        """Delete every group's positions in a topic."""
         await self._db.run(lambda connection: erase_topic(connection, topic), then=lambda _: self.topic_gone(topic))
 
     def topic_gone(self, topic: str) -> None:
-        """Forget a topic in memory, after :func:`erase_topic` did so in the database."""
+        """Forget a topic in memory, after :func:`erase_topic` deleted its positions in the database."""
         for name in list(self._readers.get(topic, ())):
             self._forget(name, [place for place in self._groups[name] if place[0] == topic])
         self._ended(self._pending.of_topic(topic))
@@ -269,7 +271,7 @@ def _anybody(connection: Connection) -> None:
 
 
 class FrontProgress:
-    """Progress as one front sees it: the groups of its space, by name."""
+    """The positions as one front sees them: the groups of its space, by name."""
 
     def __init__(self, progress: Progress, front: str, space: str) -> None:
         self.name = front
@@ -277,38 +279,40 @@ class FrontProgress:
         self._all = progress
         self._db = progress._db
         self.holding: Callable[[str], Holding] = lambda group: _anybody
-        """What is asked, by group, in the very transaction that changes anything: whether this node still may. Of a
-        front whose groups have one node each (a paused one may wake up with a request in its hands)."""
+        """Returns, by group, a check that this node may still act for the group. It runs inside each transaction that
+        changes the group. A front sets it when each of its groups has one coordinator: a paused node may wake up with a
+        request in hand."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def committed(self, group: str, topic: str, partition: int) -> Committed | None:
-        """The durable position of a group in a partition."""
+        """Return the durable position of a group in a partition, or None."""
         return self._all.committed((self.space, group), topic, partition)
 
     async def reload(self, wanted: Callable[[str], bool]) -> None:
-        """See :meth:`Progress.reload`, of groups of this space."""
+        """Reload groups of this space (see :meth:`Progress.reload`)."""
         await self._all.reload(lambda name: name[0] == self.space and wanted(name[1]))
 
     async def settled(self) -> None:
-        """Return when everything that was asked of the database until now is decided. Raises an error of it."""
+        """Return once the database has decided everything that was queued before. Raises an error of the database."""
         await self._db.run(lambda connection: None)
 
     def groups(self) -> Iterator[str]:
-        """Groups that have committed positions; see :meth:`Progress.names`."""
+        """Return the groups that have committed positions; see :meth:`Progress.names`."""
         return (group for space, group in self._all._groups if space == self.space)
 
     def of_group(self, group: str) -> Mapping[Place, Committed]:
-        """All positions of a group (a live view; empty for an unknown group)."""
+        """Return all positions of a group (a live view; empty for an unknown group)."""
         return self._all.of_group((self.space, group))
 
     @property
     def group_count(self) -> int:
-        """How many groups of all fronts and spaces have committed or pending positions: they share the memory."""
+        """Return the number of groups of all fronts and spaces with committed or pending positions: they share the
+        memory."""
         return len(self._all._groups) + len(self._all._only_pending)
 
     def held_elsewhere(self, group: str) -> bool:
-        """Whether another front keeps a state of the group, or has members in it."""
+        """Return whether another front holds the group, or has members in it."""
         kept = any(front != self.name for front in self._all.holders((self.space, group)))
         return kept or self._reader(group) is not None
 
@@ -327,22 +331,22 @@ class FrontProgress:
         return None
 
     def read_elsewhere(self) -> Iterator[str]:
-        """Groups that have members in other fronts; they may come and go while they are gone through."""
+        """Return the groups that have members in other fronts; groups may come and go during the iteration."""
         return (one.group_id for _, directory in self._others() for one in directory.summaries() if one.members)
 
     def other_summary(self, group: str) -> GroupSummary | None:
-        """The line of a group that has members in another front."""
+        """Return the line of a group that has members in another front, or None."""
         reader = self._reader(group)
         return None if reader is None else reader[1].summary(group)
 
     def other_view(self, group: str) -> GroupView | None:
-        """A group as the front sees it in which it has members, where that is another one."""
+        """Return the view of a group by the other front in which it has members, or None."""
         reader = self._reader(group)
         return None if reader is None else reader[1].view(group)
 
     def require_free(self, group: str) -> None:
-        """Raise GroupHeld if the group has members in another front, LogUnavailable where that front does not know yet.
-        To be asked by the group's coordinator, in the step in which a member comes in."""
+        """Raise GroupHeld if the group has members in another front, LogUnavailable if that front has not read the
+        group yet. The group's coordinator calls it in the step in which a member joins."""
         for front, directory in self._others():
             if not directory.knows(group):
                 raise LogUnavailable(f"group {group!r} has just come to this node: {front} has not read it yet")
@@ -358,11 +362,12 @@ class FrontProgress:
             )
 
     def is_pending(self, group: str, topic: str, partition: int) -> bool:
-        """Whether a transaction of any front is still to tell the group's position in a partition."""
+        """Return whether a transaction of any front still has to decide the group's position in a partition."""
         return self._all._pending.has((self.space, group), (topic, partition))
 
     def transactions(self) -> list[str]:
-        """Transactions of this front, in all its spaces, whose end is to be told: they have pending positions."""
+        """Return this front's transactions, in all its spaces, that have pending positions: their end must still be
+        reported."""
         return self._all._pending.transactions(self.name)
 
     # --- changing ---------------------------------------------------------------------------------------------------
@@ -382,12 +387,12 @@ class FrontProgress:
     async def commit_if(
         self, group: str, expected: Mapping[Place, int | None], positions: Sequence[tuple[str, int, Committed]]
     ) -> dict[Place, Committed | None]:
-        """Like :meth:`commit`, if in all ``expected`` places the position's offset is the one given (None: there is no
-        position), whoever committed it. Gives the places where it is another, with what is there; then nothing is
-        stored. Several callers may try at the same time: one of them finds what it expects."""
+        """Commit like :meth:`commit`, if in every ``expected`` place the position has this offset (None: no position),
+        whichever front committed it. Return the places that differ, with their positions; then nothing is stored. If
+        several callers try at the same time, one of them finds what it expects."""
         name, front, hold = (self.space, group), self.name, self.holding(group)
 
-        # There may be any number of them, and the event loop need not turn them into rows.
+        # Positions are unbounded in number, so the database's thread turns them into rows, not the event loop.
         def write(
             connection: Connection,
         ) -> tuple[dict[Place, Committed | None], list[tuple[str, int, Committed]], list[Pending]]:
@@ -428,8 +433,8 @@ class FrontProgress:
     ) -> None:
         """Store positions that become valid when this front's ``transaction`` is committed; durable when this returns.
 
-        Until then nobody is shown them. A position that is committed, or deleted, meanwhile in another way stays so.
-        ``check`` is asked in the same transaction of the database, and may raise.
+        Until then they are shown to nobody. A position that is committed, or deleted, meanwhile in another way stays
+        so. ``check`` runs inside the same transaction of the database, and may raise.
         """
         hold = self.holding(group)
 
@@ -442,11 +447,11 @@ class FrontProgress:
             await self._db.run(write, then=self._all._began)
 
     async def end_transaction(self, transaction: str, *, commit: bool) -> int:
-        """The end of this front's ``transaction``: all its pending positions become valid together, or are forgotten.
+        """End this front's ``transaction``: its pending positions become valid together, or are deleted.
 
-        Durable when this returns the number that became valid. Repeating it makes no difference, so whoever does not
-        know whether it was told tells it again (:meth:`transactions` says of which, also after a restart); a name may
-        be used again once it was.
+        Return the number that became valid, once this is durable. Repeating it makes no difference, so a caller that
+        does not know whether the end was stored calls again (:meth:`transactions` lists these transactions, also after
+        a restart). Afterwards the name may be used again.
         """
 
         _, valid = await self._db.run(
@@ -458,8 +463,8 @@ class FrontProgress:
     async def end_transaction_of(
         self, transaction: str, group: str, check: Callable[[Connection], None], *, commit: bool
     ) -> None:
-        """As :meth:`end_transaction`, of one group, which this node coordinates; ``check`` is asked in the same
-        transaction of the database, and may raise."""
+        """End the part of a transaction that concerns one group, which this node coordinates (see
+        :meth:`end_transaction`). ``check`` runs inside the same transaction of the database, and may raise."""
         hold = self.holding(group)
 
         def write(connection: Connection) -> tuple[list[Pending], list[Valid]]:
@@ -477,9 +482,9 @@ class FrontProgress:
             self._all._ended(gone)
 
     async def delete(self, group: str, places: Iterable[Place] | None = None) -> None:
-        """Forget a group's positions in ``places``, or all of them, pending ones too, whoever committed them.
+        """Delete a group's positions in ``places``, or all of them, pending ones too, whichever front committed them.
 
-        Raises GroupHeld if another front keeps a state of the group or has members in it; nothing is deleted then.
+        Raises GroupHeld if another front holds the group or has members in it; nothing is deleted then.
         """
         self.require_free(group)
         name, hold = (self.space, group), self.holding(group)
@@ -505,10 +510,10 @@ class FrontProgress:
         await self._db.run(write, then=forget)
 
     async def expire(self, group: str, seen: Mapping[Place, Committed]) -> int:
-        """Forget those of a group's positions that are still as they were ``seen``; returns how many went.
+        """Delete the positions of a group that are still as they were ``seen``, and return how many were deleted.
 
-        Only this front's own go, and none of them while another front holds the group: a position may be old to those
-        who committed it, and dear to those who read on from it. Nor do those that a transaction is about to change.
+        Only this front's own positions expire, and none while another front holds the group: a position that is old to
+        the front that committed it may be in use by another. Positions that a transaction is about to change stay, too.
         """
         space, front, hold = self.space, self.name, self.holding(group)
         rows = [(space, group, *place, front, c.offset, c.commit_ms) for place, c in seen.items() if c.front == front]
@@ -543,7 +548,7 @@ class FrontProgress:
     # --- what the front keeps about groups --------------------------------------------------------------------------
 
     async def load_groups(self) -> dict[str, bytes]:
-        """Everything this front stored with :meth:`save_group`, by group."""
+        """Return all states that this front stored with :meth:`save_group`, by group."""
         own = (self.name, self.space)
         return await self._db.run(
             lambda connection: dict(
@@ -554,7 +559,7 @@ class FrontProgress:
     async def save_group(self, group: str, state: bytes | None) -> None:
         """Store this front's state of a group, opaque here; None removes it. Durable when this returns.
 
-        While it is stored, this front holds the group.
+        While the state is stored, this front holds the group.
         """
         key, hold = (self.name, self.space, group), self.holding(group)
 
@@ -585,7 +590,7 @@ def _position(connection: Connection, name: GroupName, place: Place) -> Committe
 
 
 def _read(connection: Connection) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
-    """All positions, who holds groups, and what is pending."""
+    """Return all positions, the fronts that hold groups, and the pending positions."""
     groups: _Positions = Many()
     for space, group, topic, partition, *rest in connection.execute(
         "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
@@ -597,6 +602,7 @@ def _read(connection: Connection) -> tuple[_Positions, list[tuple[str, str, str]
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
-    """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
+    """Delete a topic's positions, inside the transaction that deletes the topic (see
+    :class:`bridges.catalog.topics.Catalog`)."""
     connection.execute("DELETE FROM positions WHERE topic = ?", (topic,))
     connection.execute("DELETE FROM pending_positions WHERE topic = ?", (topic,))

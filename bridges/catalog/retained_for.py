@@ -1,7 +1,7 @@
-"""The value of a topic's ``anabranch.retention.consumers``: for whom retention waits, and for how long.
+"""The value of a topic's ``anabranch.retention.consumers``: the consumers that retention waits for, and for how long.
 
-It is a JSON object of milliseconds by the consumer's name, which may have any characters: ``{"billing": 0}``. What a
-consumer has not committed is kept for so long after it was written; with 0, until it is committed.
+It is a JSON object of milliseconds by the consumer's name, which may have any characters: ``{"billing": 0}``. A record
+that a consumer has not committed is kept for so many milliseconds after it was written; with 0, until it is committed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ NOBODY = "{}"
 
 
 def text_of(consumers: Mapping[str, int]) -> str:
-    """The value for these consumers."""
+    """Return the configuration value for these consumers."""
     return json.dumps(consumers, ensure_ascii=False, separators=(",", ":"))
 
 
 @lru_cache(maxsize=64)
 def parse(value: str) -> tuple[tuple[str, int], ...]:
-    """Names and milliseconds. Raises ValueError."""
+    """Return names and milliseconds. Raises ValueError."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):

@@ -31,7 +31,7 @@ def _version_1(connection: Connection) -> None:
             value TEXT NOT NULL,
             PRIMARY KEY (topic, key)
         ) STRICT, WITHOUT ROWID""",
-        # What other protocols call a topic; a name belongs to one topic.
+        # Names of topics in other protocols; a name belongs to one topic.
         """CREATE TABLE topic_names (
             protocol TEXT NOT NULL,
             name TEXT NOT NULL,
@@ -40,14 +40,14 @@ def _version_1(connection: Connection) -> None:
         ) STRICT, WITHOUT ROWID""",
         "CREATE INDEX topic_names_by_topic ON topic_names (topic)",
         "CREATE TABLE node_config (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
-        # Written before streams are created and removed together with the commit of what they were created for: a
-        # row found at start means that streams from first_stream_id on may belong to nobody.
+        # Written before streams are created, and deleted by the commit that needs the streams. A row that is found at
+        # the start means that streams from first_stream_id on may belong to no topic.
         """CREATE TABLE stream_intents (
             id INTEGER PRIMARY KEY, first_stream_id INTEGER NOT NULL, count INTEGER NOT NULL
         ) STRICT""",
-        # Streams nobody refers to any more, whose data must still be deleted.
+        # Streams that nothing refers to any more; their data must still be deleted.
         "CREATE TABLE doomed_streams (stream_id INTEGER PRIMARY KEY) STRICT",
-        # Consumer positions, and what each front keeps about a group.
+        # Consumer positions, and each front's state of a group.
         """CREATE TABLE positions (
             grp TEXT NOT NULL,
             topic TEXT NOT NULL,
@@ -75,14 +75,14 @@ def _version_2(connection: Connection) -> None:
 
 
 def _version_3(connection: Connection) -> None:
-    # The placement driver that stream ids in the other tables are of (bridges/catalog/pd_identity.py): one row or none.
+    # The placement driver of the stream ids in the other tables (bridges/catalog/pd_identity.py): one row or none.
     connection.execute(
         "CREATE TABLE placement_driver (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT"
     )
 
 
 def _version_4(connection: Connection) -> None:
-    # Groups get a space, positions and states a front (bridges/catalog/progress.py). Until now there was one front.
+    # Groups get a space, positions and states a front (bridges/catalog/progress.py). Before, there was one front.
     for statement in (
         "ALTER TABLE positions RENAME TO former_positions",
         """CREATE TABLE positions (
@@ -116,15 +116,14 @@ def _version_4(connection: Connection) -> None:
 
 
 def _version_5(connection: Connection) -> None:
-    # Where partitions begin of which the backend does not know it (bridges/log/state/log_starts.py).
+    # Starts of partitions whose backend does not know them (bridges/log/state/log_starts.py).
     connection.execute("CREATE TABLE log_starts (stream_id INTEGER PRIMARY KEY, start INTEGER NOT NULL) STRICT")
     # Streams of deleted topics that the backend cannot delete: they are left there with their data.
     connection.execute("CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT")
 
 
 def _version_6(connection: Connection) -> None:
-    # Offsets that cannot be read and that an operator has declared lost: readers find a gap there
-    # (bridges/log/damage/skips.py).
+    # Unreadable offsets that an operator has declared lost: readers find a gap there (bridges/log/damage/skips.py).
     connection.execute(
         """CREATE TABLE skipped_offsets (
             stream_id INTEGER NOT NULL,
@@ -138,7 +137,7 @@ def _version_6(connection: Connection) -> None:
 
 
 def _version_7(connection: Connection) -> None:
-    # Fronts bring tables of their own, each with a version of its own (bridges/catalog/front_tables.py).
+    # Versions of the tables that fronts bring (bridges/catalog/front_tables.py).
     connection.execute(
         "CREATE TABLE front_versions (front TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID"
     )
@@ -168,8 +167,9 @@ def _version_8(connection: Connection) -> None:
 
 
 def _version_9(connection: Connection) -> None:
-    # The lineage of partitions (bridges/catalog/lineage.py). A partition is active while it has no sealed_epoch; it is
-    # still to be sealed at its log while it has one and no sealed_end. Until now all had the whole range of keys.
+    # The lineage of partitions (bridges/catalog/lineage.py). A partition without sealed_epoch is active; one with
+    # sealed_epoch and without sealed_end has still to be sealed at its log. Before, every partition had the whole range
+    # of keys.
     for statement in (
         "ALTER TABLE topics ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE partitions ADD COLUMN key_low BLOB NOT NULL DEFAULT x'0000000000000000000000000000000000'",
@@ -182,12 +182,12 @@ def _version_9(connection: Connection) -> None:
 
 
 def _version_10(connection: Connection) -> None:
-    # What sort of topic it is (bridges/catalog/topics.py, TopicKind). Until now all were users'.
+    # The kind of topic (bridges/catalog/topic.py, TopicKind). Before, all were users' topics.
     connection.execute("ALTER TABLE topics ADD COLUMN kind TEXT NOT NULL DEFAULT 'user'")
 
 
 def _version_11(connection: Connection) -> None:
-    # Where partitions begin that were truncated at a position in bytes, and the record that position lies in
+    # Starts of partitions that were truncated at a position in bytes, and the record that contains the position
     # (bridges/log/byte_positions/starts.py).
     connection.execute(
         """CREATE TABLE byte_starts (
@@ -200,7 +200,7 @@ def _version_11(connection: Connection) -> None:
 
 
 def _version_12(connection: Connection) -> None:
-    # Topics that a migration fills, or has filled, from elsewhere (bridges/catalog/imports.py).
+    # Topics that a migration fills, or has filled (bridges/catalog/imports.py).
     connection.execute(
         """CREATE TABLE imports (
             topic TEXT PRIMARY KEY REFERENCES topics (name) ON DELETE CASCADE,
@@ -213,8 +213,8 @@ def _version_12(connection: Connection) -> None:
 
 
 def _version_13(connection: Connection) -> None:
-    # Where the numbers of a topic's partitions begin for protocols that never give one twice under a name, and where
-    # those of deleted topics ended (bridges/catalog/former.py). ``deletion`` counts up.
+    # First partition numbers for protocols that never reuse a number under a name, and the last numbers of deleted
+    # topics (bridges/catalog/former.py). ``deletion`` counts up.
     connection.execute("ALTER TABLE topics ADD COLUMN first_number INTEGER NOT NULL DEFAULT 0")
     connection.execute(
         "CREATE TABLE former_numbers (deletion INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, "
@@ -223,12 +223,12 @@ def _version_13(connection: Connection) -> None:
 
 
 def _version_14(connection: Connection) -> None:
-    # What an import brings, in its own words.
+    # The migration's own description of what it imports.
     connection.execute("ALTER TABLE imports ADD COLUMN origin TEXT NOT NULL DEFAULT ''")
 
 
 def _version_15(connection: Connection) -> None:
-    # Whose the numbers of fronts' stored formats and kinds of writers are (bridges/catalog/front_tables.py).
+    # The front that owns each number of a stored format or kind of writers (bridges/catalog/front_tables.py).
     connection.execute(
         "CREATE TABLE front_numbers (what TEXT NOT NULL, number INTEGER NOT NULL, front TEXT NOT NULL, "
         "PRIMARY KEY (what, number)) STRICT, WITHOUT ROWID"
@@ -241,12 +241,12 @@ def _version_16(connection: Connection) -> None:
 
 
 def _version_18(connection: Connection) -> None:
-    # Single values are text, numbers included: a column of any type is SQLite's alone.
+    # Single values are text, numbers included: only SQLite has columns of any type.
     connection.execute("UPDATE meta SET value = CAST(value AS TEXT)")
 
 
 def _version_19(connection: Connection) -> None:
-    # Who may do what (bridges/catalog/access_rules.py).
+    # Access rules (bridges/catalog/access_rules.py).
     connection.execute(
         "CREATE TABLE access_rules (kind TEXT NOT NULL, pattern TEXT NOT NULL, name TEXT NOT NULL, "
         "principal TEXT NOT NULL, host TEXT NOT NULL, operation TEXT NOT NULL, allow INTEGER NOT NULL, "
@@ -255,7 +255,8 @@ def _version_19(connection: Connection) -> None:
 
 
 def make_cluster(connection: Connection) -> None:
-    """The nodes of a cluster and what they own (bridges/cluster/tables.py). ``start`` is of one start of a node."""
+    """Create the tables of a cluster's nodes and the slots they own (bridges/cluster/tables.py). ``start`` numbers one
+    run of a node."""
     for statement in (
         """CREATE TABLE cluster_state (
             one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -280,7 +281,7 @@ def make_cluster(connection: Connection) -> None:
 
 
 def _version_21(connection: Connection) -> None:
-    # What several nodes on one database have changed of what each has in memory (bridges/catalog/following.py).
+    # Changes by the nodes of one database to state that each has in memory (bridges/catalog/following.py).
     connection.execute(
         "CREATE TABLE changes_version (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL) STRICT"
     )
@@ -289,7 +290,7 @@ def _version_21(connection: Connection) -> None:
         "CREATE TABLE changes (version INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, origin TEXT NOT NULL, "
         "PRIMARY KEY (version, kind, name)) STRICT, WITHOUT ROWID"
     )
-    # Whose streams are being made: each node cleans up behind its own former self.
+    # The node that makes the streams: each node cleans up after its own former runs.
     connection.execute("ALTER TABLE stream_intents ADD COLUMN node INTEGER NOT NULL DEFAULT 0")
 
 
@@ -302,7 +303,7 @@ def _version_22(connection: Connection) -> None:
 
 
 def _version_23(connection: Connection) -> None:
-    # How much whom may do (bridges/catalog/client_quotas.py).
+    # Quotas of users and clients (bridges/catalog/client_quotas.py).
     connection.execute(
         "CREATE TABLE client_quotas (user_name TEXT NOT NULL, client_id TEXT NOT NULL, ip TEXT NOT NULL, "
         "quota TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (user_name, client_id, ip, quota)) STRICT, WITHOUT ROWID"
@@ -321,15 +322,15 @@ def _version_24(connection: Connection) -> None:
 
 
 def _version_25(connection: Connection) -> None:
-    # With which partitions those of a topic have their owners (bridges.catalog.topic.Beside), as JSON.
+    # The partitions whose owners a topic's partitions follow (bridges.catalog.topic.Beside), as JSON.
     connection.execute("ALTER TABLE topics ADD COLUMN beside TEXT NOT NULL DEFAULT ''")
 
 
 def extend_cluster(connection: Connection) -> None:
-    """What operators have asked for (bridges/cluster/wishes.py), and which versions of nodes there are
+    """Add what operators have requested (bridges/cluster/wishes.py), and the versions of nodes
     (bridges/cluster/versions.py)."""
     for statement in (
-        # The id of the node that is to have it, -1: whichever.
+        # The node that should own the slot; -1: any.
         "ALTER TABLE cluster_slots ADD COLUMN pin INTEGER NOT NULL DEFAULT -1",
         "ALTER TABLE cluster_nodes ADD COLUMN drained INTEGER NOT NULL DEFAULT 0",
         "CREATE TABLE cluster_drained (node_id INTEGER PRIMARY KEY) STRICT",
@@ -369,4 +370,4 @@ MIGRATIONS = (
     extend_cluster,
 )
 HAS_CHECKSUMS = frozenset({"partition_snapshots"})
-"""Tables whose rows have checksums of their own (bridges/log/state/snapshots.py): damage there costs time only."""
+"""Tables whose rows have checksums of their own (bridges/log/state/snapshots.py): damage there costs only time."""

@@ -1,6 +1,6 @@
-"""Sealing partitions at their logs, after the catalog has decided it: repeated until each log has confirmed its end.
+"""Sealing of partitions at their logs, after the catalog has decided it: retried until each log has confirmed its end.
 
-The queue is durable: a partition that is sealed in the catalog and whose end is not known there is still to be sealed.
+The queue is durable: a partition that the catalog has sealed, and whose end it does not know, must still be sealed.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.catalog")
 
 Sealer = Callable[[str, int], Awaitable[int]]
-"""Makes the end of a partition (topic, number) final and gives it. Raises LogError; may be asked again."""
+"""Makes the end of a partition (topic, number) final and returns it. Raises LogError; may be called again."""
 
 _CONCURRENCY = 32
 _PATIENCE_S = 1.0
-"""Seconds after which one that waits, as for its server or an open transaction, no longer holds up others."""
+"""Seconds after which a seal that waits, for its server or an open transaction, no longer holds up others."""
 _RETRY_FIRST_S = 1.0
 _RETRY_LAST_S = 60.0
 
 
 class Seals:
-    """Carries out seals. ``confirmed`` is called when a partition's end is known durably."""
+    """The queue of seals to carry out. ``confirmed`` is called when a partition's end is known durably."""
 
     def __init__(self, db: Database, barrier: Barrier, confirmed: Callable[[Topic, int, int], None]) -> None:
         self._db = db
         self._barrier = barrier
         self._confirmed = confirmed
-        # By stream, since numbers come again when a topic is deleted and made anew.
+        # By stream, because partition numbers return when a topic is deleted and made again.
         self._waiting: dict[int, tuple[Topic, int]] = {}
-        # Of those that failed: how long they wait, and the monotonic time of the next attempt.
+        # The back-off of failed seals, and the monotonic time of the next attempt.
         self._put_off: dict[int, tuple[float, float]] = {}
         self._rounds: Rounds[int] = Rounds(barrier, "sealing", at_once=_CONCURRENCY, patience=_PATIENCE_S)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """Partitions whose end is not final yet."""
+        """Return the number of partitions whose end is not final yet."""
         return len(self._waiting)
 
     def want(self, topic: Topic, partition: PartitionInfo) -> None:
-        """Have a partition sealed whose seal is durable in the catalog."""
+        """Queue a partition whose seal is durable in the catalog."""
         self._waiting[partition.stream_id] = (topic, partition.index)
         self._wake.set()
 
     def forget(self, partition: PartitionInfo) -> None:
-        """Its topic is no more."""
+        """Remove a partition whose topic was deleted, or whose end is known."""
         self._waiting.pop(partition.stream_id, None)
         self._put_off.pop(partition.stream_id, None)
 
     def retry(self, stream: int | None = None) -> None:
-        """Try at once what has failed, or this one of it."""
+        """Retry failed seals at once: all, or that of one stream."""
         if stream is None:
             self._put_off.clear()
         else:
@@ -73,11 +73,11 @@ class Seals:
         self._wake.set()
 
     def start(self, seal: Sealer) -> None:
-        """Begin, now that there are logs."""
+        """Begin to seal, once the logs exist."""
         self._task = asyncio.create_task(self._run(seal), name="catalog-sealer")
 
     async def close(self) -> None:
-        """Stop; what is left is done after the next start."""
+        """Stop; the next start carries out the rest."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -95,7 +95,7 @@ class Seals:
                 partial(self._one, seal),
             )
             next_at = min((at for _, at in self._put_off.values()), default=None)
-            with suppress(TimeoutError):  # new ones need not wait for those that fail
+            with suppress(TimeoutError):  # new seals do not wait for failed ones
                 async with asyncio.timeout_at(next_at):
                     await self._wake.wait()
 
@@ -107,11 +107,12 @@ class Seals:
         delay, _ = self._put_off.pop(stream, (0.0, 0.0))
         try:
             end = await seal(topic.name, number)
-            # Before anybody is told, and whatever the durability: those who read on elsewhere never come back to it.
+            # Store the end before anyone learns it, whatever the durability: a reader that goes on to the children
+            # never returns.
             await self._db.changes.settled(lambda: self._confirm(topic, number, stream, end))
         except NotOwner:
-            self._later(stream, delay)  # its owner does it, and every node hears of that
-        except TransactionsOpen as error:  # whoever has raised it tells when they are over
+            self._later(stream, delay)  # the owner seals it, and every node follows the change
+        except TransactionsOpen as error:  # Logs.on_decided retries once they have ended
             if not delay:
                 _log.info("a partition is sealed later", topic=topic.name, partition=number, reason=str(error))
             self._later(stream, delay)
@@ -137,7 +138,7 @@ class Seals:
         await self._db.run(write, flush=True, then=told)
 
     def _later(self, stream: int, delay: float) -> None:
-        """Try again, after twice the time of before."""
+        """Try again, after twice the last back-off."""
         if stream in self._waiting:
             delay = min(2 * delay, _RETRY_LAST_S) or _RETRY_FIRST_S
             self._put_off[stream] = delay, asyncio.get_running_loop().time() + delay

@@ -1,4 +1,4 @@
-"""The node's own small database, as its callers see it: closures that are awaited (anabranch_kit/sql/thread.py)."""
+"""The node's own small database, as its callers use it: closures that are awaited (anabranch_kit/sql/thread.py)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
 T = TypeVar("T")
 
 _TRIES = 30
-"""Of what is asked once, at a start."""
+"""Attempts of :meth:`Database.surely`."""
 
 
 class DatabaseError(LogError):
-    """The database could not commit; nothing of the request took effect and it may be repeated."""
+    """The database could not commit; nothing of the request took effect, and the caller may repeat it."""
 
     retriable = True
 
 
 class DatabaseDamaged(DatabaseError):
-    """The disk failed, or what is on it is no database any more: nothing can be relied on, the node must stop."""
+    """The disk failed, or its contents are no database any more: nothing can be relied on, and the node must stop."""
 
     retriable = False
 
@@ -49,8 +49,8 @@ class DatabaseClosed(LogError):
 
 
 class Database(SqlThread):
-    """What ``run`` returned from is durable. ``on_failed`` is called on the loop when the engine's file or disk is
-    damaged."""
+    """The node's database: when ``run`` returns, its work is durable. ``on_failed`` is called on the loop when the
+    engine's file or disk is damaged."""
 
     what = "the node's database"
     Failed = DatabaseError
@@ -61,7 +61,7 @@ class Database(SqlThread):
     def __init__(self, engine: Engine, *, on_failed: Callable[[DatabaseDamaged], None] | None = None) -> None:
         super().__init__(engine)
         self.changes = Changes(self)
-        """By which memory follows what other nodes do here."""
+        """Keeps memory in step with changes by other nodes."""
         self._on_failed = on_failed
 
     async def open(self) -> None:
@@ -102,17 +102,17 @@ class Database(SqlThread):
         """Execute ``fn(connection)`` in the database thread and return its result once it is durable.
 
         ``fn`` must not commit or roll back, and a cursor it returns is dropped (the result is None then). What it
-        raises is raised here and undoes only its own statements. A cancelled caller does not undo a closure queued
-        already: what memory has to know of it is ``then``'s, which gets the result on the loop, in the order of the
-        database, whether or not anybody still waits. See :meth:`~anabranch_kit.sql.thread.SqlThread.put`.
+        raises is raised here and undoes only its own statements. Cancelling the caller does not undo a queued closure:
+        use ``then`` to update memory. It is called on the loop with the result, in the order of the database, whether
+        or not the caller still waits. See :meth:`~anabranch_kit.sql.thread.SqlThread.put`.
 
         Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
         """
         return await self.submit(fn, flush=flush, frees=frees, then=then)
 
     async def surely(self, fn: Callable[[Connection], T]) -> T:
-        """What is asked once, at a start, as :meth:`run` has it: nodes that start together meet in the database, where
-        one may have to try for some seconds. Raises its errors."""
+        """Run ``fn`` like :meth:`run`, and retry it for some seconds. For work at a start, because nodes that start
+        together collide in the database. Raises the errors of :meth:`run`."""
         for _ in range(_TRIES):
             try:
                 return await self.run(fn)
@@ -135,7 +135,7 @@ class _Awaited(Job):
         if self.then is not None and error is None:
             try:
                 self.then(self.result)
-            except Exception as raised:  # noqa: BLE001 - whoever waits gets it
+            except Exception as raised:  # noqa: BLE001 - the waiter gets it
                 error = raised
         if not self.future.cancelled():
             if error is None:
@@ -143,4 +143,4 @@ class _Awaited(Job):
             else:
                 self.future.set_exception(error)
         if error is not None and isinstance(error, DatabaseDamaged) and self.on_failed is not None:
-            self.on_failed(error)  # when it is answered: it may raise
+            self.on_failed(error)  # after the answer, because it may raise

@@ -1,4 +1,4 @@
-"""What a topic is, what may happen to it, and what is wrong with what somebody asks of it."""
+"""A topic, the changes that it can undergo, and the errors of requests about it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from bridges.catalog.lineage import PartitionInfo, Takers
 from bridges.errors import LogError, LogUnavailable
 
 FOLLOWED = "topic"
-"""What nodes follow of topics, and of what fronts keep of each, by its name (:mod:`bridges.catalog.following`)."""
+"""The kind of followed changes for topics and the fronts' data of each, by topic name
+(:mod:`bridges.catalog.following`)."""
 
 
 class TopicKind(Enum):
-    """Whose business a topic is. Those that are ``listed`` are visible to every front under their names."""
+    """The purpose of a topic. Topics of ``listed`` kinds are visible to every front under their names."""
 
     USER = "user"
     INTERNAL = "internal"
-    """A protocol keeps something of its own in it: others may read it and see that it is internal."""
+    """A protocol keeps data of its own in it: other clients may read it and see that it is internal."""
     TRANSIENT = "transient"
-    """Holds what nobody may see yet, as the streams of an open transaction do."""
+    """Holds data that nobody may see yet, such as the streams of an open transaction."""
     TABLE = "table"
-    """Its records are entries of a table, of which retention must not take any away."""
+    """Its records are entries of a table; retention must not remove any."""
 
     @property
     def listed(self) -> bool:
@@ -34,8 +35,8 @@ class TopicKind(Enum):
 
 
 class Beside(Struct, frozen=True):
-    """Where the partitions of a topic lie, if not by its own id: partition ``n`` is always owned by whom the partition
-    ``partitions[n]`` of the topic with the id ``topic_id`` (16 bytes) is, or would be if it is gone."""
+    """Ownership of a topic's partitions that follows another topic: partition ``n`` always has the owner of partition
+    ``partitions[n]`` of the topic with the id ``topic_id`` (16 bytes), even if that one was deleted."""
 
     topic_id: bytes
     partitions: tuple[int, ...]
@@ -45,10 +46,10 @@ class Beside(Struct, frozen=True):
 class Topic:
     """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only.
 
-    ``partitions`` are in the order of their numbers, without gaps, sealed ones among them. ``epoch`` counts the changes
-    of which partitions there are. ``imported`` is there if a migration made the topic, also after it was handed over.
-    ``first_number`` is what partition 0 counts as for protocols that never give a number twice under a name
-    (:mod:`bridges.catalog.former`). ``beside`` is there of one whose partitions have the owners of another's.
+    ``partitions`` are in the order of their numbers, without gaps, sealed ones included. ``epoch`` counts the changes
+    of the set of partitions. ``imported`` is set if a migration made the topic, also after it was handed over.
+    ``first_number`` is the number of partition 0 in protocols that never reuse a number under a name
+    (:mod:`bridges.catalog.former`). ``beside`` is set if the partitions have the owners of another topic's.
     """
 
     name: str
@@ -63,17 +64,17 @@ class Topic:
     first_number: int = 0
     beside: Beside | None = None
     spent: int = 0
-    """Sealed partitions that hold nothing any more, and count against no limit."""
+    """Sealed partitions of which everything was trimmed; they count against no limit."""
     _takers: Takers = field(default=Takers(()), repr=False)
     _takers_of: tuple[int, int] = field(default=(-1, -1), repr=False)
 
     @property
     def import_epoch(self) -> int:
-        """Which run of a migration may write to it; NOT_IMPORTING if everybody may."""
+        """Return the run of a migration that may write to the topic; NOT_IMPORTING if every client may."""
         return self.imported.epoch if self.imported is not None and self.imported.is_running else NOT_IMPORTING
 
     def place(self, partition: int) -> tuple[bytes, int]:
-        """The topic's id and the number of a partition by which it is owned."""
+        """Return the topic id and partition number that decide who owns a partition."""
         beside = self.beside
         if beside is None or partition >= len(beside.partitions):
             return self.topic_id.bytes, partition
@@ -81,7 +82,7 @@ class Topic:
 
     @property
     def takers(self) -> Takers:
-        """The partitions that take appends. Found anew only when there are others: every session asks."""
+        """Return the active partitions. Cached until the set of partitions changes, because every session asks."""
         now = self.epoch, len(self.partitions)
         if now != self._takers_of:
             self._takers = Takers(one for one in self.partitions if one.is_active)
@@ -90,16 +91,16 @@ class Topic:
 
     @property
     def active(self) -> Sequence[PartitionInfo]:
-        """The partitions that take appends, in the order of their numbers."""
+        """Return the active partitions, in the order of their numbers."""
         return self.takers.partitions
 
     def partitions_of(self, epoch: int) -> list[PartitionInfo]:
-        """The partitions that were active in ``epoch``."""
+        """Return the partitions that were active in ``epoch``."""
         return [one for one in self.partitions if one.lived_in(epoch)]
 
 
 def partition_of(topic: Topic | None, number: int) -> PartitionInfo | None:
-    """The partition of that number, or None if there is no such topic or partition."""
+    """Return the partition with that number, or None if there is no such topic or partition."""
     return topic.partitions[number] if topic is not None and 0 <= number < len(topic.partitions) else None
 
 
@@ -107,7 +108,7 @@ class ChangeKind(Enum):
     CREATED = "created"
     DELETED = "deleted"
     PARTITIONS = "partitions"
-    """There are more partitions, and some may be sealed."""
+    """Partitions were added, and some may have been sealed."""
     SEALED = "sealed"
     """The end of a sealed partition is final and known."""
     IMPORT = "import"
@@ -117,18 +118,18 @@ class ChangeKind(Enum):
 
 
 class Change(Struct, frozen=True):
-    """What happened to the catalog; ``topic`` is None for NODE_CONFIG."""
+    """A change of the catalog; ``topic`` is None for NODE_CONFIG."""
 
     kind: ChangeKind
     topic: Topic | None = None
 
 
 class TopicExists(LogError):
-    """A topic of that name exists, or is being created or deleted at this moment."""
+    """A topic with that name exists, or is being created or deleted."""
 
 
 class HeldUp(LogUnavailable):
-    """Partitions cannot be sealed yet: what was promised to be appended to them before is not there."""
+    """Partitions cannot be sealed yet: an append that was promised to them has not arrived."""
 
 
 class TopicNotFound(LogError):
@@ -136,15 +137,15 @@ class TopicNotFound(LogError):
 
 
 class NameCollision(LogError):
-    """The name, or what another protocol would call the topic, is taken by a different topic."""
+    """The name, or another protocol's name for the topic, belongs to a different topic."""
 
 
 class InvalidPartitions(LogError):
-    """The number of partitions is out of bounds, or smaller than it is."""
+    """The number of partitions is out of bounds, or below the present number."""
 
 
 class SplitNotAllowed(LogError):
-    """The topic's configuration does not allow that its partitions are split or merged."""
+    """The topic's configuration does not allow splits and merges."""
 
 
 class TopicEnded(LogError):

@@ -31,12 +31,13 @@ from bridges.catalog.config_types import (
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024 - 4096
 """Largest batch that fits into one SBP frame (16 MiB) together with its headers.
 
-A topic may be configured with more, as at a broker: the value is kept and shown, and larger batches are refused."""
+A topic may be configured with more, as at a broker: the value is kept and shown, and larger batches are refused.
+"""
 
 SPLIT = "anabranch.partitions.split"
-"""Whether partitions may be split: with the next one, the only keys that are not Kafka's."""
+"""Whether partitions may be split. This key and the next are the only ones that are not Kafka's."""
 RETAINED_FOR = "anabranch.retention.consumers"
-"""For whom retention waits (:mod:`bridges.catalog.retained_for`)."""
+"""The consumers that retention waits for (:mod:`bridges.catalog.retained_for`)."""
 
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
@@ -360,11 +361,11 @@ def validate(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(key: str, topic: Mapping[str, str], node: Mapping[str, str], static: Mapping[str, str]) -> ConfigValue:
-    """The effective value of ``key`` for a topic with the configuration ``topic``.
+    """Return the effective value of ``key`` for a topic with the configuration ``topic``.
 
-    ``node`` is the dynamic configuration of the node and ``static`` what its settings give, both by node-level keys
-    (bridges/catalog/topic_defaults.py). ``synonyms`` of the result lists every place that has a value, strongest first.
-    Raises InvalidConfig for an unknown key.
+    ``node`` is the node's dynamic configuration and ``static`` that of its settings, both by node-level keys
+    (bridges/catalog/topic_defaults.py). ``synonyms`` of the result lists every source that has a value, strongest
+    first. Raises InvalidConfig for an unknown key.
     """
     definition = TOPIC_CONFIGS.get(key)
     if definition is None:
@@ -384,8 +385,8 @@ def resolve(key: str, topic: Mapping[str, str], node: Mapping[str, str], static:
             found.append((synonym.name, text, source))
             if value is None:
                 value = text if synonym.scale == 1 or int(text) < 0 else str(int(text) * synonym.scale)
-    # Of several node-level keys that mean the same only the coarsest has a default, and a broker tells of none before
-    # the finest: so there is nothing to tell where that one is not set.
+    # Of several node-level keys with one meaning only the coarsest has a default, and a broker lists synonyms only from
+    # the finest one on. So the default is listed only where the finest key is set.
     if definition.synonyms and definition.default is not None and (len(definition.synonyms) == 1 or found):
         last = definition.synonyms[-1]
         default = definition.default if last.scale == 1 else str(int(definition.default) // last.scale)
@@ -398,7 +399,7 @@ def resolve(key: str, topic: Mapping[str, str], node: Mapping[str, str], static:
 
 
 def cluster_defaults(node: Mapping[str, str], static: Mapping[str, str]) -> dict[str, str]:
-    """Node-level values that Kafka, from 4.1 on, keeps as the default of all brokers from the beginning."""
+    """Return the node-level values that Kafka, from 4.1 on, stores from the start as the default of all brokers."""
     key = "min.insync.replicas"
     if key in node:
         return {}
@@ -408,7 +409,7 @@ def cluster_defaults(node: Mapping[str, str], static: Mapping[str, str]) -> dict
 
 
 def effective(key: str, topic: Mapping[str, str], node: Mapping[str, str], static: Mapping[str, str]) -> Any:
-    """The effective value of ``key`` as a Python value: bool, int, float, str or list of str."""
+    """Return the effective value of ``key`` as a Python value: bool, int, float, str or list of str."""
     resolved = resolve(key, topic, node, static)
     if resolved.value is None:
         return None

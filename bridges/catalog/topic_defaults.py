@@ -1,4 +1,5 @@
-"""Node-level defaults of topic configuration, which every protocol's topics share; all may change while a node runs."""
+"""Node-level defaults of topic configuration, shared by the topics of every protocol. The dynamic ones may change while
+the node runs."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ from collections.abc import Mapping
 from bridges.catalog.config_types import LONG_MAX, ConfigDef, ConfigType, InvalidConfig, between, table
 from bridges.catalog.topic_config import TOPIC_CONFIGS
 
-# Where several keys mean the same, the coarsest carries the default, as in Kafka.
+# Of several keys with one meaning, the coarsest carries the default, as in Kafka.
 _HOURS = {"log.retention.hours": "168", "log.roll.hours": "168", "log.roll.jitter.hours": "0"}
 _HOURS["log.flush.scheduler.interval.ms"] = str(LONG_MAX)
 
 
 def _topic_defaults() -> list[ConfigDef]:
-    """For every node-level synonym of a topic key the definition that belongs to it."""
+    """Return the definition of every node-level synonym of a topic key."""
     definitions: dict[str, ConfigDef] = {}
     for topic in TOPIC_CONFIGS.values():
         for place, synonym in enumerate(topic.synonyms):
@@ -38,7 +39,7 @@ TOPIC_DEFAULTS: Mapping[str, ConfigDef] = table(*_topic_defaults())
 
 
 def from_settings(topic_defaults: Mapping[str, str]) -> dict[str, str]:
-    """What the setting ``topic_defaults``, by topic keys, means in node-level keys."""
+    """Translate the setting ``topic_defaults`` from topic keys to node-level keys."""
     synonyms = ((TOPIC_CONFIGS[key].synonyms, value) for key, value in topic_defaults.items())
     return {own[0].name: value for own, value in synonyms if own}
 

@@ -1,4 +1,4 @@
-"""The topics as they are looked for: by name in every protocol, and by id. All of it is in memory."""
+"""Indexes of topics in memory: by name in every protocol, and by id."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bridges.catalog.topic import NameCollision, Topic, TopicExists
 
 
 class TopicIndex:
-    """The topics there are, and the names that are taken.
+    """The existing topics, and the names that are taken.
 
-    ``all``, ``listed`` and ``hidden`` are by canonical name; ``by_id`` (its 16 bytes: what a protocol sends, and cheap
-    to look up with every request) and ``by_name`` (protocol and name there) have listed ones only. ``partitions`` is
-    how many all topics have.
+    ``all``, ``listed`` and ``hidden`` are by canonical name. ``by_id`` and ``by_name`` (protocol and name there) have
+    listed topics only; ``by_id`` uses the 16 bytes that requests carry, which are cheap to look up. ``partitions`` is
+    the number of partitions of all topics.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class TopicIndex:
         self._taken: dict[str, Topic] = {}  # by collision key, also while a topic is being created or deleted
 
     def check_free(self, name: str) -> None:
-        """Raise TopicExists or NameCollision if no topic can be called ``name``."""
+        """Raise TopicExists or NameCollision if no topic can be named ``name``."""
         taken = self._taken.get(collision_key(name))
         if taken is None:
             return
@@ -37,20 +37,21 @@ class TopicIndex:
         raise NameCollision(f"topic {name!r} and the existing {taken.name!r} differ only in '.' and '_'")
 
     def check_names(self, name: str, names: Mapping[str, str]) -> None:
-        """Raise NameCollision if a protocol calls another topic what it would call this one."""
+        """Raise NameCollision if one of the protocols' names for this topic belongs to another topic."""
         for protocol, other in names.items():
             owner = self.by_name.get((protocol, other))
             if owner is not None:
                 raise NameCollision(f"{protocol} would call topic {name!r} {other!r}, as it calls {owner.name!r}")
 
     def take_names(self, topic: Topic) -> None:
-        """Keep the names of a topic that is being created for it."""
+        """Reserve the names of a topic that is being created."""
         self._taken[collision_key(topic.name)] = topic
         for protocol, other in topic.names.items():
             self.by_name[protocol, other] = topic
 
     def give_names_back(self, topic: Topic) -> None:
-        """The topic was not created, or is deleted. Names that another one has by now stay that one's."""
+        """Release the names of a topic that was deleted, or not created. A name that another topic has by now stays
+        with it."""
         if self._taken.get(collision_key(topic.name)) is topic:
             del self._taken[collision_key(topic.name)]
         for key in topic.names.items():
@@ -58,7 +59,7 @@ class TopicIndex:
                 del self.by_name[key]
 
     def add(self, topic: Topic) -> None:
-        """A topic that exists from now on, or again."""
+        """Add a topic that exists from now on, or again."""
         self.all[topic.name] = topic
         if topic.kind.listed:
             self.listed[topic.name] = self.by_id[topic.topic_id.bytes] = topic
@@ -69,7 +70,7 @@ class TopicIndex:
         self.take_names(topic)
 
     def remove(self, topic: Topic) -> None:
-        """A topic that nobody is to find any more. Its name stays taken (:meth:`give_names_back`)."""
+        """Remove a topic from all look-ups. Its name stays taken (:meth:`give_names_back`)."""
         del self.all[topic.name]
         if topic.kind.listed:
             del self.listed[topic.name]

@@ -1,4 +1,4 @@
-"""Topics in the node's database: each function is a part of somebody's transaction."""
+"""Rows of topics in the node's database: each function is a part of its caller's transaction."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bridges.catalog.sql import Connection, upsert
 from bridges.catalog.topic import Beside, Topic, TopicKind
 
 _AT_ONCE = 200
-"""Topics that one query names."""
+"""Topics in one query."""
 
 
 def read_topics(connection: Connection, names: Collection[str] | None = None) -> list[Topic]:
-    """All topics, of every kind, or those of them that are called one of ``names``."""
+    """Return all topics, of every kind, or those with these names."""
     if names is None:
         return _read_topics(connection, ())
     wanted = sorted(names)
@@ -59,7 +59,7 @@ def _read_topics(connection: Connection, which: Sequence[str]) -> list[Topic]:
 
 
 def insert_topic(connection: Connection, topic: Topic, partitions: Iterable[PartitionInfo]) -> None:
-    """A new topic, whose partitions are not in ``topic`` yet; it is told where their numbers begin."""
+    """Insert a new topic, whose partitions are not in ``topic`` yet; sets ``topic.first_number``."""
     name = topic.names.get(former.PROTOCOL)
     topic.first_number = 0 if name is None else former.first_number(connection, name)
     beside = "" if topic.beside is None else json.dumps([topic.beside.topic_id.hex(), *topic.beside.partitions])
@@ -78,7 +78,7 @@ def insert_topic(connection: Connection, topic: Topic, partitions: Iterable[Part
 
 
 def delete_topic(connection: Connection, topic: Topic) -> None:
-    """The topic, and what belongs to it here; its streams wait for their end from now on."""
+    """Delete the topic and its rows here; its streams are marked for deletion."""
     connection.executemany(
         "INSERT INTO doomed_streams VALUES (?)", [(partition.stream_id,) for partition in topic.partitions]
     )
@@ -88,7 +88,7 @@ def delete_topic(connection: Connection, topic: Topic) -> None:
 
 
 def insert_partitions(connection: Connection, topic: str, infos: Iterable[PartitionInfo]) -> None:
-    """New partitions."""
+    """Insert new partitions."""
     connection.executemany(
         "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch) VALUES (?, ?, ?, ?, ?, ?)",
         [(topic, info.index, info.stream_id, *info.keys.stored, info.made_epoch) for info in infos],
@@ -96,7 +96,7 @@ def insert_partitions(connection: Connection, topic: str, infos: Iterable[Partit
 
 
 def seal_partitions(connection: Connection, topic: str, numbers: Iterable[int], epoch: int) -> None:
-    """Partitions that take no more appends from ``epoch`` on; where they end is stored later."""
+    """Store that partitions take no more appends from ``epoch`` on; their ends are stored later."""
     connection.executemany(
         "UPDATE partitions SET sealed_epoch = ? WHERE topic = ? AND idx = ?",
         [(epoch, topic, number) for number in numbers],
@@ -104,19 +104,19 @@ def seal_partitions(connection: Connection, topic: str, numbers: Iterable[int], 
 
 
 def spend_partitions(connection: Connection, topic: str, numbers: Iterable[int]) -> None:
-    """Sealed partitions of which everything was trimmed."""
+    """Store that everything in these sealed partitions was trimmed."""
     connection.executemany(
         "UPDATE partitions SET spent = 1 WHERE topic = ? AND idx = ?", [(topic, number) for number in numbers]
     )
 
 
 def store_epoch(connection: Connection, topic: str, epoch: int) -> None:
-    """How often it has changed which partitions the topic has."""
+    """Store the topic's epoch: the number of changes of its set of partitions."""
     connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, topic))
 
 
 def replace_config(connection: Connection, topic: str, config: Mapping[str, str]) -> None:
-    """The whole configuration."""
+    """Replace the whole configuration."""
     connection.execute("DELETE FROM topic_config WHERE topic = ?", (topic,))
     _insert_config(connection, topic, config)
 
@@ -128,7 +128,7 @@ def _insert_config(connection: Connection, topic: str, config: Mapping[str, str]
 
 
 def read_node_config(connection: Connection) -> dict[str, str]:
-    """The node-level configuration that was set while running."""
+    """Return the node-level configuration that was set while running."""
     return dict(connection.execute("SELECT key, value FROM node_config"))
 
 

@@ -1,4 +1,4 @@
-"""A topic's settings as the hot path needs them: parsed once, dropped when they change."""
+"""A topic's settings as the hot path needs them: parsed once, and dropped when they change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOREVER = 2**63 - 1
 
 
 class TopicRules(Struct, frozen=True):
-    """What a batch is checked against that a client of any protocol sends. Sizes in bytes, times in ms."""
+    """The limits that a batch from a client of any protocol must satisfy. Sizes in bytes, times in ms."""
 
     max_message_bytes: int
     log_append_time: bool
@@ -24,12 +24,13 @@ class TopicRules(Struct, frozen=True):
     compacted: bool
     internal: bool = False
     max_record_bytes: int = _FOREVER
-    """This and what follows: the same of formats that are not Kafka's, where somebody has configured it."""
+    """This field and the next two: the limits for formats other than Kafka's. They apply only where an operator
+    configured them."""
     record_before_ms: int = _FOREVER
     record_after_ms: int = _FOREVER
     glance_bytes: int = -1
-    """Up to so many, of a batch of Kafka's nothing but its times is looked at; derived, -1 where more is demanded of
-    each."""
+    """A batch of Kafka's of at most so many bytes is checked by its times alone; derived, -1 where the rules demand
+    more of each batch."""
 
     def __post_init__(self) -> None:
         if not (self.log_append_time or self.compacted or self.bounds_past or self.internal):
@@ -37,12 +38,12 @@ class TopicRules(Struct, frozen=True):
 
     @property
     def bounds_past(self) -> bool:
-        """Whether any record can be too old."""
+        """Return whether a record can be too old."""
         return self.before_max_ms != _FOREVER
 
 
 UNBOUNDED = TopicRules(_FOREVER, False, _FOREVER, _FOREVER, False)
-"""Of a topic that demands nothing."""
+"""The rules of a topic that demands nothing."""
 
 _SIZE = "max.message.bytes"
 _TYPE = "message.timestamp.type"
@@ -52,13 +53,13 @@ _POLICY = "cleanup.policy"
 
 
 def demands(config: Mapping[str, str]) -> dict[str, str]:
-    """Of a topic's configuration what :class:`TopicRules` are made of: for a hidden topic whose records will be
-    another's."""
+    """Return the part of a topic's configuration that :class:`TopicRules` need, for a hidden topic whose records will
+    become another topic's."""
     return {key: config[key] for key in (_SIZE, _TYPE, _BEFORE, _AFTER, _POLICY) if key in config}
 
 
 class RulesCache:
-    """Rules by topic name; every change of the catalog drops what it may have changed."""
+    """Rules by topic name; a change of the catalog drops the rules that it may affect."""
 
     __slots__ = ("_catalog", "_rules")
 
@@ -74,7 +75,7 @@ class RulesCache:
             self._rules.pop(change.topic.name, None)
 
     def of(self, topic: str) -> TopicRules:
-        """Rules of an existing topic, hidden ones included. Raises TopicNotFound."""
+        """Return the rules of an existing topic, hidden ones included. Raises TopicNotFound."""
         rules = self._rules.get(topic)
         if rules is None:
             effective, configured = self._catalog.effective, self._catalog.configured

@@ -1,10 +1,10 @@
 """The SBP streams of topics: made before the commit that needs them, deleted after the commit that does not.
 
-Making is crash-safe: an intent is written, then the streams are made, then what needs them and the end of the intent
-are one commit. A crash in between leaves streams that belong to nobody; the intent tells the next start where to look
-for them. Whoever deletes the intent's row decides: the commit that needs the streams, or one that gives them up, since
-an error of the former does not prove that it has not happened. What is to be deleted is written down by the commit that
-makes it so, and deleted as often as it takes.
+Making streams is crash-safe. An intent is written, then the streams are made, then one commit stores what needs them
+and deletes the intent. A crash in between leaves streams that belong to no topic; the intent tells the next start where
+to look for them. Whichever commit deletes the intent's row decides: the one that needs the streams, or one that gives
+them up, because an error of the former does not prove that it failed. A commit that makes streams superfluous also
+lists them as doomed, and their deletion is retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from sbp_back.wire.model import RangeInfo, StreamInfo
 _log = structlog.get_logger("anabranch.catalog")
 
 _PROBE_MISSES = 64
-"""Stream ids without a stream after which the search for streams of an unfinished creation ends."""
+"""Consecutive unused stream ids that end the search for streams of an unfinished creation."""
 _DELETE_CONCURRENCY = 32
 _RETRY_FIRST_S = 1.0
 _RETRY_LAST_S = 60.0
 
 
 class _Fate(Enum):
-    """What became of a stream that was to be deleted."""
+    """The outcome of the deletion of a stream."""
 
     GONE = "gone"
     LATER = "later"
@@ -43,7 +43,7 @@ class _Fate(Enum):
 
 
 class StreamClient(Protocol):
-    """What the catalog needs of the backend client."""
+    """The part of the backend client that the catalog needs."""
 
     async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo: ...
     async def describe_stream(self, stream_id: int) -> StreamInfo: ...
@@ -52,10 +52,11 @@ class StreamClient(Protocol):
 
 
 class TopicStreams:
-    """``make`` makes one stream. ``inside``: the placement driver is in this process and knows which streams were
-    made from here, so those of an unfinished creation may be looked for by number. ``node``: which of several nodes on
-    one database this is; each looks for what it has left unfinished itself. :meth:`start` first, :meth:`close` at the
-    end.
+    """The maker and deleter of topics' streams. Call :meth:`start` first and :meth:`close` at the end.
+
+    ``make`` makes one stream. ``inside``: the placement driver is in this process and knows which streams this process
+    has made, so the streams of an unfinished creation may be searched by number. ``node``: this node's number among
+    those that share the database; each node searches for the streams of its own unfinished creations.
     """
 
     def __init__(
@@ -83,11 +84,12 @@ class TopicStreams:
 
     @property
     def pending(self) -> int:
-        """Streams that the backend still has to delete."""
+        """Return the number of streams that the backend still has to delete."""
         return len(self._doomed)
 
     async def start(self, known: Set[int]) -> None:
-        """Read what is to be deleted and look for what a crash left behind; ``known`` are the streams of topics."""
+        """Read which streams must be deleted, and find those that a crash left behind; ``known`` are the streams of
+        topics."""
 
         def read(connection: Connection) -> tuple[list[tuple[int, int, int]], list[int], int]:
             query = "SELECT id, first_stream_id, count FROM stream_intents WHERE node = ?"
@@ -104,7 +106,7 @@ class TopicStreams:
         self._deleter = asyncio.create_task(self._delete_doomed(), name="catalog-deleter")
 
     async def close(self) -> None:
-        """What is not deleted yet is left to the next start."""
+        """Stop; the next start deletes the remaining streams."""
         if self._deleter is not None:
             self._deleter.cancel()
             with suppress(asyncio.CancelledError):
@@ -119,11 +121,13 @@ class TopicStreams:
         *,
         flush: bool = False,
     ) -> None:
-        """Make a stream for each of ``wanted`` and call ``commit`` with them, so that a crash leaves either both or an
-        intent. ``flush``: also when power is lost. ``then`` is called with them on the loop when that is durable.
+        """Make a stream for each of ``wanted`` and call ``commit`` with them. A crash leaves either both or an intent.
+        With ``flush``, the commit also survives a loss of power. Once it is durable, ``then`` is called with them on
+        the loop.
 
-        Raises LogUnavailable (backend, or another start of this node has ended the intent), what ``commit`` raises, or
-        an error of the database: nothing was committed then."""
+        Raises LogUnavailable (backend, or another start of this node has ended the intent), the error of ``commit``, or
+        an error of the database: nothing was committed then.
+        """
         count = len(wanted)
         first_stream = self._top_stream + 1
 
@@ -134,7 +138,7 @@ class TopicStreams:
         def end_intent(connection: Connection) -> bool:
             return connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,)).rowcount == 1
 
-        intent = await self._db.run(write_intent, flush=True)  # the streams stay, whatever is lost here
+        intent = await self._db.run(write_intent, flush=True)  # flushed: the streams survive a loss of power
         made = await asyncio.gather(*(self._make() for _ in range(count)), return_exceptions=True)
         streams = [one.stream_id for one in made if isinstance(one, StreamInfo)]
         self._top_stream = max([self._top_stream, *streams])
@@ -162,14 +166,14 @@ class TopicStreams:
                 raise
 
             def give_up(connection: Connection) -> bool:
-                """Doom the streams, or return whether they were committed: a caller that was cancelled, or an error,
-                does not undo what is on its way to the database."""
+                """Doom the streams, or return whether they were committed: neither an error nor a cancelled caller
+                undoes a commit that is in flight to the database."""
                 if end_intent(connection):
                     connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
                     return False
                 return any(_is_known(connection, stream) for stream in streams)
 
-            with suppress(LogError):  # the intent stays then, and the next start looks for the streams
+            with suppress(LogError):  # the intent stays, and the next start looks for the streams
                 if not await self._db.run(give_up):
                     self.doomed(streams)
                 elif isinstance(error, LogError):
@@ -181,7 +185,7 @@ class TopicStreams:
 
     async def _clean_intents(self, intents: list[tuple[int, int, int]], known: Set[int]) -> None:
         if not self._inside:
-            # Other programs make streams there, too, and nobody can tell whose an unused one is: it is left alone.
+            # Other programs make streams there, too, and an unused stream does not name its maker: leave it alone.
             _log.warning("streams of unfinished topic creations may remain in the backend", creations=len(intents))
             orphans: list[int] = []
         else:
@@ -195,7 +199,7 @@ class TopicStreams:
             others = "SELECT min(first_stream_id) FROM stream_intents WHERE node <> ?"
             (first,) = connection.execute(others, (self._node,)).fetchone()
             if orphans and first is not None and first <= max(orphans):
-                return []  # they may be what another node is making just now: the next start looks again
+                return []  # another node may be making them now: the next start looks again
             found = [one for one in orphans if not _is_known(connection, one)]
             connection.executemany(upsert("doomed_streams", "stream_id"), [(one,) for one in found])
             connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
@@ -207,8 +211,8 @@ class TopicStreams:
             _log.info("found streams of unfinished topic creations", streams=len(orphans))
 
     async def _find_orphans(self, first: int, known: Set[int]) -> list[int]:
-        """Streams from ``first`` on that this node has made, that were never opened and are not ``known``: what other
-        programs make in the node's placement driver is theirs."""
+        """Return streams from ``first`` on that this node has made, that were never opened and are not ``known``.
+        Streams that other programs make in the node's placement driver are theirs."""
         orphans: list[int] = []
         misses, stream_id = 0, first
         while misses < _PROBE_MISSES or stream_id <= self._top_stream:
@@ -227,7 +231,7 @@ class TopicStreams:
         return orphans
 
     def doomed(self, streams: Iterable[int]) -> None:
-        """Streams whose rows in ``doomed_streams`` are durable now: they are deleted, as often as it takes."""
+        """Delete streams whose rows in ``doomed_streams`` are durable, and retry until it succeeds."""
         self._doomed.update(streams)
         self._deleter_wake.set()
 

@@ -1,11 +1,12 @@
-"""Which topics there are: partitions and their SBP streams, names in every protocol, configuration, and counters.
+"""The catalog of topics: partitions and their SBP streams, names in every protocol, configuration, and counters.
 
-Everything is kept in memory and changed in memory only after the change is durable in the node's database. Creating
-makes the SBP streams first, deleting commits first and deletes them afterwards (bridges/catalog/topic_streams.py).
+Everything is kept in memory, which changes only after the change is durable in the node's database. Creating a topic
+makes the SBP streams first; deleting one commits first and deletes the streams afterwards
+(bridges/catalog/topic_streams.py).
 
-Partitions are split and merged in one step (:meth:`Catalog.change_partitions`): the streams of the new ones are made as
-for any creation, one commit makes the new partitions and seals the old ones, and then the logs of the old ones are
-sealed, as often as it takes (bridges/catalog/seals.py). What the commit says holds from then on, whatever happens.
+Partitions are split and merged in one step (:meth:`Catalog.change_partitions`). The new streams are made as for any
+creation, one commit makes the new partitions and seals the old ones, and then the old partitions' logs are sealed, with
+retries until it succeeds (bridges/catalog/seals.py). The commit is final, whatever happens afterwards.
 """
 
 from __future__ import annotations
@@ -53,29 +54,30 @@ from bridges.errors import ImportFenced, TopicImporting, TopicInternal
 T = TypeVar("T")
 
 Also = Callable[[Connection], object]
-"""What a front has to say of a change, in the change's own transaction."""
+"""A front's own part of a change, run inside the transaction of the change."""
 
 _EVER = 10
-"""How many times as many partitions as it may have at once a topic may have had, those that hold nothing any more
-counted: who asks about all of a topic is told of them, too."""
+"""A topic may have had this many times the partitions that it may have at once, spent ones included, because answers
+about a whole topic list them, too."""
 
 Hold = Callable[[str], AbstractAsyncContextManager[Also | None]]
-"""Entered, with a topic's name, before partitions of it are sealed, and left when they are. It may wait. What it gives,
-if anything, is called in the transaction that seals them, and raises HeldUp if it has to wait once more."""
+"""A context manager around the sealing of partitions, entered with the topic's name. Entering may wait. The function
+that it returns, if any, runs inside the transaction that seals the partitions, and raises HeldUp if the seal must wait
+again."""
 
 _HELD_UP = 10
-"""Times that a change of partitions waits again for what another node has begun meanwhile."""
+"""How often a change of partitions waits again for appends that another node has begun meanwhile."""
 _NODE_CONFIG = "node config"
-"""What nodes follow of the node-level configuration, as a whole."""
+"""The kind of followed changes for the node-level configuration, as a whole."""
 
 _log = structlog.get_logger("anabranch.catalog")
 
 
 class CatalogOptions(Struct):
-    """``owns_streams``: the placement driver is inside the node and knows which streams the node has made, so those of
-    an unfinished creation may be looked for by number. ``node``: which of those that share a database. ``static`` is
-    the node-level configuration that the node's settings give; ``names`` has the rules of protocols that fronts bring
-    beside ours, by protocol."""
+    """Options of a catalog. ``owns_streams``: the placement driver is inside the node and knows which streams the node
+    has made, so the streams of an unfinished creation may be searched by number. ``node``: this node's number among
+    those that share the database. ``static``: the node-level configuration from the node's settings. ``names``: the
+    naming rules of protocols that fronts bring, by protocol."""
 
     replica: int = 1
     ack_count: int = 1
@@ -90,10 +92,10 @@ class CatalogOptions(Struct):
 class Catalog:
     """The node's topics. Call :meth:`load` before anything else and :meth:`close` at the end.
 
-    Functions in ``erasers`` run inside the transaction that deletes a topic, with its name, so that what other tables
-    know of it goes at the same instant. Functions in ``on_change`` are called on the loop after every change. Those in
-    ``before_sealing`` hold up a change of partitions, whoever asks for it, until what they have promised to append to
-    the topic's partitions is there, and promise nothing more before it is made.
+    Functions in ``erasers`` run inside the transaction that deletes a topic, with its name, so that other tables lose
+    their rows of it at the same instant. Functions in ``on_change`` are called on the loop after every change. Those in
+    ``before_sealing`` hold up a change of partitions, whoever requests it, until the appends that they have promised to
+    the topic's partitions are done; they promise no more until the change is made.
     """
 
     def __init__(
@@ -112,9 +114,9 @@ class Catalog:
         self._erasers = tuple(erasers)
         self._barrier = barrier or Barrier()
         self._index = TopicIndex()
-        # By name, topics that nobody is to find any more, as they are being deleted.
+        # Topics that are hidden because they are being deleted, by name.
         self._leaving: dict[str, Topic] = {}
-        # Partitions that are being made: they count from when they were allowed.
+        # Partitions that are being made: they count against limits from the moment they are allowed.
         self._making = 0
         self._counters = Counters(db)
         self._locks: dict[str, asyncio.Lock] = {}
@@ -134,46 +136,47 @@ class Catalog:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """Listed topics by canonical name (a live view)."""
+        """Return the listed topics by canonical name (a live view)."""
         return MappingProxyType(self._index.listed)
 
     @property
     def hidden(self) -> Mapping[str, Topic]:
-        """Topics of kinds that are not listed, by canonical name (a live view).
+        """Return the topics of kinds that are not listed, by canonical name (a live view).
 
-        Only whoever made them knows what may be done with them, so nothing else leads to them: neither the names, ids
-        and partitions that clients of any front ask for, nor retention. Their logs are found with
-        :meth:`bridges.log.logs.Logs.hidden`. They are created and deleted like others, and stay as they were created.
+        Only the maker of a hidden topic knows how to use it, so nothing else leads to it: not the names, ids and
+        partitions that clients request, and not retention. :meth:`bridges.log.logs.Logs.hidden` returns its logs.
+        Hidden topics are created and deleted like others, and never change otherwise.
         """
         return MappingProxyType(self._index.hidden)
 
     @property
     def by_id(self) -> Mapping[bytes, Topic]:
-        """Listed topics by the 16 bytes of their ids (a live view)."""
+        """Return the listed topics by the 16 bytes of their ids (a live view)."""
         return MappingProxyType(self._index.by_id)
 
     @property
     def partition_count(self) -> int:
-        """Partitions of all topics."""
+        """Return the number of partitions of all topics."""
         return self._index.partitions
 
     @property
     def pending_deletions(self) -> int:
-        """Streams of deleted topics that the backend still has to delete."""
+        """Return the number of deleted topics' streams that the backend still has to delete."""
         return self._streams.pending
 
     @property
     def pending_seals(self) -> int:
-        """Sealed partitions whose logs have still to confirm where they end."""
+        """Return the number of sealed partitions whose logs have still to confirm their end."""
         return len(self._seals)
 
     @property
     def left_streams(self) -> int:
-        """Streams of deleted topics that the backend cannot delete: they stay there with their data."""
+        """Return the number of deleted topics' streams that the backend cannot delete: they stay there with their
+        data."""
         return self._streams.left
 
     def topic(self, name: str) -> Topic:
-        """The listed topic called ``name``. Raises TopicNotFound."""
+        """Return the listed topic named ``name``. Raises TopicNotFound."""
         return self._found(self._index.listed, name)
 
     @staticmethod
@@ -184,68 +187,71 @@ class Catalog:
         return found
 
     def by_name(self, protocol: str, name: str) -> Topic | None:
-        """The topic that ``protocol`` calls ``name``."""
+        """Return the topic with this ``name`` in ``protocol``, or None."""
         return self._index.by_name.get((protocol, name))
 
     def stream_of(self, topic: str, partition: int) -> int | None:
-        """The SBP stream of a partition, or None when there is no such partition."""
+        """Return the SBP stream of a partition, or None if there is no such partition."""
         found = self.partition(topic, partition)
         return None if found is None else found.stream_id
 
     def hidden_stream_of(self, topic: str, partition: int) -> int | None:
-        """As :meth:`stream_of`, of a topic that is not listed."""
+        """Return the SBP stream of a hidden topic's partition, or None if there is no such partition."""
         found = partition_of(self._index.hidden.get(topic), partition)
         return None if found is None else found.stream_id
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
-        """A partition of a listed topic, or None when there is no such partition."""
+        """Return a partition of a listed topic, or None if there is no such partition."""
         return partition_of(self._index.listed.get(topic), partition)
 
     def sealed_as(self, topic: str, partition: int) -> tuple[tuple[int, ...], int | None] | None:
-        """(children, final end if it is known) of a sealed partition; None for one that takes appends."""
+        """Return (children, final end if it is known) of a sealed partition; None for an active one."""
         found = self.partition(topic, partition)
         return None if found is None or found.is_active else (found.children, found.end)
 
     def effective(self, topic: str, key: str) -> Any:
-        """A topic's effective configuration value, typed (see :func:`bridges.catalog.topic_config.effective`)."""
+        """Return a topic's effective configuration value, typed (see
+        :func:`bridges.catalog.topic_config.effective`)."""
         return topic_config.effective(
             key, self._found(self._index.all, topic).config, self._node_config, self.options.static
         )
 
     def defaults(self) -> dict[str, ConfigValue]:
-        """The configuration of a topic that sets nothing itself, by key."""
+        """Return the configuration of a topic without overrides, by key."""
         static = self.options.static
         return {key: topic_config.resolve(key, {}, self._node_config, static) for key in topic_config.TOPIC_CONFIGS}
 
     def configured(self, topic: str, key: str, otherwise: Any) -> Any:
-        """As :meth:`effective` where somebody has configured it, for the topic or the node; else ``otherwise``."""
+        """Return the value of :meth:`effective` if an operator has configured it, for the topic or the node; else
+        ``otherwise``."""
         config = self._found(self._index.all, topic).config
         found = topic_config.resolve(key, config, self._node_config, self.options.static)
         return otherwise if found.source is ConfigSource.DEFAULT else self.effective(topic, key)
 
     def kind_of(self, topic: str) -> TopicKind:
-        """Whose business a topic is, hidden ones included. Raises TopicNotFound."""
+        """Return the kind of a topic, hidden ones included. Raises TopicNotFound."""
         return self._found(self._index.all, topic).kind
 
     def id_of(self, topic: str) -> bytes | None:
-        """The id of a topic, hidden ones included; None if there is none of that name."""
+        """Return the id of a topic, hidden ones included; None if there is no topic with that name."""
         found = self._index.all.get(topic)
         return None if found is None else found.topic_id.bytes
 
     def place_of(self, topic: str, partition: int) -> tuple[bytes, int] | None:
-        """By which topic's id and which number a partition is owned, hidden topics included; None if there is no such
-        topic."""
+        """Return the topic id and partition number that decide who owns a partition, hidden topics included; None if
+        there is no such topic."""
         found = self._index.all.get(topic)
         return None if found is None else found.place(partition)
 
     def import_epoch(self, topic: str, partition: int) -> int:
-        """Which run of a migration may write to a partition (see :attr:`Topic.import_epoch`)."""
+        """Return the run of a migration that may write to a partition (see :attr:`Topic.import_epoch`)."""
         found = self._index.listed.get(topic)
         return NOT_IMPORTING if found is None else found.import_epoch
 
     @property
     def node_config(self) -> Mapping[str, str]:
-        """Node-level configuration set while running (a live view); bridges/catalog/topic_defaults.py has the keys."""
+        """Return the node-level configuration set while running (a live view); bridges/catalog/topic_defaults.py has
+        the keys."""
         return MappingProxyType(self._node_config)
 
     # --- start and end ----------------------------------------------------------------------------------------------
@@ -267,21 +273,22 @@ class Catalog:
             for partition in topic.partitions:
                 if not partition.is_active and partition.end is None:
                     self._seals.want(topic, partition)
-        for topic in topics:  # behind all of those that are stored
+        for topic in topics:  # after all stored names
             self._name(topic)
         await self._streams.start({one.stream_id for topic in self._index.all.values() for one in topic.partitions})
 
     def start_sealing(self, seal: Sealer) -> None:
-        """Have the logs of sealed partitions sealed by ``seal`` from now on, those left by an earlier run first."""
+        """Seal the logs of sealed partitions with ``seal`` from now on, beginning with those that an earlier run
+        left."""
         self._seals.start(seal)
 
     def seal_again(self, stream_id: int | None = None) -> None:
-        """What could not be sealed may be sealed now: the partition with this stream, or any, as where this node owns
-        more than before."""
+        """Retry failed seals: that of the partition with this stream, or all, as when this node becomes the owner of
+        more."""
         self._seals.retry(stream_id)
 
     async def close(self) -> None:
-        """Finish changes under way; streams not deleted, and logs not sealed yet, are left to the next start."""
+        """Finish changes in flight; the next start deletes remaining streams and seals remaining logs."""
         await self._work.drain()
         await self._seals.close()
         await self._streams.close()
@@ -313,18 +320,18 @@ class Catalog:
         then: Callable[[], None] | None = None,
         beside: Beside | None = None,
     ) -> Topic:
-        """Create a topic; when this returns, it is durable and ready for appends.
+        """Create a topic; when this returns, it is durable and ready for appends. Cancelling the caller does not stop
+        the creation.
 
-        ``names`` are what other protocols call it, where that differs from the derived names; a topic that is not a
-        user's has no others. ``keys`` are the ranges
-        of the partitions, by number; without, each has the whole range. ``also`` runs inside the transaction that makes
-        the topic, for what a front keeps about it: there is both or neither; ``then`` is called when that is durable,
-        before anybody can find the topic. ``migration`` names the one that fills the topic from elsewhere, and
-        ``origin`` with what: nobody else may write to it before :meth:`hand_over`. ``beside``: the partitions with
-        which its own are to have their owners. A caller that is cancelled does not stop the creation.
+        ``names`` are its names in other protocols, where these differ from the derived names; only users' topics have
+        derived names. ``keys`` are the ranges of the partitions, by number; without, each has the whole range. ``also``
+        runs inside the transaction that makes the topic, for the data that a front keeps about it: both are stored or
+        neither. ``then`` is called when that is durable, before the topic becomes visible. ``migration`` is the
+        migration that fills the topic from elsewhere, and ``origin`` describes with what: no other client may write to
+        the topic before :meth:`hand_over`. ``beside`` names the partitions whose owners also own these.
 
-        Raises InvalidTopicName, TopicExists, NameCollision,
-        InvalidPartitions, InvalidConfig, LogUnavailable (backend) or an error of the database.
+        Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig, LogUnavailable (backend)
+        or an error of the database.
         """
 
         def begin() -> Coroutine[Any, Any, Topic]:
@@ -362,7 +369,7 @@ class Catalog:
         return topic_config.validate(config or {}), all_names
 
     def _derived(self, name: str) -> dict[str, str]:
-        """What protocols call a user's topic that has no other names."""
+        """Return the derived names of a user's topic, by protocol."""
         found = derived_names(name)
         for protocol, rule in self.options.names.items():
             if (own := rule.derived(name)) is not None:
@@ -370,8 +377,8 @@ class Catalog:
         return found
 
     def _name(self, topic: Topic) -> None:
-        """Give a topic, made while a front was not installed, the name that its protocol has for it, if that is free.
-        It is not stored: whenever it is read again it is the same."""
+        """Give a topic that was made while a front was not installed the name in that front's protocol, if it is free.
+        The name is not stored: it is derived again at every start."""
         if topic.kind is TopicKind.USER:
             for protocol, rule in self.options.names.items():
                 own = rule.derived(topic.name) if protocol not in topic.names else None
@@ -394,7 +401,7 @@ class Catalog:
 
     @contextmanager
     def _allowed(self, more: int) -> Iterator[None]:
-        """While ``more`` partitions are made that were just checked: what others make meanwhile comes on top."""
+        """Count ``more`` partitions, which were just checked, against the limit while they are made."""
         self._making += more
         try:
             yield
@@ -437,10 +444,11 @@ class Catalog:
         return topic
 
     async def delete_topic(self, name: str, migration: str | None = None, *, own: bool = False) -> None:
-        """Delete a topic: when this returns nobody can find it, also after a crash. Its data goes in the background.
+        """Delete a topic: when this returns nobody can find it, also after a crash. Its data is deleted in the
+        background.
 
-        One that is being imported is deleted in the name of its ``migration``, one that is internal to a protocol as
-        that protocol's ``own``. Raises TopicNotFound, TopicImporting, ImportFenced, TopicInternal or an error of the
+        A topic that is being imported can be deleted only with its ``migration``, a topic that is internal to a
+        protocol only with ``own``. Raises TopicNotFound, TopicImporting, ImportFenced, TopicInternal or an error of the
         database.
         """
         if self.kind_of(name) is TopicKind.INTERNAL and not own:
@@ -450,8 +458,8 @@ class Catalog:
 
     async def _delete(self, name: str, migration: str | None) -> None:
         async with self._changing(name) as topic:
-            self._check_owner(topic, migration)  # again: it may have been handed over meanwhile
-            # Hidden first: what is decided from now on (commits of positions, say) must not see it any more.
+            self._check_owner(topic, migration)  # again, because it may have been handed over meanwhile
+            # Hide it first: decisions from now on, such as commits of positions, must not see it any more.
             self._index.remove(topic)
             self._leaving[name] = topic
             mark = self._mark(name)
@@ -463,8 +471,8 @@ class Catalog:
                 topic_rows.delete_topic(connection, topic)
 
             try:
-                # Before its streams go, which the placement driver never takes back: the topic must not come back with
-                # the power.
+                # Flush before its streams are deleted, which the placement driver cannot undo: a loss of power must not
+                # bring the topic back.
                 await self._db.run(commit, flush=True, frees=True, then=lambda _: self._gone(topic))
             except BaseException:
                 if self._leaving.pop(name, None) is topic:
@@ -473,7 +481,7 @@ class Catalog:
             self._streams.doomed(partition.stream_id for partition in topic.partitions)
 
     def _gone(self, topic: Topic) -> None:
-        """A topic that nobody finds any more is durably deleted, by whomever."""
+        """Forget a hidden topic whose deletion, by any node, is durable."""
         self._leaving.pop(topic.name, None)
         self._index.give_names_back(topic)
         for partition in topic.partitions:
@@ -481,10 +489,10 @@ class Catalog:
         self._changed(Change(ChangeKind.DELETED, topic))
 
     async def add_partitions(self, name: str, total: int, migration: str | None = None) -> Topic:
-        """Give a topic ``total`` partitions, counting those that are sealed; each new one has the whole range of keys.
+        """Give a topic ``total`` partitions, counting sealed ones; each new one has the whole range of keys.
 
-        To one that is being imported only its ``migration`` may add some. Raises TopicNotFound, InvalidPartitions,
-        TopicEnded, LogUnavailable, TopicImporting, ImportFenced.
+        Only its ``migration`` may add partitions to a topic that is being imported. Raises TopicNotFound,
+        InvalidPartitions, TopicEnded, LogUnavailable, TopicImporting, ImportFenced.
         """
         self.check_partitions(name, total, migration)
         return await self._decided(lambda: self._add_partitions(name, total, migration))
@@ -527,10 +535,10 @@ class Catalog:
         """Seal the partitions numbered ``seal`` and make one for each range of ``make``, in one step.
 
         The new ones get the next numbers, in the order of ``make``, and begin the topic's next epoch. When this
-        returns, all of it is durable, the new partitions are ready for appends, and the old ones take none any more;
-        what was under way there is still decided, so their ends are known only later (``PartitionInfo.end``,
-        ChangeKind.SEALED). An error means that nothing has changed. It waits for ``before_sealing`` first; a caller
-        that is cancelled behind that does not stop the change.
+        returns, all of it is durable, the new partitions are ready for appends, and the old ones take none any more.
+        Appends in flight to the old ones are still decided, so their ends become known later (``PartitionInfo.end``,
+        ChangeKind.SEALED). An error means that nothing has changed. The change waits for ``before_sealing`` first;
+        after that, cancelling the caller does not stop it.
 
         Raises TopicNotFound, SplitNotAllowed, InvalidChange (see :func:`bridges.catalog.lineage.check_change`),
         InvalidPartitions (too many), LogUnavailable (backend) or an error of the database.
@@ -604,13 +612,13 @@ class Catalog:
                 for number in seal:
                     self._seals.want(topic, topic.partitions[number])
 
-            # The streams of what is sealed are about to end, which the placement driver never takes back.
+            # Flush, because sealing ends the old streams, which the placement driver cannot undo.
             with self._allowed(len(new)):
                 await self._streams.make(new, commit, made, flush=True)
             return topic
 
     async def give_back(self, name: str, numbers: Sequence[int]) -> None:
-        """Everything of these sealed partitions was trimmed: from now on, durably, they count against no limit.
+        """Stop counting these sealed partitions against limits, durably, because everything in them was trimmed.
 
         Raises TopicNotFound or an error of the database.
         """
@@ -638,7 +646,7 @@ class Catalog:
 
     @staticmethod
     def _check_owner(topic: Topic, migration: str | None) -> None:
-        """Whether ``migration``, or everybody (None), may change which partitions there are. Raises LogError."""
+        """Raise LogError unless ``migration``, or every client (None), may change the set of partitions."""
         running = topic.imported if topic.import_epoch >= 0 else None
         if migration is not None:
             if running is None or running.migration != migration:
@@ -650,7 +658,7 @@ class Catalog:
             )
 
     async def take_import(self, name: str, migration: str) -> Topic:
-        """Begin another run of ``migration``: a new epoch, durable when this returns, in which alone may be written.
+        """Begin another run of ``migration``: a new epoch, durable when this returns, in which only this run may write.
 
         Raises TopicNotFound, ImportFenced (not its topic, or handed over).
         """
@@ -677,11 +685,11 @@ class Catalog:
         self._changed(Change(ChangeKind.IMPORT, topic))
 
     async def hand_over(self, names: Sequence[str], migration: str, epochs: Mapping[str, int]) -> list[Topic]:
-        """End the import of topics, all in one durable step: from then on everybody may write to them.
+        """End the import of topics, all in one durable step: from then on every client may write to them.
 
-        ``epochs`` are those in which the caller has found the topics to be complete: a run that has taken one of them
-        since may have written more, so nothing happens then. Topics that were handed over by ``migration`` before stay
-        as they are. Raises TopicNotFound, ImportFenced.
+        ``epochs`` are those in which the caller has found the topics to be complete. A run that has taken a topic since
+        may have written more, so nothing happens then. Topics that ``migration`` handed over before stay as they are.
+        Raises TopicNotFound, ImportFenced.
         """
         return await self._decided(lambda: self._hand_over(sorted(set(names)), migration, epochs))
 
@@ -716,7 +724,8 @@ class Catalog:
         self._changed(Change(ChangeKind.SEALED, topic))
 
     def check_config(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """The topic's configuration after ``changes`` (None removes a key). Raises TopicNotFound, InvalidConfig."""
+        """Return the topic's configuration after ``changes`` (None removes a key). Raises TopicNotFound,
+        InvalidConfig."""
         merged = dict(self.topic(name).config)
         for key, value in changes.items():
             if value is not None:
@@ -736,9 +745,9 @@ class Catalog:
     ) -> Topic:
         """Change a topic's configuration; None removes a key. Raises TopicNotFound, InvalidConfig.
 
-        ``also`` runs inside the same transaction, for what a front keeps about the topic; what it raises is raised
-        here, and nothing has changed then. ``then`` is called when that is durable, before others are told. With
-        ``also`` Overtaken is raised, too: whoever has decided what it stores has to do so again
+        ``also`` runs inside the same transaction, for the data that a front keeps about the topic; its error is raised
+        here, and nothing has changed then. ``then`` is called when that is durable, before the listeners. With ``also``
+        Overtaken is raised, too: the caller has to decide again what ``also`` stores
         (:meth:`bridges.catalog.following.Changes.settled`).
         """
         self.check_config(name, changes)
@@ -769,7 +778,7 @@ class Catalog:
 
     def _configured(self, topic: Topic, config: dict[str, str]) -> None:
         if self._index.all.get(topic.name) is not topic:
-            topic.config = config  # it is about to be deleted
+            topic.config = config  # the topic is being deleted
             return
         topic.config = config
         self._changed(Change(ChangeKind.CONFIG, topic))
@@ -799,15 +808,16 @@ class Catalog:
     # --- what other nodes change ------------------------------------------------------------------------------------
 
     def _mark(self, *names: str) -> Callable[[Connection], None]:
-        """What a transaction calls that changes these topics, as they are now."""
+        """Return a function for a transaction that changes these topics, based on what memory holds now."""
         return self._db.changes.mark(FOLLOWED, names)
 
     def _decided(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
-        """``work``, which checks and commits, whoever waits for it; again if another node came first."""
+        """Run ``work``, which checks and commits, even if the caller is cancelled, and repeat it if another node was
+        first."""
         return self._work.finish(self._db.changes.settled(work))
 
     def _follow(self, found: list[Topic], names: Collection[str] | None) -> None:
-        """Have memory be as the database says: ``found`` are those there are of ``names``, or of all."""
+        """Bring memory in line with the database: ``found`` are the existing topics among ``names``, or all topics."""
         there = {topic.name: topic for topic in found}
         for name in names or there.keys() | self._index.all.keys() | self._leaving.keys():
             topic, known = there.get(name), self._index.all.get(name) or self._leaving.get(name)
@@ -824,7 +834,7 @@ class Catalog:
                 self._renew(known, topic)
 
     def _renew(self, known: Topic, now: Topic) -> None:
-        """Another node has changed a topic."""
+        """Apply another node's change of a topic."""
         counted = self._index.all.get(known.name) is known
         ended = [
             one
@@ -841,7 +851,7 @@ class Catalog:
             self._changed(Change(ChangeKind.PARTITIONS, known))
             for partition in known.partitions:
                 if not partition.is_active and partition.end is None:
-                    self._seals.want(known, partition)  # who owns it seals it
+                    self._seals.want(known, partition)  # its owner seals it
         for partition in ended:
             self._seals.forget(partition)
         if ended:
@@ -859,7 +869,7 @@ class Catalog:
 
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Topic]:
-        """Changes of one topic happen one after the other, those of different topics together."""
+        """Serialise the changes of one topic; those of different topics run concurrently. Yields the topic."""
         topic = self._found(self._index.all, name)
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
@@ -869,22 +879,23 @@ class Catalog:
                 yield topic
             finally:
                 if name not in self._index.all:
-                    # Whoever still waits for this lock finds the topic gone; a topic of the same name gets a new one.
+                    # A waiter for this lock finds the topic deleted; a new topic with the same name gets a new lock.
                     self._locks.pop(name, None)
 
     def _changed(self, change: Change) -> None:
-        # The change is durable already: whoever made it, and the other listeners, must not miss it.
+        # The change is durable already: an error of one listener must not keep it from its maker and the other
+        # listeners.
         for callback in tuple(self.on_change):
             self._barrier.call("catalog change", callback, change)
 
     # --- numbers ----------------------------------------------------------------------------------------------------
 
     async def next_epoch(self) -> int:
-        """See :meth:`bridges.catalog.counters.Counters.next_epoch`."""
+        """Return a new epoch (see :meth:`bridges.catalog.counters.Counters.next_epoch`)."""
         return await self._counters.next_epoch()
 
     async def allocate_producer_ids(self, count: int) -> int:
-        """See :meth:`bridges.catalog.counters.Counters.allocate_producer_ids`."""
+        """Allocate producer ids (see :meth:`bridges.catalog.counters.Counters.allocate_producer_ids`)."""
         return await self._counters.allocate_producer_ids(count)
 
 

@@ -1,7 +1,7 @@
-"""Transactions of producers as people look at them: what a front tells the console and the command line of them.
+"""Transactions of producers as operators see them: the views that a front gives the console and the command line.
 
-The log knows open transactions by their producers' ids alone (bridges/log/transactions); a front that coordinates
-transactions knows what they are called, since when they are open and when their time is over.
+The log knows open transactions only by their producers' ids (bridges/log/transactions). The front that coordinates a
+transaction knows its name, when it began and when it times out.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from bridges.errors import LogError
 
 
 class TransactionNotFound(LogError):
-    """There is no transactional id of this name."""
+    """There is no transactional id with this name."""
 
 
 class NothingToAbort(LogError):
-    """Nothing is open of a transactional id, or it was decided that it is committed."""
+    """The transactional id has no open transaction, or its commit is already decided."""
 
 
 class TransactionView(Struct, frozen=True):
-    """A transactional id and its transaction; ``state`` is the protocol's name for it. Times in ms since 1970,
-    ``started_ms`` None where nothing is open. ``places`` (partitions by topic) and ``groups`` (whose positions are part
-    of it) are not copied: they change as it goes on."""
+    """A transactional id and its transaction; ``state`` is the protocol's name for its state. Times in ms since 1970;
+    ``started_ms`` is None without an open transaction. ``places`` (partitions by topic) and ``groups`` (whose positions
+    are part of the transaction) are not copied: they change while it runs."""
 
     transactional_id: str
     state: str
@@ -38,42 +38,42 @@ class TransactionView(Struct, frozen=True):
     groups: Collection[str]
 
     def open_ms(self, now_ms: int) -> int | None:
-        """How long it has been open."""
+        """Return for how many ms the transaction has been open; None without one."""
         return None if self.started_ms is None else max(0, now_ms - self.started_ms)
 
 
 class TransactionDirectory(Protocol):
-    """The transactional ids that a front coordinates. Looking at them changes nothing. Among several nodes those are
-    this node's; what is asked with a word of waiting tells of, and acts on, every node's."""
+    """The transactional ids that a front coordinates. Reading it changes nothing. In a cluster, plain methods cover
+    this node's ids, and coroutines reach every node's."""
 
     @property
     def timed_out(self) -> int:
-        """Transactions that were aborted since their time was over."""
+        """The number of transactions that were aborted because they timed out."""
         ...
 
     def transactions(self) -> Iterable[TransactionView]:
-        """All ids, in any order; they may come and go while they are looked at."""
+        """Return all ids, in any order; ids may come and go during the iteration."""
         ...
 
     def view(self, transactional_id: str) -> TransactionView | None:
-        """One of them, None if there is no such id."""
+        """Return one id, None if there is no such id."""
         ...
 
     async def others(self) -> Sequence[TransactionView]:
-        """Those that other nodes coordinate, as they were about a second ago. Raises LogUnavailable."""
+        """Return the ids that other nodes coordinate, as of about a second ago. Raises LogUnavailable."""
         ...
 
     async def find(self, transactional_id: str) -> TransactionView | None:
-        """One of them, whichever node coordinates it. Raises LogUnavailable."""
+        """Return one id, whichever node coordinates it, or None. Raises LogUnavailable."""
         ...
 
     def writing_to(self, topic: str, partition: int) -> Iterable[TransactionView | None]:
-        """Those whose open transactions write to a partition; None for each that was looked at and does not."""
+        """Yield the ids whose open transactions write to a partition, and None for each other id that was examined."""
         ...
 
     async def abort(self, transactional_id: str) -> TransactionView:
-        """Abort what is open of an id and fence its producer, and wait a little for that: it is open nowhere any more
-        when the view says so. Raises TransactionNotFound, NothingToAbort, LogUnavailable."""
+        """Abort the open transaction of an id, fence its producer, and wait a little. The view shows whether the
+        transaction is closed everywhere. Raises TransactionNotFound, NothingToAbort, LogUnavailable."""
         ...
 
 
@@ -83,10 +83,10 @@ class KeepsIds(Protocol):
 
     @property
     def ids(self) -> int:
-        """How many ids all nodes keep, about, those of which nothing is open included."""
+        """The approximate number of ids that all nodes keep, those without an open transaction included."""
         ...
 
     async def forget(self, wanted: Callable[[str], bool], before_ms: int) -> int:
-        """Forget ids that are wanted, that have nothing open and were not used since ``before_ms``, whichever node
-        coordinates them; how many. Raises LogUnavailable."""
+        """Delete the ``wanted`` ids that have no open transaction and were not used since ``before_ms``, whichever node
+        coordinates them; return how many. Raises LogUnavailable."""
         ...
