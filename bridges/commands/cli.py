@@ -14,6 +14,7 @@ import click
 
 from bridges.entry_points import entry_points
 from bridges.extras import remedy
+from bridges.version import VERSION
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -88,6 +89,7 @@ class _Lazy(click.Group):
 
 
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, message="anabranch %(version)s")
 def main() -> None:
     """One durable log, reached through the streaming protocols a team already uses."""
 

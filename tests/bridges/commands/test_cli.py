@@ -430,9 +430,7 @@ def test_config_shows_values_and_origins(tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    from bridges.version import VERSION
-
-    assert run("version").stdout.decode() == f"anabranch {VERSION}\n"
+    assert run("version").stdout.decode() == run("--version").stdout.decode() == f"anabranch {VERSION}\n"
     assert json.loads(run("version", "--json").stdout)["version"] == VERSION
 
 
