@@ -1,7 +1,7 @@
-"""Who a client is, and who decides what it may do.
+"""Principals, operations, resources, and the authorizer that decides who may do what.
 
-A front asks the node's :class:`Authorizer` before it does anything with a topic, a group or the node, with the words
-of this module whatever its protocol calls them. With ``auth.rules`` rules decide (:mod:`bridges.auth.rules`);
+A front asks the node's :class:`Authorizer` before it touches a topic, a group or the node. Every front uses the words
+of this module, whatever its protocol calls them. With ``auth.rules``, rules decide (:mod:`bridges.auth.rules`);
 otherwise everybody may do everything.
 """
 
@@ -14,20 +14,23 @@ from msgspec import Struct
 
 
 class Principal(Struct, frozen=True):
-    """Who speaks on a connection: ``kind`` says how ``name`` is to be understood, for instance ``User``; ``host`` is
-    the address it speaks from, as the node sees it, empty where that is not known."""
+    """The client that speaks on a connection.
+
+    ``kind`` says what ``name`` is the name of, for instance ``User``. ``host`` is the client's address as the node sees
+    it, empty if unknown.
+    """
 
     kind: str
     name: str
     host: str = ""
 
     def at(self, host: str) -> Principal:
-        """The same one, speaking from ``host``."""
+        """Return the same principal, speaking from ``host``."""
         return Principal(self.kind, self.name, host)
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether it has not said who it is."""
+        """Return whether the client has not logged in."""
         return self.name == ANONYMOUS.name and self.kind == ANONYMOUS.kind
 
     def __str__(self) -> str:
@@ -35,11 +38,11 @@ class Principal(Struct, frozen=True):
 
 
 ANONYMOUS = Principal("User", "ANONYMOUS")
-"""Whoever has not said who it is."""
+"""A client that has not logged in."""
 
 
 class Operation(Enum):
-    """What can be done to a resource. Names are those that Kafka's ACLs have, which cover the other protocols'."""
+    """An action on a resource, named as in Kafka's ACLs, which cover those of the other protocols."""
 
     READ = "read"
     WRITE = "write"
@@ -55,11 +58,11 @@ class Operation(Enum):
     DESCRIBE_TOKENS = "describe tokens of"
     TWO_PHASE_COMMIT = "prepare commits of"
     ALL = "do everything to"
-    """Of rules only: nobody asks for it."""
+    """Occurs in rules only; no front asks for it."""
 
 
 class ResourceKind(Enum):
-    """What an operation is about; its name goes with it."""
+    """The kind of thing that an operation acts on."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -70,7 +73,7 @@ class ResourceKind(Enum):
 
 
 class Resource(NamedTuple):
-    """Something that operations are about. Of a node there is one, so its name is empty."""
+    """A thing that operations act on. The node is the only resource of its kind, so its name is empty."""
 
     kind: ResourceKind
     name: str = ""
@@ -80,23 +83,32 @@ NODE = Resource(ResourceKind.NODE)
 
 
 class Authorizer(Protocol):
-    """Decides. Called on the event loop for every operation, so it answers at once, from memory."""
+    """Decides whether a principal may perform an operation.
+
+    Called on the event loop for every operation, so it must answer from memory, without blocking.
+    """
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
-        """Whether ``principal`` may do this."""
+        """Return whether ``principal`` may perform ``operation`` on ``resource``."""
         ...
 
     def allows_any(self, principal: Principal, operation: Operation, kind: ResourceKind) -> bool:
-        """Whether ``principal`` may do this to at least one resource of the kind, whether or not there is one."""
+        """Return whether ``principal`` may perform ``operation`` on at least one possible resource of the kind.
+
+        The resource need not exist.
+        """
         ...
 
     def stand_in(self, principal: Principal) -> Principal | None:
-        """A principal that may do the same, and stands for as many others as it can; None where all may do all."""
+        """Return a principal with the same rights that represents as many principals as possible.
+
+        Return None where everybody may do everything.
+        """
         ...
 
 
 class Everybody:
-    """Lets everybody do everything."""
+    """The authorizer that allows everything."""
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
         return True

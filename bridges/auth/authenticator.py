@@ -1,4 +1,4 @@
-"""Finds out who a client is: by name and password, or by a token that was given to somebody who had them."""
+"""The authenticator of a node: checks a client's name and password, or a token issued after such a login."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bridges.auth.sessions import Sessions
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenKeys, load_keys
 from bridges.auth.users import User, Users, UsersError, change, load
 
-#: Passwords that were right and need not be compared again: about 200 bytes each.
+#: How many successful passwords are remembered, so that they are not hashed again: about 200 bytes each.
 _MOST_KNOWN = 10_000
 
 __all__ = ["AuthOptions", "AuthenticationBusy", "Authenticator"]
@@ -35,8 +35,11 @@ log = structlog.get_logger(__name__)
 
 
 class AuthOptions(Struct, frozen=True):
-    """``required``: nobody may do anything without saying who it is; ``at`` has the listeners, by name, at which that
-    is different; ``oauth``: whose tokens are taken besides the node's own. Times are in seconds."""
+    """Settings of authentication. Times are in seconds.
+
+    ``required``: clients must log in before they may do anything. ``at``: the same for single listeners, by name, where
+    it differs. ``oauth``: the issuer whose tokens are accepted besides the node's own.
+    """
 
     users_file: Path
     keys_file: Path
@@ -48,9 +51,9 @@ class AuthOptions(Struct, frozen=True):
 
 
 class Authenticator:
-    """Users and tokens of a node. Belongs to the event loop; slow work is done in threads of its own.
+    """The users and tokens of a node. Belongs to the event loop; slow work runs in its own threads.
 
-    :meth:`load` before anything else. ``clock`` tells seconds since 1970.
+    Call :meth:`load` first. ``clock`` returns seconds since 1970.
     """
 
     def __init__(
@@ -58,11 +61,11 @@ class Authenticator:
     ) -> None:
         self.required = options.required
         self.sessions = Sessions(self._credential, barrier)
-        """What is under way in users' names: told when they are gone, or have other passwords."""
+        """Sessions of users; each ends when its user is removed or gets another password."""
         self.succeeded = 0
-        """Passwords that were right so far."""
+        """Number of successful logins."""
         self.failed = 0
-        """Passwords and tokens that were not."""
+        """Number of passwords and tokens that were refused."""
         self._options = options
         self._clock = clock
         self._users: Users = {}
@@ -74,12 +77,12 @@ class Authenticator:
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._comparisons = Comparisons()
-        # What was read first is taken first, or older users would follow newer ones.
+        # Reads are applied in the order in which they were made, or an older file would replace a newer one.
         self._reading = asyncio.Lock()
         self._altering = asyncio.Lock()
 
     def required_at(self, listener: str) -> bool:
-        """Whether clients of a listener must say who they are."""
+        """Return whether clients of a listener must log in."""
         return self._options.at.get(listener, self.required)
 
     # --- files ------------------------------------------------------------------------------------------------------
@@ -103,7 +106,7 @@ class Authenticator:
             await self.sessions.look()
 
     async def refresh(self) -> None:
-        """Read again what has changed; what is wrong is logged, and what was known stays."""
+        """Read the files again if they have changed. An error is logged, and the known users and keys stay in force."""
         if self._oauth is not None:
             await self._oauth.refresh()
         try:
@@ -112,9 +115,11 @@ class Authenticator:
             log.error("users and keys stay what they were", reason=str(error))
 
     async def alter(self, edit: Callable[[dict[str, User]], None]) -> None:
-        """Have ``edit`` change the users, in a thread; when this returns it is in the file and holds here. Raises
-        UsersError, and what ``edit`` raises, of which nothing is done."""
-        async with self._altering:  # whoever waits for the file holds a thread
+        """Have ``edit`` change the users, in a thread. On return the change is in the file and in force here.
+
+        Raises UsersError and whatever ``edit`` raises; in both cases nothing is changed.
+        """
+        async with self._altering:  # a change that waits for the file's lock would hold a thread
             await asyncio.to_thread(change, self._options.users_file, edit)
         try:
             await self._load()
@@ -123,14 +128,14 @@ class Authenticator:
 
     def _read(self) -> tuple[object, Users | None, TokenKeys]:
         options = self._options
-        # Once they are known they are changed, never made: where the file is gone, somebody has taken it away.
+        # A missing file of keys is created only at the start. Later, somebody has removed it: that is an error.
         make = self._keys is None
         keys = load_keys(options.keys_file, int(self._clock()), options.key_seconds, options.token_seconds, make=make)
         try:
             now = stamp(options.users_file)
         except OSError as error:
             raise UsersError(f"{options.users_file}: {error.strerror or error}") from None
-        # Taken before the file is read: a change after it is found the next time.
+        # The stamp is taken before the file is read, so that a change after it is noticed the next time.
         return now, None if now == self._users_stamp else load(options.users_file), keys
 
     def _take(self, read: object, users: Users | None, keys: TokenKeys) -> bool:
@@ -142,12 +147,12 @@ class Authenticator:
         self._users, self._users_stamp = users, read
         costs = [user.password.cost for user in users.values() if user.password is not None]
         if costs:
-            # A name that nobody has must take as long as the others.
+            # A name without a user must take as long as the others.
             self._nobody = PasswordHash.of_nobody(max(costs, key=lambda cost: cost.n * cost.r * cost.p))
         return True
 
     def close(self) -> None:
-        """Compare nothing any more."""
+        """Stop comparing passwords."""
         self._comparisons.close()
         if self._oauth is not None:
             self._oauth.close()
@@ -156,11 +161,11 @@ class Authenticator:
 
     @property
     def users(self) -> Users:
-        """What is known of users, by name."""
+        """Return the known users, by name."""
         return self._users
 
     def scram(self, mechanism: str) -> ScramExchange:
-        """A login with SCRAM, of which :meth:`proved` and :meth:`refused` tell how it ended."""
+        """Begin a login with SCRAM; the caller reports its end with :meth:`proved` or :meth:`refused`."""
 
         def find(name: str) -> ScramKeys | None:
             user = self._users.get(name)
@@ -169,8 +174,10 @@ class Authenticator:
         return ScramExchange(mechanism, find, self.keys.salts, self._shapes.get(mechanism, {}))
 
     def proved(self, exchange: ScramExchange) -> Principal:
-        """Who has come to the end of a login with SCRAM. Raises ScramError if the keys that it began with are not the
-        user's any more."""
+        """Return the principal of a completed SCRAM login.
+
+        Raises ScramError if the user's keys have changed since the login began.
+        """
         user = self._users.get(exchange.name)
         if user is None or user.scram.get(exchange.mechanism) != exchange.keys:
             raise ScramError("the user was removed meanwhile, or has another password now")
@@ -181,26 +188,26 @@ class Authenticator:
         return Principal(ANONYMOUS.kind, name)
 
     def refused(self) -> None:
-        """Somebody has failed to prove who it is."""
+        """Count a failed login."""
         self.failed += 1
 
     async def verify(self, name: str, password: str, source: str = "") -> Principal | None:
-        """Who this is, None if name and password do not belong together. Raises AuthenticationBusy.
+        """Return the principal with this name and password, None if they do not belong together.
 
-        ``source`` is the client's address: who guesses from one keeps nobody out who comes from another.
-        Takes a few hundred milliseconds, as long for a name that does not exist as for a wrong password; a few
-        microseconds for what was right before.
+        ``source`` is the client's address: guesses from one address do not lock out users at another. A wrong password
+        takes a few hundred milliseconds, as does a name that does not exist; a password that was right before takes a
+        few microseconds. Raises AuthenticationBusy.
         """
         if len(password) > LONGEST_PASSWORD or len(name) > LONGEST_PASSWORD:
             self.refused()
             return None
         user = self._users.get(name)
         if user is not None and user.password is None:
-            user = None  # it has keys for SCRAM alone, and takes as long as nobody
+            user = None  # the user has keys for SCRAM only, and must take as long as an unknown name
         expected = self._nobody if user is None or user.password is None else user.password
         try:
             key = self._key(name, password, expected)
-        except UnicodeEncodeError:  # half a character, as JSON can have: no password holds one
+        except UnicodeEncodeError:  # a lone surrogate, which JSON allows: no password contains one
             self.refused()
             return None
         if user is not None and key in self._known:
@@ -219,16 +226,16 @@ class Authenticator:
         return self._logged_in(name)
 
     def _key(self, name: str, password: str, expected: PasswordHash) -> bytes:
-        # With the hash in it: what was right before a change of password is not found after it.
+        # The key contains the hash, so a password remembered before a change is not accepted after it.
         content = b"\0".join((name.encode(), expected.digest, password.encode()))
         return hmac.digest(self._secret, content, "sha256")
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
     def issue(self, principal: Principal, seconds: int, audience: str, claims: Mapping[str, Any] | None = None) -> str:
-        """A token that says for ``seconds``, though not longer than the setting allows, who its owner is.
+        """Return a token that proves for ``seconds``, at most ``token_seconds``, that its bearer is ``principal``.
 
-        ``audience`` is what it is for, for instance the name of a front: :meth:`check` takes it for nothing else.
+        ``audience`` names the use of the token, for instance a front's name: :meth:`check` accepts it for nothing else.
         """
         return self.keys.sign(
             principal,
@@ -240,10 +247,10 @@ class Authenticator:
         )
 
     def check(self, token: str, audience: str) -> Token:
-        """What a token says. Raises TokenExpired, or TokenError for any other reason why it is not valid.
+        """Return the content of a token. Raises TokenExpired, or TokenError for any other reason why it is not valid.
 
-        A token of a user ends with the user, and with the password it had. Those of somebody else are taken as well, if
-        ``auth.oauth_keys`` says whose, and end when they say.
+        A user's token ends with the user or with the password for which it was issued. Tokens of the issuer in
+        ``auth.oauth_keys`` are accepted too; they end at their own expiry.
         """
         try:
             if self._oauth is not None and not self.keys.has_signed(token):
@@ -258,12 +265,14 @@ class Authenticator:
 
     @property
     def takes_oauth(self) -> bool:
-        """Whether users may show tokens of a server of logins."""
+        """Return whether tokens of an external issuer are accepted."""
         return self._oauth is not None
 
     def bearer(self, token: str) -> Token:
-        """What a token of a server of logins says, for a login of its own; counted as one. Raises TokenExpired,
-        TokenError."""
+        """Return the content of an external issuer's token that a client logs in with, and count the login.
+
+        Raises TokenExpired, TokenError.
+        """
         if self._oauth is None:
             raise TokenError("tokens are not taken here")
         found = self._oauth.check(token)
@@ -272,7 +281,7 @@ class Authenticator:
 
     @property
     def keys(self) -> TokenKeys:
-        """What tokens are signed with, as it was read last."""
+        """Return the keys that sign tokens, as last read."""
         assert self._keys is not None, "loaded first"
         return self._keys
 

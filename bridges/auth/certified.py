@@ -1,4 +1,4 @@
-"""Clients that show a certificate."""
+"""Principals of clients that present a certificate."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def certified(transport: asyncio.BaseTransport) -> Principal:
-    """Whom a client's certificate names: the common name of its subject, the last one if there are several.
+    """Return the principal that a client's certificate names: the last common name of its subject.
 
-    Nobody without a certificate, or with one that has no such name.
+    Return ANONYMOUS without a certificate, or if the subject has no common name.
     """
     tls = transport.get_extra_info("ssl_object")
-    certificate = tls.getpeercert() if tls is not None else None  # only what the listener's authority has signed
+    certificate = tls.getpeercert() if tls is not None else None  # set only if the listener's authority has signed it
     names = [value for part in (certificate or {}).get("subject", ()) for kind, value in part if kind == "commonName"]
     return Principal(ANONYMOUS.kind, names[-1]) if names else ANONYMOUS

@@ -1,18 +1,17 @@
-"""Passwords that are compared, few at a time, and who gets the next turn.
+"""A queue of password comparisons, and the order in which they run.
 
-A comparison takes a good part of a second of a processor, and anybody may ask for one: whoever guesses must not keep
-others out. So a place among those that wait is worth defending, and whom it goes to depends on where a guess is from:
+A comparison takes a good part of a second of a processor, and anybody may ask for one: a client that guesses must not
+lock out the others. So a comparison is ranked by the address it comes from:
 
-1. from where this very name has logged in before;
-2. from where nothing wrong has come lately;
-3. from anywhere else.
+1. this very user has logged in from the address before; 2. no wrong password has come from the address lately; 3. any
+other address.
 
-Those that come before others in this order are taken first, and take the place of a later one when all are taken. Among
-equals the addresses take turns, and one that has several waiting gives up the last of them to one that has fewer. So
-guesses from one address, however many, cost another one a single comparison.
+A lower rank runs first, and evicts a comparison of a higher rank when the queue is full. Within a rank the addresses
+take turns, and the address with the most comparisons in the queue loses its last one to an address with fewer. So
+guesses from one address, however many, delay another address by a single comparison.
 
-Addresses of IPv6 count by their network (/64): everybody there has as many as he likes. What a proxy tells of others'
-addresses is a claim of theirs, so all who come through it are one.
+IPv6 addresses count by their network (/64), because each client there has as many as it likes. The addresses that a
+proxy reports are only its claim, so all clients behind a proxy count as one address.
 """
 
 from __future__ import annotations
@@ -29,17 +28,19 @@ T = TypeVar("T", bound=Hashable)
 
 _THREADS = 2
 MOST_WAITING = 64
-"""Comparisons that are done or wait for it: the last one waits about ten seconds."""
+"""Comparisons that run or wait. The last of them waits about ten seconds."""
 _MOST_REMEMBERED = 10_000
-"""Addresses of which it is known how they fared, and names with one from where they logged in: some 200 bytes each."""
+"""How many addresses with failures, and how many pairs of user and address with a login, are remembered: some 200 bytes
+each.
+"""
 
 
 class AuthenticationBusy(Exception):
-    """More passwords wait to be compared than one could wait for. The client may try again."""
+    """Too many password comparisons are waiting. The client may try again."""
 
 
 class _Comparison:
-    """One that waits or is done. ``rank``: the lower the sooner."""
+    """A comparison that waits or runs. A lower ``rank`` runs sooner."""
 
     __slots__ = ("done", "number", "place", "rank", "work")
 
@@ -54,7 +55,7 @@ class _Comparison:
 
 
 class Comparisons:
-    """Belongs to the event loop; what is compared is compared in threads."""
+    """The queue of comparisons. Belongs to the event loop; the comparisons run in threads."""
 
     __slots__ = ("_all", "_failed", "_good", "_number", "_pool", "_running", "_turns", "_waiting")
 
@@ -64,15 +65,15 @@ class Comparisons:
         self._waiting: dict[Hashable, _Comparison] = {}
         self._running = 0
         self._number = 0
-        # By address: how many of its comparisons have been begun since there were none.
+        # Per address, the comparisons begun since the queue was last empty.
         self._turns: Counter[str] = Counter()
         self._good: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._failed: OrderedDict[str, None] = OrderedDict()
 
     async def compare(self, key: Hashable, name: str, source: str, work: Callable[[], bool]) -> bool:
-        """What ``work`` gives, called once for all that come with the same ``key`` at the same time.
+        """Return the result of ``work``, which is called once for all simultaneous callers with the same ``key``.
 
-        ``source`` is the address of who says to be ``name``. Raises AuthenticationBusy.
+        ``source`` is the address of the client that claims to be ``name``. Raises AuthenticationBusy.
         """
         place = _place(source)
         rank = 0 if (name, place) in self._good else 1 + (place in self._failed)
@@ -81,7 +82,7 @@ class Comparisons:
             found = self._add(key, place, rank, work)
         else:
             found.rank = min(found.rank, rank)
-        # One who stops waiting must not take it from the others.
+        # A caller that is cancelled must not cancel the comparison for the others.
         right = await asyncio.shield(found.done)
         if right:
             self._failed.pop(place, None)
@@ -91,7 +92,7 @@ class Comparisons:
         return right
 
     def close(self) -> None:
-        """Compare nothing any more."""
+        """Stop comparing, and cancel the comparisons that wait."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for one in self._waiting.values():
@@ -108,7 +109,7 @@ class Comparisons:
         return one
 
     def _make_room(self, place: str, rank: int) -> None:
-        """Have whoever comes last give up, if that is not the new one."""
+        """Evict the last comparison of the queue. Raises AuthenticationBusy if the new one would come last."""
         waiting = Counter(one.place for one in self._waiting.values())
         last = max(
             self._waiting, key=lambda key: _order(self._waiting[key], waiting[self._waiting[key].place]), default=None
@@ -122,7 +123,7 @@ class Comparisons:
         del self._all[last]
         if not given_up.done.done():
             given_up.done.set_exception(AuthenticationBusy("too many clients are logging in"))
-            given_up.done.exception()  # whoever waited for it may be gone
+            given_up.done.exception()  # mark it as retrieved: its callers may be gone
 
     def _go_on(self) -> None:
         if self._pool is None:

@@ -1,7 +1,7 @@
-"""Public keys of whoever gives out tokens (RFC 7517): from a file or an URL, read again when they may have changed.
+"""Public keys of a token issuer (RFC 7517), from a file or a URL, read again when they may have changed.
 
-Whoever gives out tokens changes its keys from time to time, so a key that is not known may be a new one: it is looked
-for again, though not oftener than every few seconds, whatever clients send.
+An issuer changes its keys from time to time, so an unknown key id may be a new key. The key set is then requested
+again, but at most every few seconds, whatever clients send.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = structlog.get_logger(__name__)
 MOST_BYTES = 1024**2
 MOST_KEYS = 1000
 _SOONEST_S = 10.0
-"""Between two requests, whatever clients send."""
+"""Shortest time between two requests, whatever clients send."""
 _PATIENCE_S = 10.0
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class KeySet:
-    """The keys of one place. Belongs to the event loop. ``clock`` tells seconds that only grow."""
+    """The keys at one file or URL. Belongs to the event loop. ``clock`` returns monotonic seconds."""
 
     def __init__(self, place: str, refresh_s: float, clock: Callable[[], float], barrier: Barrier) -> None:
         self._place = place
@@ -48,7 +48,7 @@ class KeySet:
         self._asking: asyncio.Task[None] | None = None
 
     def find(self, key_id: str | None) -> PyJWK | None:
-        """The key of that name; without a name the only one there is. One that is not known is looked for soon."""
+        """Return the key with this id; without an id, the only key of the set. An unknown key causes a refresh soon."""
         key = self._keys.get(key_id)
         if key is None and key_id is None and len(self._keys) == 1:
             (key,) = self._keys.values()
@@ -56,8 +56,11 @@ class KeySet:
         return key
 
     async def load(self) -> None:
-        """Read the keys for the first time. Raises KeysError for what is no place of keys, and for a file that has
-        none; an URL that does not answer is asked again later."""
+        """Read the keys for the first time.
+
+        Raises KeysError if ``place`` is neither a file nor a URL that may be used, and for a file without keys. A URL
+        that does not answer is requested again later.
+        """
         if not self._is_url:
             await self._read()
             return
@@ -67,8 +70,10 @@ class KeySet:
         await self._ask()
 
     async def refresh(self) -> None:
-        """Read the keys again if that is due; what is wrong is logged, and what was known stays. Does not wait for an
-        URL."""
+        """Read the keys again if that is due; does not wait for a URL.
+
+        An error is logged, and the known keys stay in force.
+        """
         if not self._is_url:
             try:
                 await self._read()
@@ -81,7 +86,7 @@ class KeySet:
             self._asking = asyncio.get_running_loop().create_task(self._ask(), name="keys of tokens")
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Cancel the request in flight."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -132,8 +137,10 @@ def _file(path: Path) -> dict[str | None, PyJWK]:
 
 
 def parse(document: bytes) -> dict[str | None, PyJWK]:
-    """The public keys in a set that signatures can be checked with, by name; others are passed over, secrets with
-    them. Raises ValueError when there is none."""
+    """Return the keys of a set that can check signatures, by key id. Other keys, secret ones among them, are skipped.
+
+    Raises ValueError if no key is left.
+    """
     from jwt import PyJWK, PyJWTError
 
     try:
@@ -145,14 +152,14 @@ def parse(document: bytes) -> dict[str | None, PyJWK]:
         raise ValueError("this is no set of keys: it has no list of keys")
     keys: dict[str | None, PyJWK] = {}
     for one in listed[:MOST_KEYS]:
-        # With a secret (HMAC) whoever can check a token can make one, and the set is public.
+        # A key set is public. With an HMAC secret in it, everybody who can check a token could make one.
         if not isinstance(one, dict) or one.get("kty") == "oct" or one.get("use", "sig") != "sig":
             continue
         name = one.get("kid")
         try:
             keys[name if isinstance(name, str) else None] = PyJWK(one)
         except (PyJWTError, ValueError, TypeError, KeyError):
-            continue  # of a kind that is not known here
+            continue  # an unsupported type of key
     if not keys:
         raise ValueError("the set has no key that signatures can be checked with")
     return keys

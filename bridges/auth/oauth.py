@@ -1,8 +1,8 @@
-"""Tokens of somebody else, by which users of a single sign-on say who they are (RFC 7519, RFC 9068; KIP-255, KIP-768).
+"""Tokens of an external issuer, with which users of a single sign-on log in (RFC 7519, RFC 9068; KIP-255, KIP-768).
 
-Such a token is signed by a server of logins, whose public keys are known here (:mod:`bridges.auth.jwks`). Taken are
-signatures with a private key only, of tokens that were made for this node and have not ended. Kafka's clients show
-them with OAUTHBEARER; whatever protocol takes a token takes these too.
+An authorization server signs such a token; the node knows its public keys (:mod:`bridges.auth.jwks`). Accepted are only
+asymmetric signatures, of tokens made for this node that have not expired. Kafka clients present them with OAUTHBEARER;
+every protocol that accepts the node's tokens accepts these too.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from bridges.auth.jwks import KeySet
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenExpired
 
 LONGEST_TOKEN = 32 * 1024
-"""Characters; nothing longer is looked at. Groups of a user make them long."""
+"""Characters. Longer tokens are refused unread. A user's groups make tokens long."""
 
 _LONGEST_NAME = 256
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 
 
 class OAuthOptions(Struct, frozen=True):
-    """``keys``: file or URL of a key set (JWKS). ``issuer`` and ``audience``: what tokens must say; empty: anything.
-    ``claim``: which claim has the user's name. Times in seconds."""
+    """Settings of an external issuer. Times are in seconds.
+
+    ``keys``: file or URL of a key set (JWKS). ``issuer``, ``audience``: required values of these claims; empty: any
+    value. ``claim``: the claim that holds the user's name.
+    """
 
     keys: str
     issuer: str = ""
@@ -38,7 +41,7 @@ class OAuthOptions(Struct, frozen=True):
 
 
 class OAuth:
-    """Checks tokens. Belongs to the event loop. ``clock`` tells seconds since 1970."""
+    """The checker of an external issuer's tokens. Belongs to the event loop. ``clock`` returns seconds since 1970."""
 
     def __init__(self, options: OAuthOptions, clock: Callable[[], float], barrier: Barrier) -> None:
         self._options = options
@@ -46,28 +49,32 @@ class OAuth:
         self._keys = KeySet(options.keys, options.refresh_seconds, time.monotonic, barrier)
 
     async def load(self) -> None:
-        """Read the keys. Raises KeysError where tokens of anybody would be taken, or nothing can be checked."""
+        """Read the keys.
+
+        Raises KeysError if neither issuer nor audience is set, as tokens made for others would be accepted; if PyJWT is
+        missing; and if the keys cannot be read.
+        """
         if not self._options.issuer and not self._options.audience:
             raise KeysError(
                 "with auth.oauth_keys say in auth.oauth_audience for whom tokens are made, or by whom in "
                 "auth.oauth_issuer: keys of a server of logins sign tokens for all that it serves"
             )
         try:
-            import jwt  # noqa: F401 - what is missing is told at the start
+            import jwt  # noqa: F401 - a missing package is reported at the start
         except ImportError:
             raise KeysError("auth.oauth_keys needs PyJWT: pip install 'anabranch[oauth]'") from None
         await self._keys.load()
 
     async def refresh(self) -> None:
-        """Read the keys again if that is due; does not wait for others' servers."""
+        """Read the keys again if that is due; does not wait for the issuer's server."""
         await self._keys.refresh()
 
     def close(self) -> None:
-        """Ask for keys no more."""
+        """Cancel the request in flight."""
         self._keys.close()
 
     def check(self, token: str) -> Token:
-        """What a token says. Raises TokenExpired, or TokenError for any other reason why it is not valid."""
+        """Return the content of a token. Raises TokenExpired; TokenError for any other reason why it is not valid."""
         import jwt
 
         options = self._options
@@ -78,7 +85,7 @@ class OAuth:
             key = self._keys.find(named)
             if key is None:
                 raise TokenError("the token was signed with a key that is not known here")
-            # The clock is this node's own, so that both kinds of tokens end by the same one.
+            # Expiry is checked below with this node's clock, so that both kinds of tokens end by the same clock.
             claims = jwt.decode(
                 token,
                 key,

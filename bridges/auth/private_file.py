@@ -1,4 +1,4 @@
-"""Files that hold secrets: for their owner alone, replaced as a whole, changed by one process at a time."""
+"""Files with secrets: readable by their owner only, replaced as a whole, changed by one process at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MODE = 0o600
 
 
 class _PrivateFiles(Files):
-    """What it makes is readable by ``owner`` only, from the first moment on."""
+    """Files that only ``owner`` can read, from the moment they are created."""
 
     def __init__(self, owner: tuple[int, int] | None) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class _PrivateFiles(Files):
     def open(self, path: Path, flags: int) -> int:
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
         try:
-            os.fchmod(fd, _MODE)  # one that was left behind keeps the mode it has
+            os.fchmod(fd, _MODE)  # a file left behind by a crash keeps its mode
             if self._owner is not None:
                 os.fchown(fd, *self._owner)
         except BaseException:
@@ -35,7 +35,8 @@ class _PrivateFiles(Files):
 def write_private(path: Path, content: bytes) -> None:
     """Replace ``path``: after a crash it holds its old or its new content, whole. Raises OSError.
 
-    Root leaves it to whom the file, or else its directory, belongs: a node that runs as somebody else must read it.
+    When root writes, the file goes to the owner of the old file, or of its directory: a node that runs as another user
+    must be able to read it.
     """
     owner = None
     if os.geteuid() == 0:
@@ -46,7 +47,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """Keep other processes from changing ``path`` meanwhile; makes its directory. Raises OSError."""
+    """Keep other processes from changing ``path`` meanwhile; creates its directory. Raises OSError."""
     make_directories(Files(), path.parent)
     lock = _PrivateFiles(None).open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT)
     try:
@@ -57,7 +58,7 @@ def changing(path: Path) -> Iterator[None]:
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
-    """What differs when the file was replaced; None when there is none. Raises OSError."""
+    """Return a value that changes when the file is replaced, None if there is no file. Raises OSError."""
     try:
         status = path.stat()
     except FileNotFoundError:

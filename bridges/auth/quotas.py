@@ -1,8 +1,8 @@
-"""Quotas: how much users and clients may do, as Kafka has them (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599,
-KIP-612).
+"""Quotas: limits on users, client ids and addresses, as in Kafka (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612).
 
-An entity is a user, a client id, both together, or an address; instead of a name it may have "whoever has none of his
-own". For each key the most particular entity that has it decides, in Kafka's order of precedence.
+An entity is a user, a client id, both together, or an address. Instead of a name it may have the default, which binds
+all that have no quota under their own name. For each key the most specific entity decides, in Kafka's order of
+precedence.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 DEFAULT = ""
-"""Instead of a name: whoever has no quota of his own name. Nobody's name is empty."""
+"""Stands for a name in an entity: binds everybody without a quota under their own name. No real name is empty."""
 
 LONGEST_NAME = 255
-"""Characters of an entity's names that count; clients whose ids begin with the same ones are one."""
+"""Characters of a name that count; clients whose ids agree in these share a quota."""
 
 
 class QuotaKey(Enum):
-    """What is limited, by Kafka's names."""
+    """The limited quantity, by Kafka's name."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -34,11 +34,14 @@ _WHOLE = frozenset({QuotaKey.PRODUCE, QuotaKey.FETCH, QuotaKey.CONNECTION})
 
 
 class QuotaError(ValueError):
-    """What makes no quota; a sentence for whoever asked for it."""
+    """The quota is invalid; the message is a sentence for the client."""
 
 
 class Entity(NamedTuple):
-    """Whom a quota binds; None where that part says nothing, :data:`DEFAULT` for whoever has none of his own name."""
+    """The clients that a quota binds.
+
+    A field is None if the quota does not depend on it, :data:`DEFAULT` for all without a quota under their own name.
+    """
 
     user: str | None = None
     client_id: str | None = None
@@ -46,11 +49,13 @@ class Entity(NamedTuple):
 
 
 FIELDS = {"client-id": "client_id", "user": "user", "ip": "ip"}
-"""Kafka's names of an entity's parts, in the order in which a broker tells them."""
+"""Kafka's names of an entity's parts, in the order in which a broker lists them."""
 
 
 def entity_of(parts: Mapping[str, str | None]) -> Entity:
-    """The entity with these parts, by Kafka's names of them; a name of None is the default. Raises QuotaError."""
+    """Return the entity with these parts, by Kafka's names of them. A value of None is the default. Raises
+    QuotaError.
+    """
     if not parts:
         raise QuotaError("a quota is of a user, a client id, both, or an address")
     if unknown := sorted(parts.keys() - FIELDS.keys()):
@@ -69,12 +74,12 @@ def entity_of(parts: Mapping[str, str | None]) -> Entity:
 
 
 def parts_of(entity: Entity) -> dict[str, str | None]:
-    """The parts of an entity by Kafka's names, as :func:`entity_of` takes them."""
+    """Return the parts of an entity by Kafka's names, as :func:`entity_of` takes them."""
     return {kind: name or None for kind, field in FIELDS.items() if (name := getattr(entity, field)) is not None}
 
 
 def check(entity: Entity, key: str, value: float) -> tuple[QuotaKey, float]:
-    """A quota that can be. Raises QuotaError."""
+    """Return the key and value of a quota if it is valid. Raises QuotaError."""
     found = key_of(entity, key)
     if not (value > 0 and math.isfinite(value)) or (found in _WHOLE and value != int(value)):
         raise QuotaError(f"{key} is to be {'a whole' if found in _WHOLE else 'a'} number above 0, not {value}")
@@ -82,7 +87,7 @@ def check(entity: Entity, key: str, value: float) -> tuple[QuotaKey, float]:
 
 
 def key_of(entity: Entity, key: str) -> QuotaKey:
-    """The key that an entity may have. Raises QuotaError."""
+    """Return the key with this name if the entity may have it. Raises QuotaError."""
     try:
         found = QuotaKey(key)
     except ValueError:
@@ -93,7 +98,7 @@ def key_of(entity: Entity, key: str) -> QuotaKey:
 
 
 class QuotaRules:
-    """The quotas that hold."""
+    """The quotas in force."""
 
     def __init__(self) -> None:
         self._values: dict[QuotaKey, dict[Entity, float]] = {key: {} for key in QuotaKey}
@@ -106,15 +111,15 @@ class QuotaRules:
         return bool(self._values[key])
 
     def entities(self) -> Iterator[tuple[Entity, Mapping[QuotaKey, float]]]:
-        """All of them."""
+        """Yield every entity with its quotas."""
         return iter(self._entities.items())
 
     def of(self, entity: Entity) -> Mapping[QuotaKey, float]:
-        """What is set for exactly this entity."""
+        """Return the quotas set for exactly this entity."""
         return self._entities.get(entity, {})
 
     def put(self, entity: Entity, key: QuotaKey, value: float | None) -> None:
-        """Have a quota hold, or none (None)."""
+        """Set a quota; None removes it."""
         if value is not None:
             self._values[key][entity] = value
             self._entities.setdefault(entity, {})[key] = value
@@ -127,7 +132,9 @@ class QuotaRules:
                 del self._entities[entity]
 
     def decides(self, key: QuotaKey, user: str, client_id: str) -> Entity | None:
-        """Whose quota binds a client: the first there is, of Kafka's eight places."""
+        """Return the entity whose quota binds a client: the first of Kafka's eight in order of precedence. None: no
+        quota.
+        """
         values = self._values[key]
         for entity in (
             Entity(user, client_id),
@@ -144,7 +151,7 @@ class QuotaRules:
         return None
 
     def decides_at(self, key: QuotaKey, host: str) -> Entity | None:
-        """Whose quota binds an address."""
+        """Return the entity whose quota binds an address, None without a quota."""
         values = self._values[key]
         for entity in (Entity(ip=host), Entity(ip=DEFAULT)):
             if entity in values:
@@ -152,5 +159,5 @@ class QuotaRules:
         return None
 
     def value(self, key: QuotaKey, entity: Entity) -> float:
-        """The value of a quota there is."""
+        """Return the value of a quota that is set."""
         return self._values[key][entity]

@@ -1,4 +1,4 @@
-"""The authorizer of a node whose clients may do what rules allow."""
+"""The authorizer that decides by rules."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.rules import Rules
 
 _REMEMBERED = 10_000
-"""Answers that are kept, about 300 bytes each: what a client does it does again."""
+"""Answers that are cached, about 300 bytes each: clients repeat their operations."""
 
 _LONGEST_REMEMBERED = 255
-"""Characters of a name: those of groups may be as long as a client likes."""
+"""Characters of a cached resource's name: a group's name may be as long as a client likes."""
 
 _log = structlog.get_logger("anabranch.auth")
 
 
 class RuleAuthorizer:
-    """Decides by ``rules``. ``supers`` (of the form KIND:NAME) may do everything; ``otherwise`` is the answer where no
-    rule is about a resource. ``denied`` is called for every denial, but for those to describe: whatever lists things
-    leaves out what may not be seen."""
+    """Decides by ``rules``.
+
+    ``supers`` (of the form KIND:NAME) may do everything. ``otherwise`` is the answer where no rule is about a resource.
+    ``denied`` is called for every denial except of DESCRIBE: a list silently leaves out what the client may not see.
+    """
 
     def __init__(
         self, rules: Rules, supers: frozenset[str], *, otherwise: bool, denied: Callable[[], None] = lambda: None
@@ -33,7 +35,7 @@ class RuleAuthorizer:
         self._known: dict[tuple[Principal, Operation, Resource | ResourceKind], bool] = {}
 
     def changed(self) -> None:
-        """To be called after every change of the rules."""
+        """Forget the cached answers. To be called after every change of the rules."""
         self._known.clear()
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
@@ -73,6 +75,6 @@ class RuleAuthorizer:
             return self._rules.verdict_any(principal, operation, about)
         verdict = self._rules.verdict(principal, operation, about)
         if not verdict and operation is Operation.CREATE and about.kind is ResourceKind.TOPIC:
-            # Kafka's rule: who may create on the cluster may create any topic.
+            # As in Kafka, a principal that may create on the cluster may create any topic.
             verdict = self._rules.verdict(principal, operation, NODE) or verdict
         return verdict

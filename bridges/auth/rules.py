@@ -1,9 +1,9 @@
-"""Rules of who may do what, compiled to be asked: Kafka's ACL model (KIP-11, KIP-290), for every protocol.
+"""Rules of who may do what, indexed for fast questions: Kafka's ACL model (KIP-11, KIP-290), for every protocol.
 
-A rule lets somebody do something to the resources that it is about, or keeps it from that, wherever it speaks from or
-at one address. Of all rules about a resource one that denies decides; without one it takes one that allows. Being
-allowed to read, write, delete or alter includes being allowed to describe, and altering a configuration includes
-describing it; denying includes nothing else.
+A rule allows or denies a principal an operation on resources, from everywhere or from one address. Of all rules about a
+resource a denial wins; without one, an operation needs a rule that allows it. Permission to read, write, delete or
+alter includes permission to describe, and permission to alter a configuration includes permission to describe it; a
+denial includes nothing else.
 """
 
 from __future__ import annotations
@@ -18,34 +18,37 @@ from msgspec import Struct
 from bridges.auth import Operation, Principal, Resource, ResourceKind
 
 ANY = "*"
-"""Stands for every name of a kind of resources, for everybody's name, and for every address."""
+"""Stands for every name of a kind of resources, for every principal's name, and for every address."""
 
 LONGEST = 1000
-"""Characters of a principal or a host."""
+"""Most characters of a principal or a host."""
 
 _INCLUDED = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
 _ALLOWING = {asked: frozenset((asked, Operation.ALL, *_INCLUDED.get(asked, ()))) for asked in Operation}
-"""What being allowed to do includes what is asked for."""
+"""Per operation, the operations of rules that allow it."""
 
 
 class Pattern(Enum):
-    """How a rule's name is meant."""
+    """The way in which a rule's name selects resources."""
 
     LITERAL = "literal"
-    """One resource; ``*`` is all of the kind."""
+    """A single resource; ``*`` is all of the kind."""
     PREFIXED = "prefixed"
-    """All whose names begin so."""
+    """All resources whose names begin with the rule's name."""
 
 
 class InvalidRule(ValueError):
-    """No rule can be like this; says why."""
+    """The rule cannot exist; the message says why."""
 
 
 class Rule(Struct, frozen=True, order=False):
-    """``principal`` is of the form KIND:NAME, with ``*`` for every name of the kind; ``host`` an address, or ``*``."""
+    """A rule about resources of one kind.
+
+    ``principal`` has the form KIND:NAME, with ``*`` for every name of the kind; ``host`` is an address, or ``*``.
+    """
 
     kind: ResourceKind
     pattern: Pattern
@@ -56,7 +59,7 @@ class Rule(Struct, frozen=True, order=False):
     allow: bool
 
     def check(self) -> Self:
-        """Itself, if it can hold: rules are read from clients, and kept in memory. Raises InvalidRule."""
+        """Return the rule if it is valid. Raises InvalidRule: rules come from clients, and are kept in memory."""
         if (self.kind is ResourceKind.NODE) == bool(self.name):
             raise InvalidRule("a node has no name, and everything else has one (* for all)")
         of, _, name = self.principal.partition(":")
@@ -69,15 +72,17 @@ class Rule(Struct, frozen=True, order=False):
         return self
 
     def is_about(self, name: str) -> bool:
-        """Whether it is about the resource of its kind with this name."""
+        """Return whether the rule is about the resource of its kind with this name."""
         if self.pattern is Pattern.PREFIXED:
             return name.startswith(self.name)
         return self.name in (ANY, name)
 
 
 class RuleFilter(Struct, frozen=True):
-    """Rules that agree with everything that is not None. ``matching``: ``name`` is a resource's, and meant are the
-    rules about it, whatever their pattern."""
+    """A filter that accepts the rules that agree with every field that is not None.
+
+    With ``matching``, ``name`` is a resource's name: accepted are the rules about it, whatever their pattern.
+    """
 
     kind: ResourceKind | None = None
     pattern: Pattern | None = None
@@ -89,7 +94,7 @@ class RuleFilter(Struct, frozen=True):
     allow: bool | None = None
 
     def takes(self, rule: Rule) -> bool:
-        """Whether a rule is one of those."""
+        """Return whether the filter accepts a rule."""
         if self.name is not None and not (rule.is_about(self.name) if self.matching else rule.name == self.name):
             return False
         return (
@@ -106,21 +111,24 @@ _Place = tuple[ResourceKind, Pattern, str]
 
 
 class Rules:
-    """A set of rules. A question takes as many steps as names that are prefixes have different lengths, and rules of
-    the asking principal about the resource, however many others there are."""
+    """A set of rules.
+
+    The cost of a question is the number of different lengths of prefixes, plus the rules of the asking principal about
+    the resource, however many other rules there are.
+    """
 
     __slots__ = ("_counts", "_lengths", "_of", "_places", "hosts")
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._places: dict[_Place, dict[str, dict[Rule, None]]] = {}
-        """Rules by what they are about, then by principal, in the order in which they came."""
+        """Rules by resource pattern, then by principal, in the order in which they were added."""
         self._of: dict[tuple[ResourceKind, str], dict[Rule, None]] = {}
         """Rules by kind of resource and principal."""
         self._lengths: dict[ResourceKind, Counter[int]] = {kind: Counter() for kind in ResourceKind}
-        """Lengths of the names that are prefixes, and of how many places each is."""
+        """Lengths of prefixed names, and how many prefixed names have each length."""
         self._counts: Counter[ResourceKind] = Counter()
         self.hosts: Counter[str] = Counter()
-        """How many rules are about each address."""
+        """Number of rules per address."""
         for rule in rules:
             self.add(rule)
 
@@ -135,7 +143,7 @@ class Rules:
         return isinstance(rule, Rule) and rule in self._of.get((rule.kind, rule.principal), ())
 
     def add(self, rule: Rule) -> None:
-        """Have it hold; nothing changes if it does."""
+        """Add a rule; do nothing if it is in the set."""
         if rule in self:
             return
         self._counts[rule.kind] += 1
@@ -147,7 +155,7 @@ class Rules:
         self._of.setdefault((rule.kind, rule.principal), {})[rule] = None
 
     def remove(self, rule: Rule) -> None:
-        """Have it hold no longer. Raises KeyError."""
+        """Remove a rule. Raises KeyError."""
         of = self._of[rule.kind, rule.principal]
         del of[rule]
         self._counts[rule.kind] -= 1
@@ -171,7 +179,7 @@ class Rules:
                 del lengths[len(rule.name)]
 
     def verdict(self, principal: Principal, operation: Operation, resource: Resource) -> bool | None:
-        """Whether this may be done; None where no rule at all is about the resource."""
+        """Return whether the operation is allowed; None if no rule at all is about the resource."""
         asking = _names(principal)
         allowing = _ALLOWING[operation]
         known = allowed = False
@@ -188,8 +196,11 @@ class Rules:
         return allowed if known else None
 
     def verdict_any(self, principal: Principal, operation: Operation, kind: ResourceKind) -> bool | None:
-        """Whether this may be done to some resource of the kind (KIP-679): a rule allows it that no other takes back
-        as a whole. None where no rule at all is about the kind."""
+        """Return whether the operation is allowed on at least one possible resource of the kind (KIP-679).
+
+        That is so if a rule allows it that no denying rule covers completely. Return None if no rule at all is about
+        the kind.
+        """
         allowed: list[Rule] = []
         names: set[str] = set()
         prefixes: set[str] = set()
@@ -223,5 +234,5 @@ class Rules:
 
 
 def _names(principal: Principal) -> tuple[str, str]:
-    """What rules call somebody."""
+    """Return the names under which rules know a principal."""
     return (str(principal), f"{principal.kind}:{ANY}")

@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802, RFC 7677): logging in without sending the password. What a server keeps of it for a user."""
+"""SCRAM (RFC 5802, RFC 7677): login without sending the password, and the keys that the server keeps of a user."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Self
 from msgspec import Struct
 
 MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""Mechanism -> hash; no channel binding."""
+"""Mechanism -> hash function. Without channel binding."""
 
 ITERATIONS = 16384
-"""Of new keys: the most that Kafka's own tools allow. Whoever has the file tries passwords 100 times faster than with
-scrypt, which is why a user has such keys only when asked for."""
+"""Iterations of new keys: the most that Kafka's own tools allow. A thief of the file tries passwords 100 times faster
+than with scrypt; therefore a user gets SCRAM keys only on request.
+"""
 
 _SALT_BYTES = 16
 _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
@@ -29,14 +30,17 @@ _MOST_SHAPES = 100
 
 
 class Shape(NamedTuple):
-    """What a stranger sees of keys. ``text``: the salt has digits and letters alone, as from Kafka's tools."""
+    """The visible properties of a user's SCRAM keys.
+
+    ``text``: the salt consists of digits and letters, as Kafka's tools make it.
+    """
 
     iterations: int = ITERATIONS
     salt_bytes: int = _SALT_BYTES
     text: bool = False
 
     def salt(self, secret: bytes, name: bytes) -> bytes:
-        """A salt like those of users; the same each time for a name."""
+        """Return a salt that looks like a real user's; always the same for a name."""
         digest = hmac.digest(secret, name, "sha256")
         stream = digest + hashlib.shake_256(digest).digest(self.salt_bytes)
         if not self.text:
@@ -53,7 +57,7 @@ class Shape(NamedTuple):
 
 
 def shapes_of(users: Iterable[Mapping[str, ScramKeys]]) -> dict[str, dict[Shape, int]]:
-    """The most frequent shapes of users' keys, by mechanism, and how many have each."""
+    """Return the most frequent shapes of users' keys, by mechanism, with the number of users that have each."""
     found: dict[str, Counter[Shape]] = {mechanism: Counter() for mechanism in MECHANISMS}
     for scram in users:
         for mechanism, keys in scram.items():
@@ -63,7 +67,7 @@ def shapes_of(users: Iterable[Mapping[str, ScramKeys]]) -> dict[str, dict[Shape,
 
 
 class ScramKeys(Struct, frozen=True):
-    """What a server keeps of a password for one mechanism."""
+    """The keys that a server keeps of a password for one mechanism."""
 
     mechanism: str
     salt: bytes
@@ -73,21 +77,21 @@ class ScramKeys(Struct, frozen=True):
 
     @classmethod
     def of(cls, password: str, mechanism: str, iterations: int = ITERATIONS) -> Self:
-        """Keys of a new password. Slow, so not for the event loop."""
+        """Derive keys from a new password. Too slow for the event loop."""
         salt = os.urandom(_SALT_BYTES)
         salted = hashlib.pbkdf2_hmac(MECHANISMS[mechanism], password.encode(), salt, iterations)
         return cls.of_salted(mechanism, salt, iterations, salted)
 
     @classmethod
     def of_salted(cls, mechanism: str, salt: bytes, iterations: int, salted: bytes) -> Self:
-        """Keys of a password that somebody else has salted, as KIP-554 sends it."""
+        """Derive keys from a password that the client has salted, as in KIP-554."""
         name = MECHANISMS[mechanism]
         client_key = hmac.digest(salted, b"Client Key", name)
         stored_key = hashlib.new(name, client_key).digest()
         return cls(mechanism, salt, iterations, stored_key, hmac.digest(salted, b"Server Key", name))
 
     def to_json(self) -> dict[str, Any]:
-        """For the file."""
+        """Return the keys as stored in the file of users."""
         return {
             "iterations": self.iterations,
             "salt": b64encode(self.salt).decode(),
@@ -97,7 +101,7 @@ class ScramKeys(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, mechanism: str, value: Any) -> Self:
-        """From the file. Raises ValueError, TypeError or KeyError."""
+        """Read keys of the file of users. Raises ValueError, TypeError or KeyError."""
         size = hashlib.new(MECHANISMS[mechanism]).digest_size
         salt, stored_key, server_key = (
             b64decode(value[key], validate=True) for key in ("salt", "stored_key", "server_key")
@@ -108,16 +112,16 @@ class ScramKeys(Struct, frozen=True):
 
 
 class ScramError(Exception):
-    """The exchange failed: a wrong password, no such user, or no SCRAM at all. Which of them is for nobody to know."""
+    """The exchange failed: a wrong password, an unknown user, or malformed SCRAM. The client must not learn which."""
 
 
 class ScramExchange:
-    """A server's side of one login: :meth:`first`, then :meth:`final`. Without sockets, and quick.
+    """The server's side of one login: :meth:`first`, then :meth:`final`. Without I/O, and quick.
 
-    ``find`` gives the keys of a name and None for nobody, who gets an answer all the same, so that names cannot be
-    tried out: a salt of its own for each name and mechanism, as users have, of one of their ``shapes``, and the same
-    each time while there are the same users. So ``secret`` must be the same after a restart, too, and at every node
-    that has the same users.
+    ``find`` returns the keys of a name, None for an unknown name. An unknown name is answered all the same, so that
+    clients cannot find out which names exist: each name and mechanism gets its own salt of one of the users'
+    ``shapes``, the same each time while the users stay the same. So ``secret`` must survive restarts, and be equal on
+    all nodes with the same users.
     """
 
     __slots__ = ("_find", "_first", "_nonce", "_secret", "_shapes", "keys", "mechanism", "name")
@@ -132,7 +136,7 @@ class ScramExchange:
         self.name = ""
         self.mechanism = mechanism
         self.keys: ScramKeys | None = None
-        """The user's as they were at :meth:`first`; None for nobody's."""
+        """The user's keys at the time of :meth:`first`; None for an unknown name."""
         self._find = find
         self._secret = secret
         self._shapes = shapes
@@ -141,7 +145,7 @@ class ScramExchange:
 
     def first(self, message: bytes) -> bytes:
         """Answer the client's first message. Raises ScramError."""
-        header, _, bare = message.partition(b",,")  # with a name to act for, there would be something between
+        header, _, bare = message.partition(b",,")  # an authorization identity would stand between the commas
         fields = bare.split(b",")
         if header != b"n" or len(fields) < 2 or fields[0][:2] != b"n=" or fields[1][:2] != b"r=" or not fields[1][2:]:
             raise ScramError("this is no first message of SCRAM without channel binding")
@@ -162,7 +166,10 @@ class ScramExchange:
         return answer
 
     def _choose(self, name: bytes) -> Shape:
-        """A shape as often as users have it. Few names get another one when users come or go (weighted rendezvous)."""
+        """Draw a shape with the frequency that it has among users, by weighted rendezvous hashing.
+
+        When users come or go, few names get another shape.
+        """
 
         def rank(shape: Shape) -> float:
             drawn = int.from_bytes(hmac.digest(self._secret, name + repr(shape).encode(), "sha256")[:8], "big")
@@ -171,7 +178,7 @@ class ScramExchange:
         return max(self._shapes, key=rank, default=Shape())
 
     def final(self, message: bytes) -> bytes:
-        """Answer the client's last message: it knows the password. Raises ScramError."""
+        """Answer the client's last message, which proves that it knows the password. Raises ScramError."""
         without_proof, _, proof = message.rpartition(b",p=")
         fields = without_proof.split(b",")
         if len(fields) < 2 or fields[0] != b"c=biws" or fields[1] != b"r=" + self._nonce:

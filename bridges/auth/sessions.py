@@ -1,7 +1,7 @@
-"""What is under way in somebody's name: it ends with the user, or with the password that was shown.
+"""Sessions of users: connections and streams that end when the user is removed or gets another password.
 
-Connections and streams live for weeks, and who has shown a password or a token once is not asked for it again. So each
-is kept here with what was shown, and told when that is good for nothing any more.
+Connections and streams live for weeks, and a client that has shown a password or a token is not asked for it again. So
+each session is kept with the credential it began with, and is ended when that credential is not valid any more.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from anabranch_kit.run.turns import in_turns
 from bridges.auth import Principal
 
 ENDED = "the user was removed, or has another password now"
-"""What a client, or the log, is told of why its session has ended."""
+"""The reason given to the client, or in the log, when a session is ended."""
 
 
 class Session:
-    """One that was begun. ``mechanism``: of SCRAM, with which the user has proved who it is; empty: with the password
-    itself, or a token that was given for it."""
+    """A session of a user.
+
+    ``mechanism`` is the SCRAM mechanism with which the user logged in; empty: with the password itself, or with a token
+    issued for it.
+    """
 
     __slots__ = ("_ended", "credential", "mechanism", "principal")
 
@@ -29,13 +32,15 @@ class Session:
         self._ended = ended
 
     def tell(self) -> None:
-        """It has ended."""
+        """Call the session's callback: its credential is not valid any more."""
         self._ended()
 
 
 class Sessions:
-    """All of a node. Belongs to the event loop. ``credential`` gives what a user is known by now with a mechanism, None
-    for nobody."""
+    """All sessions of a node. Belongs to the event loop.
+
+    ``credential`` returns a user's present credential for a mechanism, None if the user does not exist.
+    """
 
     __slots__ = ("_barrier", "_by_user", "_credential")
 
@@ -48,23 +53,23 @@ class Sessions:
         return sum(map(len, self._by_user.values()))
 
     def begin(self, principal: Principal, ended: Callable[[], None], mechanism: str = "") -> Session:
-        """Have ``ended`` called, once, when what ``principal`` has shown just now is good for nothing any more.
+        """Have ``ended`` called, once, when the credential that ``principal`` has just shown becomes invalid.
 
-        To be called in the same turn of the loop in which that was found good.
+        To be called in the turn of the event loop in which the credential was checked.
         """
         session = Session(principal.at(""), mechanism, self._credential(principal, mechanism), ended)
         self._by_user.setdefault(session.principal, {})[session] = None
         return session
 
     def end(self, session: Session | None) -> None:
-        """It is over. Harmless if it is already, or there is none."""
+        """Forget a session that is over. Does nothing if that has been done, or for None."""
         if session is not None and (of_user := self._by_user.get(session.principal)) is not None:
             of_user.pop(session, None)
             if not of_user:
                 del self._by_user[session.principal]
 
     async def look(self) -> None:
-        """End those whose users are others now."""
+        """End the sessions whose users have other credentials now."""
         async for principal in in_turns(list(self._by_user)):
             now: dict[str, object] = {}
             async for session in in_turns(list(self._by_user.get(principal, ()))):

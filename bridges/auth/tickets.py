@@ -1,8 +1,8 @@
 """Tickets for the backend's listeners: short-lived tokens that say what their bearer may do there.
 
-Range servers and placement driver know no users (:mod:`sbp_back.transport.gate`). Who may read a topic is asked of a
-node, which signs a ticket for the topic's streams with the keys of its tokens; whoever has the same file of keys can
-tell that it is good, and make one of all rights for himself. So the keys are what makes a process one of the backend's.
+Range servers and placement driver know no users (:mod:`sbp_back.transport.gate`). A node decides who may read a topic,
+and signs a ticket for the topic's streams with its token keys. Every process that has the file of keys can check a
+ticket, and can make one with all rights for itself. So the keys are what makes a process part of the backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.transport.gate import Grant
 
 MOST_STREAMS = 100
-"""That one ticket is for: it must stay short enough to be looked at."""
+"""Most streams per ticket: a ticket must stay short enough to be read."""
 _AUDIENCE = "sbp"
 _STREAMS, _EVERYTHING = "streams", "everything"
 _PROCESS = Principal("Process", "anabranch")
@@ -30,8 +30,10 @@ _log = structlog.get_logger(__name__)
 
 
 class TicketOffice:
-    """Makes tickets that last for ``seconds``, and reads them. ``keys`` gives the keys as they are now, ``clock`` the
-    seconds since 1970."""
+    """Issues tickets that last for ``seconds``, and checks them.
+
+    ``keys`` returns the present keys, ``clock`` the seconds since 1970.
+    """
 
     def __init__(self, keys: Callable[[], TokenKeys], seconds: int, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
@@ -39,19 +41,19 @@ class TicketOffice:
         self._clock = clock
 
     def for_reader(self, principal: Principal, streams: Collection[int]) -> str:
-        """For somebody who may read ``streams``, at most :data:`MOST_STREAMS`."""
+        """Issue a ticket for a principal that may read ``streams``, at most :data:`MOST_STREAMS`."""
         assert len(streams) <= MOST_STREAMS
         return self._sign(principal, {_STREAMS: sorted(streams)})
 
     def for_process(self) -> str:
-        """For a process of the backend, or a node: it may do everything."""
+        """Issue a ticket with all rights, for a process of the backend or a node."""
         return self._sign(_PROCESS, {_EVERYTHING: True})
 
     def _sign(self, principal: Principal, claims: dict[str, object]) -> str:
         return self._keys().sign(principal, _AUDIENCE, int(self._clock()), self.seconds, claims, None)
 
     def check(self, ticket: str) -> Grant:
-        """See :data:`sbp_back.transport.gate.Check`."""
+        """Check a ticket, as :data:`sbp_back.transport.gate.Check` requires."""
         try:
             found = self._keys().read(ticket, _AUDIENCE, int(self._clock()))
         except TokenError as error:
@@ -62,16 +64,16 @@ class TicketOffice:
 
 
 class KeysOfOthers:
-    """Keys in a file that nodes make and change, as a process reads them that only uses them."""
+    """The file of keys as read by a process other than a node. Nodes create and change it."""
 
     def __init__(self, path: Path) -> None:
-        """Reads it. Blocks. Raises KeysError."""
+        """Read the file. Blocks. Raises KeysError."""
         self._path = path
         self._stamp: object = None
         self.keys = self._read()
 
     def refresh(self) -> None:
-        """Read it again if it has changed; what is wrong is logged, and what was known stays. Blocks."""
+        """Read the file again if it has changed; an error is logged, and the known keys stay in force. Blocks."""
         try:
             if stamp(self._path) != self._stamp:
                 self.keys = self._read()
@@ -80,7 +82,8 @@ class KeysOfOthers:
 
     def _read(self) -> TokenKeys:
         try:
-            self._stamp = stamp(self._path)  # before the file: a change after it is found the next time
+            # taken before the file is read, so that a change after it is noticed the next time
+            self._stamp = stamp(self._path)
         except OSError as error:
             raise KeysError(f"{self._path}: {error.strerror or error}") from None
         return load_keys(self._path, 0, _NEVER, 0, make=False)

@@ -1,8 +1,8 @@
-"""Signed tokens: JSON Web Tokens (RFC 7519) in compact form, HS256, and the keys they are signed with.
+"""Signed tokens: JSON Web Tokens (RFC 7519) in compact form, HS256, and the keys that sign them.
 
-A token is what a client that has logged in shows afterwards. It says for whom and for what it was made and when it
-ends; nobody but who has the key can make one. Keys are changed now and then: an old one is accepted until the last
-token that it signed has ended.
+A client gets a token when it logs in, and shows it afterwards. The token says whose it is, what it is for and when it
+ends; only a holder of the key can make one. Keys are replaced now and then: an old key is accepted until the last token
+that it signed has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bridges.auth import Principal
 from bridges.auth.private_file import changing, write_private
 
 LONGEST_TOKEN = 8192
-"""Characters; nothing longer is looked at."""
+"""Characters. Longer tokens are refused unread."""
 
 _VERSION = 1
 _KEY_BYTES = 32
@@ -30,29 +30,33 @@ _RESERVED = frozenset({"sub", "kind", "aud", "iat", "exp", "usr"})
 
 
 class TokenError(Exception):
-    """A token is not valid; a sentence for its owner."""
+    """A token is not valid; the message is a sentence for its owner."""
 
 
 class TokenExpired(TokenError):
-    """A token was valid and is not any more: whoever showed it should get a new one."""
+    """A token was valid and has expired: the client should get a new one."""
 
 
 class KeysError(Exception):
-    """The file of keys cannot be used; a sentence for the operator."""
+    """The file of keys cannot be used; the message is a sentence for the operator."""
 
 
 class Token(Struct, frozen=True):
-    """What a valid token says. ``expires`` is in seconds since 1970; ``claims`` what its issuer has added."""
+    """The content of a valid token. ``expires`` is in seconds since 1970; ``claims`` are those that its issuer has
+    added.
+    """
 
     principal: Principal
     expires: int
     claims: Mapping[str, Any]
     credential: str | None
-    """Tells the password that the principal had when it got the token, where there is one."""
+    """Fingerprint of the password that the principal had when the token was issued; None if it has no password."""
 
 
 class Key(Struct, frozen=True):
-    """One key; ``until``: the time (s) from which nothing it signed is valid any more, once it has a successor."""
+    """A signing key. ``until``: the time (s) when all tokens that it signed have ended; None while it has no
+    successor.
+    """
 
     id: str
     secret: bytes
@@ -61,9 +65,9 @@ class Key(Struct, frozen=True):
 
 
 class TokenKeys:
-    """Keys as they were read from a file; the last one signs. Make it with :func:`load_keys`.
+    """Keys as read from a file; the last one signs. Made by :func:`load_keys`.
 
-    ``salts`` is a secret beside them that never changes: what a name that nobody has is answered with is made of it.
+    ``salts`` is a secret stored beside them that never changes: SCRAM salts of unknown names are derived from it.
     """
 
     __slots__ = ("_by_id", "_signing", "salts")
@@ -82,7 +86,7 @@ class TokenKeys:
         claims: Mapping[str, Any],
         credential: str | None,
     ) -> str:
-        """A token that ends ``seconds`` from ``now``. Raises ValueError when ``claims`` name what is not theirs."""
+        """Return a token that ends ``seconds`` from ``now``. Raises ValueError for a reserved name in ``claims``."""
         if taken := sorted(_RESERVED & claims.keys()):
             raise ValueError(f"the claim {taken[0]!r} is the token's own")
         content = {**claims, "sub": principal.name, "aud": audience, "iat": now, "exp": now + seconds}
@@ -95,7 +99,7 @@ class TokenKeys:
         return f"{text}.{_base64(hmac.digest(key.secret, text.encode(), 'sha256'))}"
 
     def has_signed(self, token: str) -> bool:
-        """Whether a token says that it was signed with one of these keys, or by no one at all."""
+        """Return whether a token's header names one of these keys. A malformed token counts as ours."""
         header = token[:LONGEST_TOKEN].partition(".")[0]
         try:
             return str(_decode(header).get("kid")) in self._by_id
@@ -103,7 +107,7 @@ class TokenKeys:
             return True
 
     def read(self, token: str, audience: str, now: int) -> Token:
-        """What a token for ``audience`` says, if it is valid now. Raises TokenError, TokenExpired."""
+        """Return the content of a token for ``audience`` that is valid now. Raises TokenError, TokenExpired."""
         text, _, signature = token.rpartition(".")
         header, dot, content = text.partition(".")
         if len(token) > LONGEST_TOKEN or not dot or not token.isascii():
@@ -114,7 +118,7 @@ class TokenKeys:
             raise TokenError("the token was not made here, or very long ago")
         if not hmac.compare_digest(hmac.digest(key.secret, text.encode(), "sha256"), _bytes(signature)):
             raise TokenError("the token's signature is wrong")
-        # From here on it is ours, so it has what ours have.
+        # From here on the token is ours, so all claims are present.
         claims = _decode(content)
         if claims.pop("aud") != audience:
             raise TokenError("the token was made for something else")
@@ -127,10 +131,10 @@ class TokenKeys:
 
 
 def load_keys(path: Path, now: int, key_seconds: int, token_seconds: int, *, make: bool = True) -> TokenKeys:
-    """The keys in a file, which is made where there is none, if ``make`` says so. Raises KeysError.
+    """Read the keys of a file; with ``make``, create the file if it is missing. Raises KeysError.
 
-    A last key older than ``key_seconds`` gets a successor; ``token_seconds`` is how long tokens last at most, and so
-    how long it is still accepted.
+    A last key older than ``key_seconds`` gets a successor. The old key stays accepted for ``token_seconds``, the
+    longest life of a token.
     """
     try:
         keys, salts = _read(path)
@@ -138,7 +142,7 @@ def load_keys(path: Path, now: int, key_seconds: int, token_seconds: int, *, mak
             raise KeysError(f"{path} is gone")
         if _is_due(keys, now, key_seconds):
             with changing(path):
-                keys, salts = _read(path)  # another process may just have done it
+                keys, salts = _read(path)  # another process may have replaced the key meanwhile
                 if _is_due(keys, now, key_seconds):
                     keys = _with_successor(keys, now, token_seconds)
                     salts = salts or _salts(keys)
@@ -174,7 +178,8 @@ def _read(path: Path) -> tuple[list[Key], bytes]:
             Key(str(one["id"]), b64decode(one["key"], validate=True), int(one["made"]), _until(one["until"]))
             for one in document["keys"]
         ]
-        # A file of an earlier release has none, and gets it with the next key: until then the first one tells it.
+        # A file of an earlier release has no salts and gets them with the next key. Until then they derive from its
+        # first key.
         salts = b64decode(document.get("salts", ""), validate=True) or (_salts(keys) if keys else b"")
     except FileNotFoundError:
         return [], b""

@@ -1,4 +1,4 @@
-"""The users of a node and the file they are kept in: names and what recognises their passwords, nothing readable."""
+"""The users of a node and the file that stores them: names and password hashes, no passwords."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from bridges.auth.private_file import changing, write_private
 from bridges.auth.scram import ScramKeys
 
 _VERSION = 1
-# What separates names from other things in some protocol is left out: ":" in Basic, "," and "=" in SCRAM, "/" in paths.
+# A name contains no character that separates names in some protocol: ":" in Basic, "," and "=" in SCRAM, "/" in paths.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
 
 
 class UsersError(Exception):
-    """The file of users cannot be used, or a change of it makes no sense; a sentence for the operator."""
+    """The file of users cannot be used, or a change of it is invalid; the message is a sentence for the operator."""
 
 
 class User(Struct, frozen=True):
-    """Somebody who may log in; ``scram`` by mechanism, for those who do not send the password itself. Whose credentials
-    came as keys of SCRAM alone has no ``password``: nobody here has ever seen it (KIP-554)."""
+    """A user that may log in. ``scram`` has its SCRAM keys by mechanism.
+
+    A user whose credentials came as SCRAM keys has no ``password``: the node has never seen it (KIP-554).
+    """
 
     name: str
     password: PasswordHash | None
@@ -35,7 +37,7 @@ class User(Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """Differs between passwords, and tells nothing about them."""
+        """Return a value that differs between passwords and reveals nothing about them."""
         if self.password is not None:
             return self.password.fingerprint
         keys = b"".join(mechanism.encode() + keys.stored_key for mechanism, keys in sorted(self.scram.items()))
@@ -46,7 +48,7 @@ Users = Mapping[str, User]
 
 
 def check_name(name: str) -> None:
-    """Raises UsersError for what cannot be a user's name."""
+    """Raise UsersError if ``name`` cannot be a user's name."""
     if not _NAME.fullmatch(name) or name == ANONYMOUS.name:
         raise UsersError(
             f"{name!r} cannot be a user's name: up to 128 letters, digits and . _ @ + -, the first a letter or a digit"
@@ -54,13 +56,13 @@ def check_name(name: str) -> None:
 
 
 def check_password(password: str) -> None:
-    """Raises UsersError for what cannot be a password."""
+    """Raise UsersError if ``password`` cannot be a password."""
     if not password or "\0" in password or len(password.encode()) > LONGEST_PASSWORD:
         raise UsersError(f"a password has 1 to {LONGEST_PASSWORD} bytes, none of them zero")
 
 
 def load(path: Path) -> dict[str, User]:
-    """The users in a file; none when there is no such file. Raises UsersError."""
+    """Return the users of a file; none if there is no file. Raises UsersError."""
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
@@ -77,7 +79,7 @@ def load(path: Path) -> dict[str, User]:
 
 
 def change(path: Path, edit: Callable[[dict[str, User]], None]) -> None:
-    """Have ``edit`` change the users in a file, while no other process does. Raises UsersError."""
+    """Have ``edit`` change the users of a file, while no other process does. Raises UsersError."""
     try:
         with changing(path):
             users = load(path)
