@@ -1,8 +1,8 @@
-"""From a method's name to what answers it, and from what goes wrong to the answer that says so.
+"""Registry of the YDB methods' handlers, and translation of their exceptions into status codes.
 
-A call's handler takes the parsed request and gives the result, or None for none. What it raises becomes an operation
-with a status: :class:`YdbError` its own, what the log says its nearest word, anything else an internal error, which is
-also logged and counted. Methods without a handler are answered UNIMPLEMENTED by gRPC.
+A call's handler takes the parsed request and returns the result message, or None. An exception becomes an operation
+with a status: a :class:`YdbError` its own, a LogError the nearest status (:mod:`ydb_topic_front.failures`), any other
+INTERNAL_ERROR, which is also logged and counted. gRPC answers UNIMPLEMENTED for methods without a handler.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from bridges.metrics import FrontMetrics
 
 Handler = Callable[[Any, GrpcCall], Awaitable[Any]]
-"""``handler(request, call)`` gives the result's message, or None."""
+"""``handler(request, call)`` returns the result message, or None."""
 StreamHandler = Callable[[GrpcStream], Awaitable[None]]
 
 
 FOR_EVERYBODY = frozenset({"Login"})
-"""Methods of clients that have not said yet who they are."""
+"""Methods that need no authentication."""
 
 
 _OF_NAMES = frozenset(
@@ -50,13 +50,15 @@ _OF_NAMES = frozenset(
         "StreamRead",
     }
 )
-"""Methods that begin with a name. SDKs ask the nodes in turn, so whoever calls may have made it at another just now."""
+"""Methods whose request names a topic or path. SDKs ask the nodes in turn, so the client may just have created it at
+another node: the catalog's changes are read first."""
 
 
 class Registry:
     """Handlers by the names of their methods (:data:`ydb_topic_front.wire.methods.METHODS`).
 
-    ``admit`` is asked before every call and stream, and raises GrpcRefusal. ``changes`` are those of other nodes.
+    ``admit`` is called before every call and stream, and raises GrpcRefusal to refuse it. ``changes`` reads the changes
+    of other nodes.
     """
 
     def __init__(
@@ -77,18 +79,19 @@ class Registry:
         self._led: dict[str, Callable[[Unary], Unary]] = {}
 
     def call(self, name: str, handler: Handler, led: Callable[[Unary], Unary] | None = None) -> None:
-        """Have calls of the method ``name`` answered by ``handler``; ``led``: at the node that it is for."""
+        """Answer calls of the method ``name`` with ``handler``. ``led``, if given, sends each call to the node that
+        must answer it."""
         assert METHODS[name].result or METHODS[name].response, name
         self._calls[name] = handler
         if led is not None:
             self._led[name] = led
 
     def stream(self, name: str, handler: StreamHandler) -> None:
-        """Have streams of the method ``name`` served by ``handler``, which tells its client what goes wrong itself."""
+        """Serve streams of the method ``name`` with ``handler``, which reports errors to its client itself."""
         self._streams[name] = handler
 
     def fill(self, server: GrpcServer) -> None:
-        """Put everything into a server."""
+        """Add all handlers to a server."""
         for name, handler in self._calls.items():
             method = METHODS[name]
             answer = self._unary(method, handler)

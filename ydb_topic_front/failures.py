@@ -1,7 +1,7 @@
-"""What the log's failures are called in YDB's words (docs/protocols/ydb.md, "Statuses").
+"""Translation of the log's errors to YDB's status codes (docs/protocols/ydb.md, "Statuses").
 
-Clients come again after UNAVAILABLE, OVERLOADED, SESSION_EXPIRED and ABORTED, and give up after BAD_REQUEST,
-SCHEME_ERROR and UNAUTHORIZED.
+Clients retry after UNAVAILABLE, OVERLOADED, SESSION_EXPIRED and ABORTED, and give up after BAD_REQUEST, SCHEME_ERROR
+and UNAUTHORIZED.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORDS: tuple[tuple[type[LogError], Status, Issue], ...] = (
     (LogUnavailable, Status.UNAVAILABLE, Issue.NONE),
     (LogDeleted, Status.SCHEME_ERROR, Issue.UNKNOWN_TOPIC),
     (TopicNotFound, Status.SCHEME_ERROR, Issue.UNKNOWN_TOPIC),
-    # Somebody else is making or deleting it at this moment; of one that is there, nobody is told in this way.
+    # Another client is creating or deleting the topic right now. To create a topic that exists is no error in YDB.
     (TopicExists, Status.OVERLOADED, Issue.NONE),
     (NameCollision, Status.ALREADY_EXISTS, Issue.NONE),
     (InvalidPartitions, Status.BAD_REQUEST, Issue.BAD_REQUEST),
@@ -59,9 +59,10 @@ _WORDS: tuple[tuple[type[LogError], Status, Issue], ...] = (
 
 
 def told(error: YdbError | LogError) -> YdbError:
-    """``error`` as clients are told of it.
+    """Return ``error`` as the YdbError that the client gets.
 
-    It is always a new one, which has come through no frame: whoever keeps it does not keep the request with it.
+    The result is always a new exception without a traceback: a traceback would keep the request's frames in memory as
+    long as the error is kept.
     """
     if isinstance(error, YdbError):
         return YdbError(error.status, str(error), error.issue)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class YdbFront(Front):
-    """What the YDB front brings; its format lies in ``bridges.formats``."""
+    """YDB's topic service as a plug-in of the node. Its stored format is defined in ``bridges.formats``."""
 
     name = "ydb"
     listeners = (Listener("ydb", 2136, tls=True, authentication=("token",)),)
@@ -32,7 +32,7 @@ class YdbFront(Front):
         self._server: YdbServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        # In a thread: gRPC takes its time to import, and other fronts serve already.
+        # In a thread: importing gRPC is slow, and the other fronts serve already.
         serving = await asyncio.to_thread(import_module, "ydb_topic_front.serving")
         server: YdbServer = serving.YdbServer(self._node)
         self._server = server

@@ -1,4 +1,4 @@
-"""What serves YDB's clients: the gRPC listeners, and the services behind them."""
+"""Server of the YDB front: the gRPC listeners and the services behind them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from bridges.catalog.group_view import GroupDirectory
     from bridges.node.front import NodeServices
 
-#: Services by module; each has ``register(registry, service)``. Descriptions ask who reads.
+#: Modules of the services; each has ``register(registry, service)``.
 SERVICES = (discovery, auth, topics, read, describe, scheme, table_stubs, write, auto_partitioning)
 
 
 class YdbServer:
-    """Serves YDB's clients from a node's shared log: what :class:`ydb_topic_front.front.YdbFront` runs."""
+    """Serves YDB's clients from a node's shared log; :class:`ydb_topic_front.front.YdbFront` runs it."""
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
@@ -61,7 +61,7 @@ class YdbServer:
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The consumers that read, as groups."""
+        """The consumers with sessions, as groups; None before the start."""
         return None if self._service is None else self._service.readers
 
     async def stop(self) -> None:

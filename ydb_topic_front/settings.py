@@ -1,4 +1,4 @@
-"""Settings of the YDB front: the section ``ydb`` of a node's."""
+"""Settings of the YDB front: the section ``ydb`` of the node's settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 from bridges.node.setting import Duration, Section, Size, setting
 
 MESSAGE_BYTES = 64_000_000
-"""What a YDB server receives in one message; SDKs cut their requests so that they fit."""
+"""Largest message that a YDB server accepts; SDKs split their requests to fit."""
 
 
 def _database(value: object) -> object:
@@ -17,7 +17,7 @@ def _database(value: object) -> object:
 
 
 class YdbSettings(Section):
-    """Of everything that YDB's clients see; where YDB has the setting, its default is YDB's."""
+    """Settings that YDB's clients can notice. Where YDB has the same setting, the default is YDB's."""
 
     database: str = setting(
         "/local",
@@ -57,8 +57,8 @@ class YdbSettings(Section):
     connections_max_idle_ms: ClassVar[Duration] = 600_000
     """Time after which a connection without a stream or call is closed."""
     unacknowledged_bytes_per_stream: ClassVar[Size] = 8 * 1024**2
-    """Bytes a stream may have written and not acknowledged before the node stops reading from it."""
+    """Unacknowledged bytes of a stream at which the node stops reading from it."""
     max_producers: ClassVar[int] = 2_000_000
-    """Most producers whose partition is remembered; those that were not used for longest go first."""
+    """Most producers whose partition is remembered; the least recently used are deleted first."""
     writer_patience_ms: ClassVar[Duration] = 10_000
-    """While memory is short, a writer that a partition's speed holds up for this time is ended."""
+    """While memory is short, a writer that has waited this long for a partition's write speed is ended."""

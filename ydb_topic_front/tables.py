@@ -1,6 +1,6 @@
-"""What the front keeps in the node's database.
+"""Tables of the YDB front in the node's database.
 
-Never change a migration that was released: append one.
+Never change a released migration: append one.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from bridges.catalog.sql import Connection
 
 def _version_1(connection: Connection) -> None:
     for statement in (
-        # What YDB's clients said of a topic and nobody else needs, as the message that says it
-        # (ydb_topic_front/service/topics/settings.py). Topics of other protocols have no row.
+        # Settings of a topic that only YDB's clients use, as one message (ydb_topic_front/service/topics/settings.py).
+        # Topics of other protocols have no row.
         """CREATE TABLE front_ydb_topics (
             topic TEXT PRIMARY KEY, settings BLOB NOT NULL
         ) STRICT, WITHOUT ROWID""",
-        # Directories that somebody made; those that topics lie in need no row. Paths are below the database.
+        # Directories that YDB's clients created, and the parents of their topics. Paths are below the database.
         """CREATE TABLE front_ydb_directories (
             path TEXT PRIMARY KEY, made_ms INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID""",
-        # Which partition each producer writes to (ydb_topic_front/service/write/producers.py); long names are digests.
+        # Each producer's partition (ydb_topic_front/service/write/producers.py); long names are stored as digests.
         """CREATE TABLE front_ydb_producers (
             topic TEXT, producer BLOB, partition INTEGER NOT NULL, used_ms INTEGER NOT NULL,
             PRIMARY KEY (topic, producer)
@@ -33,7 +33,7 @@ MIGRATIONS = (_version_1,)
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
-    """Part of the transaction that deletes a topic."""
+    """Delete a topic's rows, within the transaction that deletes the topic."""
     for table in ("topics", "producers"):
         connection.execute(f"DELETE FROM front_ydb_{table} WHERE topic = ?", (topic,))
 

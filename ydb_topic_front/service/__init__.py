@@ -1,1 +1,1 @@
-"""What requests mean, in terms of topics, logs and positions."""
+"""Handlers of YDB's calls and streams: topics, logs and positions behind the protocol's messages."""

@@ -1,4 +1,4 @@
-"""Login: a name and a password for a token, which clients then send with every call as ``x-ydb-auth-ticket``."""
+"""Login: exchanges a name and password for a token, which clients send with every call as ``x-ydb-auth-ticket``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _Result = messages["Ydb.Auth.LoginResult"]
 
 TOKEN_SECONDS = 12 * 3600
-"""As long as YDB's own are valid; SDKs ask for a new one in time."""
+"""Lifetime of a token, the same as YDB's. SDKs renew it in time."""
 
 
 def register(registry: Registry, service: YdbService) -> None:
@@ -30,7 +30,7 @@ def register(registry: Registry, service: YdbService) -> None:
         except AuthenticationBusy as error:
             raise YdbError(Status.OVERLOADED, str(error)) from error
         if principal is None:
-            # Nobody is told which of the two it was.
+            # One message for both cases, so that it does not reveal which users exist.
             raise YdbError(Status.UNAUTHORIZED, "the user does not exist or has another password", Issue.ACCESS_DENIED)
         return _Result(token=authenticator.issue(principal, TOKEN_SECONDS, AUDIENCE))
 

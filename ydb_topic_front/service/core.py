@@ -1,4 +1,4 @@
-"""What all handlers of the YDB front work with."""
+"""State and helpers shared by all handlers of the YDB front."""
 
 from __future__ import annotations
 
@@ -32,29 +32,30 @@ if TYPE_CHECKING:
 
 
 AUDIENCE = "ydb"
+"""Audience of this front's tokens."""
 TICKET = "x-ydb-auth-ticket"
-"""The header with a client's token."""
-"""What tokens of this front are made for."""
+"""Header with a client's token."""
 _EXPIRY_MS = 60_000
 _MOST_SHOWN = 256
-"""Characters of what a client calls itself."""
+"""Most characters shown of a client's description of itself."""
 
 
 class Client(NamedTuple):
-    """Who is at the other end of a stream, for people: what it says of itself may be anything, or nothing."""
+    """A stream's client as shown to operators. ``application`` and ``software`` are the client's own claims and may be
+    empty."""
 
     host: str
-    """Its address, as the node sees it."""
+    """Remote address of the connection."""
     application: str
-    """What the application is called."""
+    """Name of the application."""
     software: str
-    """Name and version of its SDK, or at least of its gRPC library."""
+    """Name and version of its SDK, else of its gRPC library."""
     user: str
-    """Whose token or certificate it has shown; empty for nobody's."""
+    """Name of the authenticated user; empty for an anonymous client."""
 
 
 class YdbService:
-    """The node's parts and this front's own state; one per front, made on the event loop."""
+    """The node's services and this front's own state. One per front, created on the event loop."""
 
     def __init__(self, node: NodeServices) -> None:
         self.node = node
@@ -72,47 +73,47 @@ class YdbService:
         self.topics.on_change.append(lambda topic: self.measures.settings_changed(topic, self.topics.of(topic.name)))
         timeout_s = self.settings.init_timeout_ms / 1000
         self.forwarding = Forwarding(node, timeout_s, self.principal, node.peers, node.owners)
-        """To other nodes."""
+        """Forwarding of streams and calls to other nodes."""
         self.readers = Readers(self)
-        """The sessions that read."""
+        """All read sessions."""
 
     @property
     def node_id(self) -> int:
-        """What clients are told of this node: numbers begin with 1."""
+        """Return this node's id as clients see it. YDB's node ids begin with 1, the cluster's with 0."""
         return self.node.node_id + 1
 
     def listening(self, addresses: Mapping[str, Address]) -> None:
-        """The listeners are open at ``addresses``, by name."""
+        """Note the ``addresses`` of the open listeners, by name."""
         self.addresses = addresses
 
     def database(self, call: GrpcCall) -> str:
-        """The database that a client names with every call, without a slash at the end."""
+        """Return the database that a call names in its headers, else the configured one, without a slash at its end."""
         return call.header("x-ydb-database").rstrip("/") or self.settings.database
 
     def name_of(self, call: GrpcCall, path: str) -> str:
-        """A topic's path below the database, of an absolute or a relative one. Raises YdbError."""
+        """Return a topic's path below the database; ``path`` may be absolute or relative. Raises YdbError."""
         return paths.below(path, self.database(call))
 
     def path_of(self, call: GrpcCall, topic: Topic) -> str:
-        """The absolute path of a topic in the client's database."""
+        """Return the absolute path of a topic in the client's database."""
         return paths.whole(topic.names.get(PROTOCOL, topic.name), self.database(call))
 
     def topic_at(self, call: GrpcCall, path: str, operation: Operation) -> Topic:
-        """The topic at ``path``, with which the client may do this. Raises YdbError.
+        """Return the topic at ``path`` after checking that the client may do ``operation`` with it. Raises YdbError.
 
-        Whether there is one is told only to those who might do this to it.
+        The check comes first, so that only clients with the right learn whether the topic exists.
         """
         below = self.name_of(call, path)
         topic = self.catalog.by_name(PROTOCOL, below)
         name = paths.new_name(below) if topic is None else topic.name
         self.require(call, operation, Resource(ResourceKind.TOPIC, name))
-        # A name is taken as soon as somebody begins to make a topic, which can be found when it is there.
+        # The catalog reserves a name when a creation begins, and lists the topic when it is durable.
         if topic is None or self.catalog.topics.get(topic.name) is not topic:
             raise unknown_topic(path)
         return topic
 
     async def load(self) -> None:
-        """Read what the front keeps."""
+        """Read the front's tables into memory."""
         await self.directories.load()
         await self.topics.load()
         await self.readers.coordination.begin()
@@ -120,7 +121,8 @@ class YdbService:
     def require(
         self, call: GrpcCall, operation: Operation, resource: Resource, principal: Principal | None = None
     ) -> None:
-        """Raise YdbError unless the client may do this. ``principal``: who it is, if that was found out already."""
+        """Raise YdbError unless the client may do ``operation``. ``principal``: the client's, if the caller already has
+        it."""
         if not self.node.authorizer.allows(principal or self.principal(call), operation, resource):
             what = f"{resource.kind.value} {resource.name!r}" if resource.name else f"the {resource.kind.value}"
             raise YdbError(
@@ -128,37 +130,42 @@ class YdbService:
             )
 
     def admit(self, call: GrpcCall, size: int) -> None:
-        """Have about ``size`` bytes counted until the call is over. Raises YdbError while there is no room."""
+        """Count about ``size`` bytes in the memory budget until the call ends. Raises YdbError while the budget has no
+        room."""
         if not call.admits(size):
             raise YdbError(Status.OVERLOADED, "the node is short of memory; try again later")
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition, whether or not it is open. Raises YdbError when there is none, or none any more."""
+        """Return the log of a partition, open or not. Raises YdbError when the partition does not exist or no longer
+        does."""
         log = self.logs.get(topic.name, partition)
         if log is None:
             raise _not_served(topic, partition)
         return log
 
     def log_to_read(self, topic: Topic, partition: int) -> ReadableLog:
-        """The log of a partition for readers, whoever owns it. Raises YdbError when there is none, or none any more."""
+        """Return a partition's log for reading, whichever node owns it. Raises YdbError when the partition does not
+        exist or no longer does."""
         log = self.logs.to_read(topic.name, partition)
         if log is None:
             raise _not_served(topic, partition)
         return log
 
     def owner_id(self, topic: str, partition: int) -> int:
-        """What clients are told of the node that has a partition: as :attr:`node_id` of that one."""
+        """Return the :attr:`node_id` that clients see for the owner of a partition; this node's when the partition has
+        no owner."""
         owner = self.node.owners.owner(self.node.owners.slot_of(topic, partition))
         return self.node_id if owner is None else owner.node_id + 1
 
     def generation(self, topic: str, partition: int) -> int:
-        """What clients are told of who serves a partition: another number after every change, the first is 1."""
+        """Return a partition's generation as clients see it: 1 at first, and another number after every change of
+        owner."""
         return self.logs.leader_epoch(topic, partition) + 1
 
     def principal(self, call: GrpcCall) -> Principal:
-        """Who calls: by its token, or else by its certificate.
+        """Return the client's principal, from its token or else from its certificate.
 
-        Raises GrpcRefusal for a client that must say who it is and does not.
+        Raises GrpcRefusal when the listener requires authentication and the client has none.
         """
         ticket = call.header(TICKET)
         if not ticket and (name := call.certificate_name):
@@ -166,10 +173,10 @@ class YdbService:
         return self.identify(ticket, call.listener).at(call.host)
 
     def identify(self, ticket: str, listener: str) -> Principal:
-        """Whose token this is that came by a listener; nobody's if it is empty.
+        """Return the principal of a token that came by ``listener``; ANONYMOUS for an empty token.
 
-        Raises GrpcRefusal (UNAUTHENTICATED) where clients must have one. Where they need not, tokens that are not the
-        node's are taken for none: clients have those of the service that they come from.
+        Raises GrpcRefusal (UNAUTHENTICATED) where the listener requires a valid token. Elsewhere an invalid token
+        counts as none: clients often still send the token of the service that they migrate from.
         """
         authenticator = self.node.authenticator
         try:
@@ -183,7 +190,7 @@ class YdbService:
         return ANONYMOUS
 
     def client_of(self, call: GrpcCall, principal: Principal) -> Client:
-        """Who calls, for people."""
+        """Describe a call's client for operators."""
         software = call.header("x-ydb-sdk-build-info") or call.header("user-agent")
         user = "" if principal.is_anonymous else principal.name
         application = call.header("x-ydb-application-name")

@@ -1,6 +1,6 @@
-"""Where the nodes of a database are: of each, the address that clients are to use. And who asks.
+"""ListEndpoints and WhoAmI: the nodes of a database with the addresses for clients, and the caller's name.
 
-A node that is about to stop is told of no more, unless there is no other: its clients find the others in time.
+ListEndpoints leaves out a node that is about to stop unless it is the only one, so clients move to the others in time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def register(registry: Registry, service: YdbService) -> None:
     async def list_endpoints(request: Any, call: GrpcCall) -> Any:
         result = _Result()
         own = service.node.advertised(call.listener) or service.addresses[call.listener]
-        # Clients drop endpoints that say otherwise than the scheme they were given; nodes are alike.
+        # Clients drop endpoints whose ``ssl`` differs from their URL's scheme. All nodes are configured alike.
         ssl = service.node.tls(call.listener) is not None
         members = service.node.owners.nodes
         for member in [one for one in members if one.state is State.UP] or members:

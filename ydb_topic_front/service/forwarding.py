@@ -1,7 +1,8 @@
-"""Streams and calls that another node has to serve: a writer's at the owner of its partition, a reader's at the node
-that coordinates its consumer. Clients without discovery, and those that pick any endpoint, come to the wrong one.
+"""Forwarding of streams and calls to the node that must serve them: a writer's to the owner of its partition, a
+reader's to the coordinator of its consumer. Clients without discovery, and those that pick any endpoint, connect to the
+wrong node.
 
-What was passed on once is served where it has come to, or refused so that the client comes again: it goes no further.
+A request is forwarded at most once. The node it was forwarded to serves it, or refuses it so that the client retries.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ _SLICE_S = 0.5
 _AGAIN_S = 0.1
 
 FindSlot = Callable[[bytes, "GrpcStream"], Awaitable[Callable[[], int] | None]]
-"""Of a stream's first message: how its slot is found, None where it is served by any node. May raise what its handler
-would, who is left to tell the client."""
+"""Takes a stream's first message and returns a function that finds the slot, or None when any node may serve it.
+May raise the errors of the stream's handler; forwarding then runs the handler here, which reports the error."""
 StreamHandler = Callable[["GrpcStream"], Awaitable[None]]
 
 
 class Forwarding:
-    """Between this node and the others of its cluster."""
+    """Finds the owner of a request's slot and forwards the request to it; serves the requests that other nodes forward
+    here."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Forwarding:
         peers: Others,
         owners: Ownership,
     ) -> None:
-        """``identify`` raises GrpcRefusal for a client that must say who it is and does not."""
+        """``identify`` raises GrpcRefusal for a client without the required authentication."""
         self._node = node
         self._init_timeout_s = init_timeout_s
         self._identify = identify
@@ -58,8 +60,8 @@ class Forwarding:
     def led(
         self, method: str, handler: StreamHandler, find: FindSlot, lost: Callable[[YdbError], bytes]
     ) -> StreamHandler:
-        """A handler of streams, which are served by ``handler`` at the node that ``find`` leads to. ``lost`` makes the
-        last message of a stream."""
+        """Return a stream handler that runs ``handler`` on the owner of the slot that ``find`` gives. ``lost`` encodes
+        a stream's last message, with an error."""
         self._handlers[method] = handler
 
         async def serve(stream: GrpcStream) -> None:
@@ -81,13 +83,13 @@ class Forwarding:
         return serve
 
     def led_call(self, method: str, find: Callable[[bytes], Callable[[], int] | None]) -> Callable[[Unary], Unary]:
-        """What has calls answered by the node that ``find`` leads to: how its slot is found, by a call's bytes. They
-        may be repeated, so an answer that is lost is asked for again."""
+        """Return a decorator that has calls answered by the owner of a slot. ``find`` takes a call's bytes and returns
+        a function that finds the slot. Calls must be idempotent: a call whose answer is lost is sent again."""
 
         def led(answer: Unary) -> Unary:
             async def at_home(stream: GrpcStream) -> None:
                 raw = await stream.read() or b""
-                stream.account.give(Kind.REQUESTS, len(raw))  # the call counts it itself
+                stream.account.give(Kind.REQUESTS, len(raw))  # the call counts its bytes itself
                 await stream.write(await answer(raw, stream))
 
             self._handlers[method] = at_home
@@ -102,7 +104,8 @@ class Forwarding:
         return led
 
     async def ask(self, slot: Callable[[], int], opening: Opening, raw: bytes) -> bytes | None:
-        """What the owner of a slot answers; None: it is this node, or nobody. Raises GrpcRefusal."""
+        """Return the answer of a slot's owner; None if that is this node, or the slot has no owner. Raises
+        GrpcRefusal."""
         until = time.monotonic() + PATIENCE_S
         while found := await self._at_owner(slot, opening, lambda: time.monotonic() < until):
             owner, peer = found
@@ -120,7 +123,8 @@ class Forwarding:
     async def _at_owner(
         self, slot: Callable[[], int], opening: Opening, goes_on: Callable[[], bool]
     ) -> tuple[Member, PeerStream] | None:
-        """A stream to the owner of a slot; None: it is this node, or nobody, or there was none while ``goes_on``."""
+        """Open a stream to a slot's owner. Returns None if the owner is this node, if there is none, or if none was
+        reached while ``goes_on()``."""
         while goes_on():
             try:
                 owner = await owner_of(self._owners, self._node.node_id, slot, _SLICE_S)
@@ -134,7 +138,7 @@ class Forwarding:
     async def _led(
         self, stream: GrpcStream, method: str, raw: bytes, find: FindSlot, lost: Callable[[YdbError], bytes]
     ) -> bool:
-        """Whether another node has served the stream."""
+        """Forward a stream whose first message is ``raw``; return False if this node has to serve it."""
         try:
             slot = await find(raw, stream)
         except (YdbError, LogError, GrpcRefusal):
@@ -166,14 +170,14 @@ class Forwarding:
         await forward(stream, peer, lambda reason: lost(YdbError(Status.UNAVAILABLE, reason)))
 
     async def _serve(self, opening: Opening, peer: PeerStream) -> None:
-        """A stream that another node has passed on."""
+        """Serve a stream that another node has forwarded."""
         stream = ForwardedStream(opening, peer)
         handler = self._handlers.get(opening.method)
         if handler is None:
             return
         try:
             self._identify(stream)
-            await self._node.db.changes.latest()  # the topic may be one that the other node has made a moment ago
+            await self._node.db.changes.latest()  # the other node may have created the topic a moment ago
             await handler(stream)
         except GrpcRefusal as refusal:
             await stream.refuse(refusal)

@@ -1,4 +1,4 @@
-"""Who the client of a stream is, which may be told anew and may come to an end while the stream lasts."""
+"""Principal of a stream's client. It may change (a new token) or expire (user removed) while the stream lasts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.core import YdbService
 
 _IDENTIFIED_S = 60.0
-"""After this time it is looked again whether the client's token is good, and whether it may still do what it does."""
+"""Interval after which a stream's handler checks the client's token and rights again."""
 
 
 class Identity:
-    """Of one stream. ``refused`` is called when the client's user is removed or gets another password."""
+    """Principal of one stream's client. ``refused`` is called when the user is removed or its password changes."""
 
     __slots__ = ("_looked_at", "_refused", "_service", "_session", "_stream", "principal")
 
     def __init__(self, service: YdbService, stream: GrpcStream, refused: Callable[[GrpcRefusal], None]) -> None:
         self.principal: Principal = ANONYMOUS
-        """Who it was when it was looked."""
+        """Principal at the last :meth:`look`."""
         self._service = service
         self._stream = stream
         self._refused = refused
@@ -35,20 +35,20 @@ class Identity:
 
     @property
     def is_old(self) -> bool:
-        """Whether it is to be looked again."""
+        """Return whether the last :meth:`look` is more than a minute ago."""
         return time.monotonic() - self._looked_at > _IDENTIFIED_S
 
     def look(self) -> Principal:
-        """Look who the client is. Raises GrpcRefusal."""
+        """Authenticate the client again and return its principal. Raises GrpcRefusal."""
         principal = self.principal = self._service.principal(self._stream)
         self._forget()
-        if self._stream.header(TICKET) and not principal.is_anonymous:  # a certificate stands for itself
+        if self._stream.header(TICKET) and not principal.is_anonymous:  # a certificate needs no login session
             self._session = self._service.node.authenticator.sessions.begin(principal, self._ended)
         self._looked_at = time.monotonic()
         return principal
 
     def close(self) -> None:
-        """The stream has ended."""
+        """Stop watching the user: the stream has ended."""
         self._forget()
         self._refused = _nobody
 

@@ -1,4 +1,5 @@
-"""What is measured of topics and consumers, by what it is about: counted and bounded, since clients choose how many."""
+"""Recent measurements per consumer and per partition for the Describe calls. Clients choose how many there are, so
+memory is counted and bounded."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.topics.settings import TopicSettings
 
 READ_BYTES = 1200
-"""What is kept of a consumer in a partition takes so much."""
+"""Memory for one consumer's measure in one partition."""
 WRITE_BYTES = 400
-"""The same of what is written to a partition."""
+"""Memory for the measure of one partition's writes."""
 _PART = 64
-"""Each kind may take one part in so many of the node's budget; what was not used for longest goes then."""
+"""Each kind of measure may hold 1/64 of the node's budget; beyond that the least recently used are evicted."""
 _DAY_MS = 24 * 3_600_000
 _MINUTE_MS = 60_000
 
@@ -29,7 +30,7 @@ _MINUTE_MS = 60_000
 class _Dated(Protocol):
     @property
     def last_ms(self) -> int:
-        """When it was last told something."""
+        """Time of the last measurement, in ms since the epoch."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -37,7 +38,8 @@ V = TypeVar("V", bound=_Dated)
 
 
 class _Recent(Generic[K, V]):
-    """Measures of one kind in the order of their last use, at most ``most`` of them, each of so many ``size`` bytes."""
+    """LRU table of measures of one kind: at most ``most`` entries of ``size`` bytes each, in the order of their last
+    use."""
 
     __slots__ = ("_account", "_found", "_make", "_most", "_size")
 
@@ -55,7 +57,7 @@ class _Recent(Generic[K, V]):
         return self._found.get(key)
 
     def use(self, key: K) -> V:
-        """The measure of ``key``, made if there is none."""
+        """Return the measure of ``key``, creating it if missing, and mark it as the most recently used."""
         found = self._found.pop(key, None)
         if found is None:
             if len(self._found) >= self._most:
@@ -70,7 +72,7 @@ class _Recent(Generic[K, V]):
         self._account.give(Kind.REQUESTS, self._size)
 
     def expire(self, before_ms: int) -> None:
-        """Drop those that were last used before then."""
+        """Drop the measures that were last used before ``before_ms``."""
         while self._found:
             key, oldest = next(iter(self._found.items()))
             if oldest.last_ms >= before_ms:
@@ -79,7 +81,7 @@ class _Recent(Generic[K, V]):
 
 
 class Measures:
-    """Of consumers in partitions, and of what YDB's clients write to partitions."""
+    """Measures of consumers' reads per partition and of YDB clients' writes per partition."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._account = budget.account(lambda: None)
@@ -93,42 +95,44 @@ class Measures:
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """Bytes held."""
         return self._account.held
 
     def read(
         self, topic: Topic, consumer: str, partition: int, size: int, offset: int, written_ms: int, write_lag: int
     ) -> None:
-        """A consumer was sent ``size`` bytes of a partition (see :meth:`ReadMeasure.read`)."""
+        """Record that a consumer was sent ``size`` bytes of a partition (see :meth:`ReadMeasure.read`)."""
         self._read.use((topic.topic_id, consumer, partition)).read(_now(), size, offset, written_ms, write_lag)
 
     def of_consumer(self, topic: Topic, consumer: str, partition: int) -> ReadMeasure | None:
-        """What is known of a consumer in a partition."""
+        """Return the measure of a consumer in a partition; None if it has not read there lately."""
         return self._read.get((topic.topic_id, consumer, partition))
 
     def of_topic(self, topic: Topic) -> Iterator[tuple[str, ReadMeasure]]:
-        """Of each consumer in each partition of a topic where it has read; what is told meanwhile may be missing."""
+        """Yield (consumer, measure) for each consumer and partition of a topic that was read lately; measures added
+        during the iteration may be missing."""
         for key in list(self._read):
             if key[0] == topic.topic_id and (found := self._read.get(key)) is not None:
                 yield key[1], found
 
     def written(self, topic: Topic, partition: int, created_ms: int) -> None:
-        """Something that was created at ``created_ms`` was written to a partition now."""
+        """Record that a message created at ``created_ms`` was written to a partition now."""
         now = _now()
         self._written.use((topic.topic_id, partition)).tell(now, now - created_ms)
 
     def write_lag(self, topic: Topic, partition: int) -> int:
-        """The most ms that went by between the creation and the writing of what was written within the last minute."""
+        """Return the longest time from creation to writing among the last minute's messages of a partition, in ms."""
         lag = self._written.get((topic.topic_id, partition))
         return 0 if lag is None else lag.most(_now())
 
     async def expire(self, now_ms: int) -> None:
-        """Forget what says nothing any more."""
+        """Drop read measures older than a day and write measures older than a minute: they are outside all windows."""
         self._read.expire(now_ms - _DAY_MS)
         self._written.expire(now_ms - _MINUTE_MS)
 
     def settings_changed(self, topic: Topic, settings: TopicSettings) -> None:
-        """Consumers that the topic has no more are forgotten: one that is added again begins anew."""
+        """Drop the measures of consumers that the topic no longer has: a consumer that is added again begins at
+        zero."""
         for key in [key for key in self._read if key[0] == topic.topic_id and key[1] not in settings.consumers]:
             self._read.drop(key)
 

@@ -1,8 +1,8 @@
-"""Paths of clients, and where they lie below a database.
+"""Translation between clients' paths and paths below a database.
 
-A path that begins with ``/`` is a whole one, any other begins at the database that the call names
-(docs/protocols/ydb.md, "Paths and metadata"). Topics are the same in every database; what lies below it is what the
-catalog's names of topics say in the protocol ``ydb``.
+A path that begins with ``/`` is absolute; any other is relative to the database that the call names
+(docs/protocols/ydb.md, "Paths and metadata"). Every database shows the same topics. A topic's path below the database
+is its name in the catalog for the protocol ``ydb``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from bridges.catalog.names import InvalidTopicName, canonical_name
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 PROTOCOL = "ydb"
-"""Under this name the catalog keeps what this protocol calls a topic."""
+"""The protocol whose topic names in the catalog are paths below the database."""
 MAX_PATH = 1024
-"""Characters of a path that is looked at; no topic's is as long."""
+"""Most characters of a path; longer ones are refused. No topic's path is as long."""
 
 
 def below(path: str, database: str) -> str:
-    """Where ``path`` lies below ``database``, without slashes at its ends; empty for the database itself.
+    """Return ``path`` relative to ``database``, without slashes at its ends; empty for the database itself.
 
-    Raises YdbError: BAD_REQUEST for no path at all, SCHEME_ERROR for one that lies elsewhere.
+    Raises YdbError: BAD_REQUEST for an empty path, SCHEME_ERROR for a path outside the database.
     """
     if not path:
         raise bad_request("the path is empty")
@@ -35,23 +35,23 @@ def below(path: str, database: str) -> str:
 
 
 def whole(path: str, database: str) -> str:
-    """The path that begins at the root, of what lies at ``path`` below ``database``."""
+    """Return the absolute path of ``path``, which is relative to ``database``."""
     return "/" + "/".join([*_parts(database), *_parts(path)])
 
 
 def last(path: str) -> str:
-    """The last part of a path."""
+    """Return the last component of a path."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def parents(path: str) -> list[str]:
-    """The directories that ``path`` lies in below the database, the highest first; not the database itself."""
+    """Return the directories above ``path`` within the database, the highest first, without the database itself."""
     parts = path.split("/")
     return ["/".join(parts[:many]) for many in range(1, len(parts))]
 
 
 def new_name(path: str) -> str:
-    """The canonical name of a topic that is to be made at ``path`` below the database. Raises YdbError."""
+    """Return the canonical name for a new topic at ``path`` below the database. Raises YdbError."""
     if not path:
         raise scheme_error("this is the database, and cannot be a topic")
     try:
@@ -63,7 +63,7 @@ def new_name(path: str) -> str:
 
 
 def scheme_error(message: str) -> YdbError:
-    """There is nothing at a path, or nothing can be there."""
+    """Return the error for a path where nothing exists, or where the requested thing cannot."""
     return YdbError(Status.SCHEME_ERROR, message, Issue.UNKNOWN_TOPIC)
 
 

@@ -1,7 +1,7 @@
-"""Sessions of the table service, as far as SDKs want one that never use it.
+"""Stubs of the table service's sessions for SDKs that open one and never use it.
 
-The former SDK for Node.js opens sessions when it connects and ends with the first error (docs/protocols/ydb.md, "Old
-Node.js SDK"). Nothing is kept of a session, and nothing can be done with one.
+The old SDK for Node.js opens sessions when it connects and fails on the first error (docs/protocols/ydb.md, "Old
+Node.js SDK"). The node keeps no state of a session, and a session allows no operation.
 """
 
 from __future__ import annotations

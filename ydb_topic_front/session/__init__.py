@@ -1,1 +1,1 @@
-"""What one stream of a client has said so far, and what that allows next; no I/O."""
+"""State machines of a client's stream: what it has sent so far, and what that allows next; no I/O."""

@@ -1,8 +1,8 @@
-"""Messages that lie one behind the other and are laid out alike, looked at column by column instead of one by one.
+"""Column-wise parser for runs of messages with the same layout, instead of one message at a time.
 
-What a client writes with one call mostly differs in values only: each message has the same fields, in the same number
-of bytes. The bytes at one place of all of them are then a slice with a step, and whether they are the same tag, or all
-go on or all end a number, is one comparison. What is laid out in any other way is for others to read.
+Most messages of one client call differ in values only: each has the same fields, with the same number of bytes. The
+bytes at one place of all messages are then a slice with a step. One comparison shows whether they are all the same tag,
+or all continue or all end a varint. Messages with another layout are left to the general parser.
 
 Fields (StreamWriteMessage.WriteRequest.MessageData) in the order in which every client writes them: seq_no 1,
 created_at 2 (seconds 1, nanos 2), data 3, uncompressed_size 4.
@@ -20,17 +20,17 @@ _ONES = [bytes((value,)) for value in range(256)]
 _HIGHS = bytes(range(0x80, 0x100))
 _LOWS = bytes(range(0x80))
 _NANOS_ENDS = bytes(range(4))
-"""A fifth byte of nanoseconds: there are less than 2^30."""
+"""Possible values of the fifth byte of nanos, which are below 2^30."""
 _FIRST_WINDOW = 16
 _GROWTH = 8
-"""How much further is looked each time that all were alike: never at much more than is alike."""
+"""Factor by which the window grows while all messages are alike; bounds the work beyond the run's end."""
 
 
 class Alike(NamedTuple):
-    """``number`` messages of ``size`` bytes each, with the tag and length in front, which take ``head`` of them.
+    """A run of ``number`` messages of ``size`` bytes each, of which tag and length in front take ``head`` bytes.
 
-    ``tags``: where the tags of fields lie in each; ``seq_no``, ``seconds``, ``nanos``: where their numbers lie, and how
-    many bytes they take (0: there are none).
+    ``tags``: places of the fields' tags within a message, with the tags. ``seq_no``, ``seconds``, ``nanos``: place and
+    length in bytes of these varints (length 0: absent).
     """
 
     start: int
@@ -44,16 +44,16 @@ class Alike(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind the last one."""
+        """Position behind the last message."""
         return self.start + self.number * self.size
 
     def columns(self, data: bytes, place: tuple[int, int]) -> list[bytes]:
-        """The bytes of a number of all messages, its last digits first."""
+        """Return the bytes of one varint in all messages, one column per byte, the least significant first."""
         start, end, size = self.start + place[0], self.end, self.size
         return [data[start + at : end : size] for at in range(place[1])]
 
     def numbers(self, data: bytes) -> range | list[int]:
-        """The seq_nos: a range where they are without gaps."""
+        """Return the seq_nos; a range if they have no gaps."""
         columns = self.columns(data, self.seq_no)
         first, last = (_number(column[at] for column in columns) for at in (0, -1))
         if last - first == self.number - 1 and _rises(columns):
@@ -64,18 +64,18 @@ class Alike(NamedTuple):
         return numbers
 
     def latest(self, data: bytes) -> tuple[int, int]:
-        """The highest created_at, as seconds and nanoseconds; (-1, 0) where there is none."""
+        """Return the highest created_at as (seconds, nanoseconds); (-1, 0) if there is none."""
         seconds, nanos = self.columns(data, self.seconds), self.columns(data, self.nanos)
         if not seconds:
             return -1, 0
-        # All numbers of a column take the same bytes: they compare as their digits do, the first ones first.
+        # All varints of a column have the same length, so they compare byte by byte, the most significant first.
         found = max(zip(*seconds[::-1], *nanos[::-1], strict=True))
         split = len(seconds)
         return _number(found[split - 1 :: -1]), _number(found[: split - 1 : -1])
 
 
 def _number(digits: Iterable[int]) -> int:
-    """The number of a varint's bytes."""
+    """Decode a varint."""
     return sum((byte & 0x7F) << 7 * at for at, byte in enumerate(digits))
 
 
@@ -85,8 +85,8 @@ def _rises(columns: list[bytes]) -> bool:
 
 
 def find(data: bytes | bytearray, start: int, end: int, most: int, least: int) -> Alike | None:
-    """The messages from ``start`` on that are alike, at most so many; None if they are fewer than ``least``, or not as
-    they would have to be."""
+    """Find the run of at most ``most`` messages with the same layout at ``start``; None if there are fewer than
+    ``least``, or the layout is not supported."""
     try:
         return _find(data, start, end, most, least)
     except IndexError:
@@ -148,7 +148,7 @@ def _find(data: bytes | bytearray, start: int, end: int, most: int, least: int) 
 
 
 def _behind(data: bytes | bytearray, at: int) -> int:
-    """Where a varint ends."""
+    """Return the position behind a varint."""
     while data[at] >= 0x80:
         at += 1
     return at + 1
@@ -164,7 +164,7 @@ def _count(
     places: list[tuple[int, int]],
     nanos: tuple[int, int],
 ) -> int:
-    """How many messages from ``start`` on are laid out as the first."""
+    """Count the messages from ``start`` on that have the layout of the first."""
     most = min(most, (end - start) // size)
     count, window = 0, _FIRST_WINDOW
     while count < most:

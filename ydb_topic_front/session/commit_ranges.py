@@ -1,4 +1,4 @@
-"""Offsets a reader has confirmed, in any order: the position moves over what lies without a hole behind it."""
+"""Offset ranges that a reader confirms in any order; the position advances as far as there is no hole."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from bisect import bisect_left, bisect_right
 from ydb_topic_front.wire.statuses import bad_request
 
 MOST_RANGES = 10_000
-"""Ranges of one partition that may wait for a hole before them to be filled."""
+"""Most ranges of one partition that wait for a hole before them to be filled."""
 
 
 class CommitRanges:
-    """What one session has confirmed of one partition (docs/protocols/ydb.md, "Commits")."""
+    """Confirmed offsets of one partition in one session (docs/protocols/ydb.md, "Commits")."""
 
     __slots__ = ("_ends", "_own", "_starts", "position")
 
     def __init__(self, committed: int) -> None:
         self.position = committed
-        """The next offset to be confirmed: all before it are, by this session or by others."""
-        # Everything below it was confirmed by this session itself, or before that began; and so were the ranges, which
-        # may lie below the position, too, with holes that others have passed and this session may still fill.
+        """Next offset to confirm: all before it are confirmed, by this session or by others."""
+        # This session itself confirmed everything below _own (or it was committed before the session began), and the
+        # ranges. Ranges may lie below the position, with holes that others have passed and this session may still fill.
         self._own = committed
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -28,7 +28,8 @@ class CommitRanges:
         return len(self._starts)
 
     def add(self, start: int, end: int) -> bool:
-        """Confirm ``[start, end)``; whether the position moved. Raises YdbError for what was confirmed before."""
+        """Confirm ``[start, end)``; return whether the position moved. Raises YdbError for offsets that were confirmed
+        before."""
         if not 0 <= start < end:
             raise bad_request(f"a commit of [{start}, {end}) holds no offset")
         if start < self._own:
@@ -55,7 +56,7 @@ class CommitRanges:
         return self._advance()
 
     def moved(self, position: int) -> bool:
-        """Somebody else has committed up to ``position``; whether that moved this one's."""
+        """Note that others have committed up to ``position``; return whether that moved this session's position."""
         if position <= self.position:
             return False
         self.position = position
@@ -63,13 +64,13 @@ class CommitRanges:
         return True
 
     def forget_passed(self) -> None:
-        """Forget the ranges that others have passed. All that is lost is that a second commit of them is refused."""
+        """Drop the ranges below the position. The only loss is that a second commit of them is no longer refused."""
         passed = bisect_right(self._ends, self.position)
         del self._starts[:passed], self._ends[:passed]
 
     def _advance(self) -> bool:
-        """Follow the one range that the position lies in, and the one that leaves no hole behind what is this session's
-        own: ranges that touch are one."""
+        """Advance the position through the range it lies in, and ``_own`` through the range that begins at it; return
+        whether the position moved. One range each suffices: adjacent ranges are merged."""
         before = self.position
         index = bisect_right(self._ends, before)
         if index < len(self._starts) and self._starts[index] <= before:

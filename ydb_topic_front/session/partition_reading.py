@@ -1,4 +1,4 @@
-"""One partition as one reading session sees it: what was started, read, confirmed and asked to stop; no I/O."""
+"""Partition session of a read session: what was started, read, confirmed and asked to stop; no I/O."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ydb_topic_front.wire.statuses import bad_request
 
 class ReadingState(Enum):
     OPENING = "opening"
-    """The node looks where to begin."""
+    """The node determines where to begin."""
     STARTING = "starting"
-    """The client was asked to start it and has not answered."""
+    """The client was asked to start the partition session and has not answered."""
     ACTIVE = "active"
     STOPPING = "stopping"
-    """The client was asked to let go of it: it gets nothing more, and may still commit."""
+    """The client was asked to stop: it gets nothing more, and may still commit."""
 
 
 class PartitionReading(Struct, eq=False):
-    """A partition session. ``session_id`` is unique in its stream; offsets are those of the log."""
+    """Partition session. ``session_id`` is unique in its stream; offsets are the log's."""
 
     session_id: int
     topic: str
@@ -31,31 +31,29 @@ class PartitionReading(Struct, eq=False):
     state: ReadingState = ReadingState.OPENING
     commits: CommitRanges = field(default_factory=lambda: CommitRanges(0))
     stored: int = 0
-    """The consumer's position that is durable; what was confirmed may be ahead of it."""
+    """The consumer's durable position; confirmed offsets may be ahead of it."""
     place: Place = field(default_factory=lambda: Place(0))
     not_before_ms: int = -1
-    """What was written before this is not sent."""
+    """Messages written before this time (ms since the epoch) are not sent."""
     max_lag_ms: int = -1
-    """What was written longer ago than this is not sent; -1: anything is."""
+    """Messages written longer ago than this are not sent; -1: all are."""
     began_ms: int = 0
     last_read_ms: int = 0
     sent: int = 0
-    """Messages."""
+    """Number of messages sent."""
     sent_end: int = 0
-    """Behind the last message that was sent, or where reading began."""
+    """Offset behind the last message that was sent, or where reading began."""
     end_told: bool = False
-    """The client knows that the partition has ended, and has got all of it."""
+    """Whether the client was told that the partition has ended, after all of its messages."""
 
     @property
     def may_send(self) -> bool:
-        """Whether the client takes data of it."""
+        """Return whether the client accepts data of the partition."""
         return self.state is ReadingState.ACTIVE
 
     def started(self, read_offset: int | None, start_offset: int) -> None:
-        """The client has answered: it reads from ``read_offset``, if it says so, and not below ``start_offset``.
-
-        Raises YdbError.
-        """
+        """Handle the client's answer: it reads from ``read_offset`` if given, and not below ``start_offset``. Raises
+        YdbError."""
         if self.state is ReadingState.STOPPING:
             return
         if self.state is not ReadingState.STARTING:

@@ -1,8 +1,8 @@
-"""Stored batches as readers get them: the messages' bytes as they were written, with other tags in front of the fields.
+"""Encoder of stored batches for readers: copies the messages' bytes as written, with other field tags.
 
-The fields of a written and of a read message hold the same, under other numbers: what was field 1 (``seq_no``) is field
-2, and so on. All of these tags take one byte, so a message is copied with some bytes changed, behind its offset and the
-message group, which a reader gets with every message. No message becomes an object.
+A written and a read message have the same fields under other numbers: field 1 (``seq_no``) becomes field 2, and so on.
+All of these tags take one byte, so a message is copied with some bytes changed, behind its offset and the message
+group, which a reader gets with every message. No message becomes a Python object.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _WRITTEN_AT = 0x2A
 _GROUP = 0x3A
 
 _FEW = 16
-"""Fewer messages than this are copied one by one as fast as all at once."""
+"""Fewer messages than this are copied one by one just as fast."""
 _EASIER = 4
-"""So many of those that are copied at once take no longer than one by itself."""
+"""Messages copied in a run that cost as much time as one copied by itself."""
 _AT_ONCE = 256
-"""Messages that are copied at once, unless they are long: they are gone over many times, and should stay near."""
+"""Most messages copied in one run: each pass goes over all of them, so they should stay in the CPU's cache."""
 _FRONT_BYTES = 16
-"""At most, what comes before a message besides its group: tags, lengths and the offset."""
+"""Most bytes in front of a message besides its group: tags, lengths and the offset."""
 _ITEM_BYTES = 32
-"""To go over so many bytes of short metadata items takes as long as a message does by itself."""
+"""Bytes of short metadata items that take as much time as one message."""
 _LARGE_BYTES = 64 * 1024
-"""The data of larger messages is not copied before all of the answer is."""
+"""Fields longer than this are not copied until the whole response is joined."""
 
 _SEQ_NO, _CREATED_AT, _DATA, _SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A
 _TAGS = {_SEQ_NO: 0x10, _CREATED_AT: 0x1A, _DATA: 0x2A, _SIZE: 0x30, _ITEM: 0x42}
-"""Tags of a written message, and of a read one."""
+"""Tag of a field in a written message: tag in a read one."""
 
 
 class Place(NamedTuple):
-    """Where reading goes on: at ``offset``, whose message lies in the batch at ``base`` from byte ``position`` on and
-    has ``number`` others before it. ``position`` is -1 before anything of the batch was read."""
+    """Position of a reader: continue at ``offset``. Its message lies in the batch at ``base``, ``position`` bytes in,
+    behind ``number`` others. ``position`` is -1 before anything of the batch was read."""
 
     offset: int
     base: int = -1
@@ -70,10 +70,8 @@ class BatchReader:
     def __init__(
         self, payload: Buffer, base: int, end: int, written_ms: int, place: Place, producer_id: str | None = None
     ) -> None:
-        """A batch of YDB's stored format that spans ``[base, end)``; ``producer_id`` is told instead of its own.
-
-        Raises BatchInvalid.
-        """
+        """Parse the head of a batch in YDB's stored format that spans ``[base, end)``. ``producer_id``, if given, is
+        shown to the reader instead of the batch's own. Raises BatchInvalid."""
         head = self._head = parse_head(payload)
         if not head.sparse and head.messages != end - base:
             raise BatchInvalid(f"{head.messages} YDB messages take {end - base} offsets")
@@ -90,38 +88,38 @@ class BatchReader:
         self._group = bytes(group)
         self._tail = _tail(head, producer, written_ms)
         self.offset = max(base, place.offset)
-        """The next offset to be read."""
+        """Next offset to read."""
         self.ended = False
-        """Whether there is nothing more in the batch."""
+        """Whether all messages of the batch were taken."""
         self.full = False
-        """Whether the last :meth:`take` came to a message for which there was no room."""
+        """Whether the last :meth:`take` stopped at a message for which there was no room."""
         self.taken = 0
         """Messages taken so far."""
 
     @property
     def place(self) -> Place:
-        """Where to go on later."""
+        """Return the place to continue from later."""
         return Place(self.offset, self._base, self._position, self._number)
 
     @property
     def max_created_ms(self) -> int:
-        """The highest time at which any of its messages was created, -1 for none."""
+        """Return the highest creation time of the batch's messages in ms, -1 for none."""
         return self._head.max_created_ms
 
     @property
     def tail(self) -> bytes:
-        """The fields of the ``Batch`` behind its messages."""
+        """Return the encoded fields of the ``Batch`` that follow its messages."""
         return self._tail
 
     def take(self, parts: list[Buffer], max_bytes: int, max_messages: int, first: bool = True) -> int:
-        """Append the next messages to ``parts``, as fields of a ``Batch``, and give their bytes.
+        """Append the next messages to ``parts``, as fields of a ``Batch``, and return their bytes.
 
-        At most so many messages are looked at. If there is nothing before it, the ``first`` one comes even if it alone
-        is larger. Raises BatchInvalid.
+        Examines at most ``max_messages`` and takes at most ``max_bytes``; only with ``first`` the first message is
+        taken even if it alone is larger. Raises BatchInvalid.
         """
         payload, messages, base, start = self._payload, self._head.messages, self._base, self._start
         group, sparse = self._group, self._head.sparse
-        # What stands in front of messages, by their length: many are equally long.
+        # Cache of the bytes in front of a message, by its length: many messages are equally long.
         lengths: dict[int, bytes] = {}
         end = len(payload)
         position, number, size = self._position, self._number, 0
@@ -132,7 +130,7 @@ class BatchReader:
                 if number >= messages:
                     self.ended = True
                     break
-                # A message of two bytes of length, as most have, is found in place.
+                # Fast path: most messages have a length of two bytes.
                 if payload[position] == 0x0A and (low := payload[position + 1]) >= 0x80 > payload[position + 2]:
                     begin = position + 3
                     stop = begin + (low & 0x7F | payload[position + 2] << 7)
@@ -158,7 +156,7 @@ class BatchReader:
                             looked += 1 + count // _EASIER
                             size += took
                             continue
-                        look = number + _FEW  # those before it are copied one by one
+                        look = number + _FEW  # copy the messages before it one by one
                     if (size or not first) and size + stop - begin > max_bytes:
                         self.full = True
                         break
@@ -170,7 +168,7 @@ class BatchReader:
                         body, items = _message(payload, begin, stop)
                         whole = len(body)
                         looked += items // _ITEM_BYTES
-                    # The offset's higher digits are those of the last one, nearly always.
+                    # The offset's higher bytes are nearly always those of the previous one.
                     if offset >> 7 != page:
                         page = offset >> 7
                         high = _encoded(page) + group if page else group
@@ -197,8 +195,8 @@ class BatchReader:
     def _take_alike(
         self, parts: list[Buffer], position: int, stop: int, offset: int, most: int, max_bytes: int
     ) -> tuple[int, int] | None:
-        """Append messages from that at ``position`` on which are laid out as it is, at most so many: their number, and
-        their bytes. None if they are few."""
+        """Append at most ``most`` messages from ``position`` on that have the same layout; return their number and
+        bytes. None if they are too few."""
         size, group = stop - position, self._group
         most = min(most, _AT_ONCE, max_bytes // (size + len(group) + _FRONT_BYTES))
         if most < _FEW:
@@ -215,7 +213,7 @@ class BatchReader:
         both[1::2] = [view[at : at + size - head] for at in range(head, count * size, size)]
         done = took = 0
         while done < count:
-            # As far as the higher digits of the offsets are the same.
+            # Up to where the higher bytes of the offset change.
             page, low = offset >> 7, offset & 0x7F
             these = min(count - done, 0x80 - low)
             high = _encoded(page) + group if page else group
@@ -241,12 +239,12 @@ def _encoded(value: int) -> bytes:
 _LOW = [bytes((digit,)) for digit in range(128)]
 _ONES = [bytes((tag,)) for tag in range(0x80)]
 _HIGH = [bytes((digit | 0x80,)) for digit in range(128)]
-"""The first byte of a number below 128, and of a larger one."""
+"""_LOW: encoded numbers below 128. _HIGH: first bytes of larger numbers."""
 
 
 def _message(payload: Buffer, begin: int, end: int) -> tuple[bytearray, int]:
-    """A written message as a read one, without its offset and group, and how many bytes of it are not one field of each
-    kind. Most have these fields, in this order."""
+    """Convert a written message to a read one, without its offset and group. Also return how many of its bytes follow
+    the fields that occur once. This path expects the usual fields in the usual order."""
     body = bytearray(payload[begin:end])
     size = end - begin
     position = 0
@@ -284,7 +282,7 @@ def _message(payload: Buffer, begin: int, end: int) -> tuple[bytearray, int]:
 
 
 def _other_message(payload: Buffer, begin: int, end: int) -> bytearray:
-    """As :func:`_message`, whatever the fields: those that readers have no place for are left out."""
+    """Convert a message with any fields, like :func:`_message`; fields unknown to readers are left out."""
     body = bytearray()
     position = begin
     while position < end:
@@ -297,7 +295,7 @@ def _other_message(payload: Buffer, begin: int, end: int) -> bytearray:
 
 
 def _in_pieces(payload: Buffer, begin: int, end: int) -> list[Buffer]:
-    """As :func:`_other_message`, with what is long left where it is."""
+    """Convert a message like :func:`_other_message`, leaving long fields uncopied."""
     view = memoryview(payload)
     body = bytearray()
     pieces: list[Buffer] = [body]
@@ -317,8 +315,8 @@ def _in_pieces(payload: Buffer, begin: int, end: int) -> list[Buffer]:
 
 
 def _delta(payload: Buffer, begin: int, end: int) -> tuple[int, int]:
-    """A message's distance from the batch's first offset, and where the rest of it begins: it stands first where we
-    wrote it. Raises BatchInvalid."""
+    """Return a message's distance from the batch's first offset, and where its other fields begin: the node writes the
+    delta first. Raises BatchInvalid."""
     position = begin
     while position < end:
         tag, position = varint(payload, position)

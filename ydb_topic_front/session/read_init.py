@@ -1,4 +1,4 @@
-"""The first message of a reader: which topics, from where, for whom (docs/protocols/ydb.md, "StreamRead")."""
+"""First message of a StreamRead: topics, consumer, and where to begin (docs/protocols/ydb.md, "StreamRead")."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 _MOST_TOPICS = 1000
-"""Topics of one session."""
+"""Most topics of one session."""
 _LONGEST_NAME = 1024
 _MOST_PARTITIONS = 20_000
-"""Partitions that a session names: one without a name reads whatever there are."""
+"""Most partitions that a session names; a session that names none reads any number."""
 
 
 class TopicWanted(NamedTuple):
-    """What is read of one topic: ``partitions`` empty for any; times in ms, -1 if they do not matter."""
+    """Request to read one topic. ``partitions`` is empty for any; times are in ms, -1 for no limit."""
 
     path: str
     partitions: frozenset[int]
@@ -23,17 +23,17 @@ class TopicWanted(NamedTuple):
 
 
 class ReadInit(NamedTuple):
-    """What a session is to be."""
+    """Parsed ``InitRequest`` of a StreamRead."""
 
     topics: tuple[TopicWanted, ...]
     consumer: str
     reader_name: str
     knows_ends: bool
-    """Whether the client wants to be told of partitions that have ended."""
+    """Whether the client supports messages about partitions that have ended."""
 
 
 def parse_init(init: Any) -> ReadInit:
-    """An ``InitRequest``. Raises YdbError."""
+    """Parse an ``InitRequest``. Raises YdbError."""
     if init.direct_read:
         message = "direct_read is not supported: read without it"
         raise YdbError(Status.UNSUPPORTED, message)
@@ -63,7 +63,7 @@ def parse_init(init: Any) -> ReadInit:
 
 
 def no_such_consumer(consumer: str, path: str) -> YdbError:
-    """The topic has no consumer of that name."""
+    """Return the error for a consumer that the topic does not have."""
     return YdbError(
         Status.BAD_REQUEST, f"no read rule provided for consumer '{consumer}' of topic '{path}'", Issue.BAD_REQUEST
     )

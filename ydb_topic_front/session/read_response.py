@@ -1,4 +1,4 @@
-"""A ``ReadResponse`` put together from encoded messages of one partition."""
+"""Builder of a ``ReadResponse`` from encoded messages of one partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bridges.formats.protobuf import put_varint
 from bridges.formats.records import Buffer
 
 SUCCESS = b"\x08\x80\xb5\x18"
-"""``FromServer.status``, as every answer has it that is no error."""
+"""Encoded ``FromServer.status`` of every answer without an error."""
 
 _READ_RESPONSE = 0x22
 _PARTITION_DATA = 0x0A
@@ -20,41 +20,41 @@ _BYTES_SIZE = 0x10
 
 
 class ResponseBuilder:
-    """One ``FromServer`` with what was read of one partition, as bytes."""
+    """One encoded ``FromServer`` with messages of one partition."""
 
     __slots__ = ("_batches", "_session_id", "size", "write_lag", "written_ms")
 
     def __init__(self, session_id: int) -> None:
         self._session_id = session_id
         self.written_ms = -1
-        """When the oldest of it was written, -1 if that is unknown."""
+        """Time at which the oldest message was written, -1 if unknown."""
         self.write_lag = 0
-        """Most ms from the creation of something to its writing."""
+        """Longest time from creation to writing of a message, in ms."""
         self._batches: list[tuple[int, list[Buffer]]] = []
         self.size = 0
         """Bytes so far."""
 
     @property
     def batches(self) -> int:
-        """How many so far."""
+        """Number of batches so far."""
         return len(self._batches)
 
     def batch(self, size: int, messages: list[Buffer], tail: bytes) -> None:
-        """Add a ``Batch`` of encoded ``messages``, together ``size`` bytes long."""
+        """Add a ``Batch`` of encoded ``messages``, ``size`` bytes in total."""
         whole = size + len(tail)
         self._batches.append((whole, [*messages, tail]))
         self.size += whole
 
     def dated(self, written_ms: int, created_ms: int) -> None:
-        """A batch of it was written then, and what it holds created then; -1 if that is unknown."""
+        """Note when a batch was written and its messages were created; -1 if unknown."""
         if written_ms >= 0:
             self.written_ms = written_ms if self.written_ms < 0 else min(self.written_ms, written_ms)
             if created_ms >= 0:
                 self.write_lag = max(self.write_lag, written_ms - created_ms)
 
     def finish(self) -> Generator[None, None, tuple[bytes, int]]:
-        """The message, and the bytes of credit that it takes, yielding now and then (:mod:`anabranch_kit.run.sliced`):
-        a writer's message may be very large."""
+        """Return the encoded message and the bytes of credit it uses. Yields between slices
+        (:mod:`anabranch_kit.run.sliced`), since a message may be very large."""
         data = bytearray((_SESSION_ID,))
         put_varint(data, self._session_id)
         parts: list[Buffer] = [data]

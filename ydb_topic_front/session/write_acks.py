@@ -1,6 +1,6 @@
-"""The answer to a WriteRequest: an ack for each of its messages (docs/protocols/ydb.md, "Acknowledgements").
+"""Encoder of the answer to a WriteRequest: one ack per message (docs/protocols/ydb.md, "Acknowledgements").
 
-Acks of messages whose numbers and offsets rise by one are bytes of one pattern, so that a run of them is made column by
+Acks of messages whose numbers and offsets rise by one have the same byte pattern, so a run of them is written column by
 column instead of one by one.
 """
 
@@ -28,22 +28,22 @@ _OFFSET = 0x08
 _LOWS = bytes(range(0x80, 0x100))
 _LOW = [bytes((digit,)) for digit in range(0x80)]
 _HIGH = [bytes((digit | 0x80,)) for digit in range(0x80)]
-"""The last digit of a number that has no others, and of one that has."""
+"""_LOW: encoded numbers below 128. _HIGH: first bytes of larger numbers."""
 _FEW = 32
-"""Fewer acks than this are written one by one as fast as column by column."""
+"""Fewer acks than this are written one by one just as fast."""
 _RUNS_AT_ONCE = 2_000
 
 
 class Run(NamedTuple):
-    """Messages that were treated alike: those with ``seq_nos`` lie from ``offset`` on, or were skipped (-1)."""
+    """Messages with the same outcome: those with ``seq_nos`` lie from ``offset`` on, or were skipped (-1)."""
 
     seq_nos: Sequence[int]
     offset: int
 
 
 class Times(NamedTuple):
-    """What a request waited for, in seconds: for its turn (least and most of its parts), for being durable, and for the
-    speed that its partition may be written with."""
+    """Times that a request waited, in seconds: for its turn (least and most of its parts), to become durable, and for
+    the write speed of its partition."""
 
     persisting: float
     min_wait: float
@@ -52,7 +52,8 @@ class Times(NamedTuple):
 
 
 def encode_at_once(runs: Sequence[Run], partition: int, times: Times) -> bytes | None:
-    """What :func:`encode_response` gives, if it is one run without gaps, as it mostly is; None else."""
+    """Return the result of :func:`encode_response` for a single run without gaps, the usual case; None for any
+    other."""
     if len(runs) != 1:
         return None
     seq_nos, offset = runs[0]
@@ -64,7 +65,7 @@ def encode_at_once(runs: Sequence[Run], partition: int, times: Times) -> bytes |
 
 
 def encode_response(runs: Sequence[Run], partition: int, times: Times) -> Sliced[bytes]:
-    """A ``FromServer`` with a write_response."""
+    """Encode a ``FromServer`` with a write_response, in slices."""
     out = bytearray()
     steps = 0
     for run in runs:
@@ -85,7 +86,7 @@ def _whole(out: bytearray, partition: int, times: Times) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _tail(partition: int, persisting: int, min_wait: int, max_wait: int, quota: int) -> bytes:
-    """What stands behind the acks; times in ms, as a YDB server tells them."""
+    """Encode the fields behind the acks. Times are in whole ms, as a YDB server reports them."""
     response = _WriteResponse(partition_id=partition)
     statistics = response.write_statistics
     for duration, ms in (
@@ -93,7 +94,7 @@ def _tail(partition: int, persisting: int, min_wait: int, max_wait: int, quota: 
         (statistics.min_queue_wait_time, min_wait),
         (statistics.max_queue_wait_time, max_wait),
         (statistics.partition_quota_wait_time, quota),
-        # Topics have no quotas of their own, which clients want to be told.
+        # Topics have no quota of their own, but clients require the field.
         (statistics.topic_quota_wait_time, 0),
     ):
         duration.SetInParent()
@@ -113,7 +114,7 @@ def _varint(value: int) -> bytes:
 
 
 def _straight(run: Run) -> Iterator[tuple[int, int, int]]:
-    """(first number, how many, offset or -1) of what is without gaps in a run."""
+    """Yield (first number, count, offset or -1) for each gapless stretch of a run."""
     seq_nos, offset = run
     if isinstance(seq_nos, range):
         if seq_nos:
@@ -140,7 +141,7 @@ def _put(out: bytearray, first: int, count: int, offset: int) -> None:
         _put_few(out, first, count, offset)
         return
     while count:
-        # As far as all numbers, and all offsets, take the same number of bytes.
+        # Up to where the encoded number or offset gets longer.
         size = _size(first)
         same = min(count, (1 << 7 * size) - first)
         if offset < 0:
@@ -156,7 +157,7 @@ def _put(out: bytearray, first: int, count: int, offset: int) -> None:
 
 
 def _put_few(out: bytearray, first: int, count: int, offset: int) -> None:
-    """Acks whose numbers, and offsets, differ in their last digits only."""
+    """Append acks whose numbers, and offsets, differ in their lowest byte only."""
     low, rest = first & 0x7F, _varint(first >> 7) if first >> 7 else b""
     numbers = (_HIGH if rest else _LOW)[low : low + count]
     if offset < 0:
@@ -171,7 +172,7 @@ def _put_few(out: bytearray, first: int, count: int, offset: int) -> None:
 
 
 def _put_alike(out: bytearray, count: int, numbers: list[tuple[int, int]], head: bytes, middle: bytes) -> None:
-    """``count`` acks of the same length: head, number, middle, and the second number if there is one."""
+    """Append ``count`` acks of the same length: head, number, middle, and the second number if there is one."""
     (first, size), *others = numbers
     start = len(out)
     pattern = head + bytes(size) + middle + bytes(sum(size for _, size in others))
@@ -184,7 +185,7 @@ def _put_alike(out: bytearray, count: int, numbers: list[tuple[int, int]], head:
 
 
 def _put_column(out: bytearray, at: int, width: int, first: int, size: int, count: int) -> None:
-    """Write the numbers from ``first`` on, ``size`` bytes each, at ``at`` and every ``width`` bytes behind it."""
+    """Write ``count`` numbers from ``first`` on, ``size`` bytes each, at ``at`` and every ``width`` bytes behind it."""
     end = at + width * count
     for place in range(size):
         if place == 0:
@@ -209,5 +210,5 @@ _LAST = bytes(byte & 0x7F for byte in range(256))
 
 
 def _size(value: int) -> int:
-    """Bytes of a varint."""
+    """Return the length of a varint in bytes."""
     return max(1, (value.bit_length() + 6) // 7)

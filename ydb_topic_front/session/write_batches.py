@@ -1,6 +1,6 @@
-"""Parts of WriteRequests as batches of the log, the way the producer of one session writes them.
+"""Encoder of WriteRequests as the log's batches, for the producer of one session.
 
-Small requests may share a batch. Their messages are stored as they came, one behind the other.
+Small requests may share a batch. Their messages are stored as received, one after the other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _YDB = int(FormatId.YDB)
 _MESSAGE_TAG = 0x0A
 _TOGETHER_BYTES = 256 * 1024
 _TOGETHER_MESSAGES = 64
-"""A batch of several requests has at most so many bytes, and each of them so many messages: larger ones gain nothing,
-and to find their ends takes time."""
+"""Limits of a shared batch: bytes in total, and messages per request. Larger requests gain nothing from sharing, and
+finding where their messages end takes time."""
 
 
 class Held(NamedTuple):
-    """A request of one part that waits to be handed over."""
+    """Request of one part that waits to be handed over."""
 
     request: Request
     part: Part
@@ -38,13 +38,13 @@ class Held(NamedTuple):
 
     @property
     def shares(self) -> bool:
-        """Whether it is small enough to be in a batch with others."""
+        """Return whether the request is small enough to share a batch."""
         return len(self.part.seq_nos) <= _TOGETHER_MESSAGES
 
 
 def together(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
-    """``held`` in their order, cut where one cannot be in a batch with those before it: its codec is another one, its
-    numbers do not go on rising, or it would become too large."""
+    """Split ``held``, in order, into groups that can share a batch. A new group begins where the codec changes, the
+    numbers do not rise, or the batch would become too large."""
     begin = size = 0
     for at, one in enumerate(held):
         size += len(one.part.messages)
@@ -63,7 +63,7 @@ def together(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Parts whose numbers rise from one to the next as one, whose bytes hold nothing but messages."""
+    """Join parts with rising numbers into one, without the other fields of their requests."""
     first, last = parts[0].seq_nos[0], parts[-1].seq_nos[-1]
     straight = last - first == sum(len(part.seq_nos) for part in parts) - 1
     seq_nos = range(first, last + 1) if straight else [number for part in parts for number in part.seq_nos]
@@ -71,19 +71,19 @@ def joined(parts: Sequence[Part]) -> Part:
 
 
 def _messages_alone(part: Part) -> Buffer:
-    """A part's bytes without the fields of the request that come behind its messages."""
+    """Return a part's bytes without the fields of the request that follow its messages."""
     messages = part.messages
     position, end = 0, len(messages)
     for _ in part.seq_nos:
         if messages[position] != _MESSAGE_TAG:
-            return messages  # other fields come between: who reads messages passes over them
+            return messages  # other fields are in between, which readers of the batch skip
         size = messages[position + 1]
         position = position + 2 + size if size < 0x80 else length(messages, position + 1, end)[1]
     return messages[:position]
 
 
 class Batches:
-    """Makes them: ``producer`` is empty where nothing is deduplicated, ``meta`` the session's metadata, encoded."""
+    """Encodes batches. ``producer`` is empty if nothing is deduplicated; ``meta`` is the session's encoded metadata."""
 
     __slots__ = ("_meta", "_producer")
 
@@ -92,11 +92,11 @@ class Batches:
         self._meta = meta
 
     def batch(self, part: Part, codec: int) -> Batch:
-        """The batch of a part. Its messages are copied."""
+        """Encode a part as a batch. Copies its messages."""
         return self._around(encode_batch(self._head(part, codec), part.messages), part)
 
     def in_slices(self, part: Part, codec: int) -> Sliced[Batch]:
-        """The same for a part of which to copy all would hold up others."""
+        """Encode a large part in slices: copying it at once would block the event loop."""
         payload = yield from encode_in_slices(self._head(part, codec), part.messages)
         return self._around(payload, part)
 
@@ -114,7 +114,7 @@ class Batches:
         return Batch(payload, len(seq_nos), _YDB, part.max_created_ms, stamp, None, rest)
 
     def _rest(self, payload: Buffer, seq_nos: Sequence[int], skipped: int) -> Batch:
-        """A batch without the messages that are in the log already."""
+        """Return the batch without its first ``skipped`` messages, which are in the log already."""
         head = parse_head(payload)
         messages = without_first(memoryview(payload)[head.body :], skipped)
         return self.batch(Part(messages, seq_nos[skipped:], head.max_created_ms), head.codec)

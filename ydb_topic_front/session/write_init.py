@@ -1,4 +1,4 @@
-"""What a StreamWrite's first message asks for (docs/protocols/ydb.md, "StreamWrite")."""
+"""First message of a StreamWrite (docs/protocols/ydb.md, "StreamWrite")."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import bad_request
 
 MAX_NAME = 2048
-"""Characters of a producer's or a message group's name."""
+"""Most characters of a producer's or a message group's name."""
 MAX_META_BYTES = 16 * 1024
-"""Of the session's metadata, which is stored with every batch."""
+"""Most bytes of the session's metadata, which is stored with every batch."""
 
 _InitRequest = messages["Ydb.Topic.StreamWriteMessage.InitRequest"]
 
 
 class WriteInit(Struct, frozen=True):
-    """Where somebody wants to write, and as whom. ``producer`` is empty of one that wants no deduplication.
-
-    ``partition`` is the one it insists on, ``generation`` that in which it was told that the partition lies here.
-    """
+    """Parsed ``InitRequest`` of a StreamWrite. ``producer`` is empty for a session without deduplication. ``partition``
+    is the one the client insists on, ``generation`` the one in which the client located the partition at this node."""
 
     path: str
     producer: bytes
@@ -30,7 +28,7 @@ class WriteInit(Struct, frozen=True):
     meta: dict[str, str]
 
     def encoded_meta(self, address: str) -> bytes:
-        """The session's metadata as stored batches have it; like a YDB server's, it tells the client's address."""
+        """Encode the session's metadata as stored with batches. Like a YDB server, adds the client's address."""
         encoded: bytes = _InitRequest(write_session_meta={**self.meta, "_ip": address}).SerializeToString(
             deterministic=True
         )
@@ -38,7 +36,7 @@ class WriteInit(Struct, frozen=True):
 
 
 def parse_init(request: Any) -> WriteInit:
-    """What an ``InitRequest`` means. Raises YdbError."""
+    """Parse an ``InitRequest``. Raises YdbError."""
     which = request.WhichOneof("partitioning")
     producer, group = request.producer_id, request.message_group_id
     for name in (producer, group):

@@ -1,4 +1,4 @@
-"""What a StreamWrite has to answer yet: requests on their way and other answers, in the order of what was asked."""
+"""Items that a StreamWrite has yet to answer, in the order of the requests: writes in flight, and other answers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ydb_topic_front.session.write_acks import Run
 from ydb_topic_front.session.write_request import Part
 
 REQUEST_BYTES = 1024
-"""What a request costs besides its bytes until it is answered."""
+"""Memory for a request besides its bytes until it is answered."""
 
 
 class Request:
-    """A WriteRequest on its way: what became of its parts, in their order. Times are of the monotonic clock."""
+    """WriteRequest in flight, with the results of its parts in their order. Times are of the monotonic clock."""
 
     __slots__ = ("arrived", "cost", "handed", "left", "parts", "quota", "results", "size", "stored", "undecided")
 
@@ -21,20 +21,20 @@ class Request:
         self.parts: list[Sequence[int]] = [part.seq_nos for part in parts]
         self.results: list[Appended | None] = [None] * len(parts)
         self.left = len(parts)
-        """Parts that are not durable: never zero when one was refused."""
+        """Parts that are not durable; stays above zero if one was refused."""
         self.size = size
         self.cost = size + REQUEST_BYTES
         self.arrived = arrived
         self.quota = 0.0
-        """Seconds for which the partition's speed has held it up."""
+        """Seconds it waited for the write speed or a quota."""
         self.handed = arrived
         self.stored = arrived
         self.undecided = 0
-        """Parts with the log, and one while they are handed over."""
+        """Parts in flight, plus one while they are being handed over."""
 
     def stored_part(self, index: int, appended: Appended, place: int = 0) -> int:
-        """A part is durable: all of a batch, or what begins with the message at ``place`` of one that other requests
-        share. Gives the number of its messages."""
+        """Note that a part is durable: a whole batch, or from the message at ``place`` on in a batch shared with other
+        requests. Returns the part's number of messages."""
         count = len(self.parts[index])
         self.results[index] = share_of(appended, place, count)
         self.left -= 1
@@ -42,11 +42,11 @@ class Request:
 
     @property
     def acks(self) -> int:
-        """Messages that the answer tells of."""
+        """Number of messages in the request."""
         return sum(map(len, self.parts))
 
     def runs(self) -> list[Run]:
-        """What the acks say."""
+        """Return the outcome of the messages as runs for the acks."""
         runs: list[Run] = []
         for seq_nos, appended in zip(self.parts, self.results, strict=True):
             assert appended is not None
@@ -61,7 +61,7 @@ class Request:
 
 
 def share_of(appended: Appended, place: int, count: int) -> Appended:
-    """What became of ``count`` messages of a batch, the first of which lies at ``place`` in it."""
+    """Return the outcome of ``count`` messages of a batch, the first of which is at ``place`` in it."""
     if appended.duplicate:
         return appended
     skipped = min(max(appended.skipped - place, 0), count)
@@ -70,7 +70,7 @@ def share_of(appended: Appended, place: int, count: int) -> Appended:
 
 
 class Answer:
-    """Something to send that is no answer to a write, in its place among those that are."""
+    """Encoded message that answers no write, at its place among the answers to writes."""
 
     __slots__ = ("cost", "raw")
 

@@ -1,9 +1,8 @@
-"""What one message of a StreamWrite's client is, and what it asks to be written (docs/protocols/ydb.md,
-"WriteRequest").
+"""Parser and validator of a StreamWrite client's messages (docs/protocols/ydb.md, "WriteRequest").
 
-A WriteRequest's messages are stored as they came, so most of this looks only. All of them are gone through once, for
-their numbers, times and metadata, and no object is kept for each. A request of more than a mebibyte is gone through in
-slices (:mod:`anabranch_kit.run.sliced`), and cut where it would not fit into one batch.
+The messages of a WriteRequest are stored as received, so most of this only reads. It goes over all of them once, for
+their numbers, times and metadata, and keeps no object per message. A request of more than a mebibyte is processed in
+slices (:mod:`anabranch_kit.run.sliced`), and split where it would not fit into one batch.
 """
 
 from __future__ import annotations
@@ -25,37 +24,38 @@ from ydb_topic_front.wire.messages import MessageData, StreamWriteFromClient, Wr
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
 MAX_METADATA_BYTES = 4096
-"""Keys and values of one message's metadata items."""
+"""Most bytes of keys and values in one message's metadata items."""
 MAX_ITEMS = 4096
-"""Metadata items of one message: those without key and value have no bytes that would count."""
+"""Most metadata items of one message. Items without key and value have no bytes that would count."""
 MAX_BATCH_BYTES = 8 * 1024**2
-"""Larger requests become several batches; one message that is larger becomes a batch of its own."""
+"""Largest batch. A larger request becomes several batches; a larger message gets a batch of its own."""
 MAX_MESSAGE_BYTES = 64_000_000 - 64 * 1024
-"""Readers' clients take 64,000,000 bytes at once (docs/protocols/ydb.md, "Connections"), with all that comes around a
-message: its producer twice, the session's metadata, offset and lengths."""
+"""Largest message. Readers' clients accept 64,000,000 bytes (docs/protocols/ydb.md, "Connections"), which includes the
+message's producer, twice, the session's metadata, offset and lengths."""
 
 _AT_ONCE_BYTES = 1024**2 + 128 * 1024
-"""Requests up to here are gone through in one go, if they cannot have very many messages."""
+"""Largest request that is processed without slices, if it does not have very many messages."""
 _UNCOUNTED_BYTES = 16 * 1024
 _SMALL_BYTES = 64 * 1024
 _SLICE_BYTES = 512 * 1024
 _SLICE_MESSAGES = 2_000
 _AT_ONCE_MESSAGES = 4_000
 _AT_ONCE_ITEMS = 2_000
+"""Metadata items checked in one slice."""
 _STEPS_OF_A_MESSAGE = 4
-"""Metadata items that are looked at in one go; a message by itself takes as long as some of them."""
+"""Metadata items that take as much time as one message."""
 _FEW = 64
-"""Fewer messages than this are read one by one as fast as all at once."""
+"""Fewer messages than this are parsed one by one just as fast."""
 _FIELD_BYTES = 8
 _BESIDES_BYTES = 64 * 1024
-"""What a message of more than so many bytes may have besides its data, each field taken for eight bytes more than it
-has: metadata of :data:`MAX_METADATA_BYTES` has less, as long as its items have keys. Who reads it goes over each."""
+"""Most bytes besides its data in a message longer than this, each field counted as eight bytes more than it has, since
+every reader goes over each field. Metadata of :data:`MAX_METADATA_BYTES` takes less, as long as its items have keys."""
 _MESSAGE_TAG = 0x0A
 _DATA_TAG = 0x1A
 _WRITE_TAG = 0x12
 
-# What has to be looked at of every message. Metadata is mostly absent, and to see that it is costs half as much if its
-# field is not a repeated one.
+# The fields to check in every message. Metadata is mostly absent; declaring its field as not repeated halves the cost
+# of finding that out.
 _LOOK = Messages(
     {
         "Anabranch.Look": """
@@ -85,7 +85,7 @@ _LookWriteRequest = _LOOK["Anabranch.Look.WriteRequest"]
 
 
 class Part(NamedTuple):
-    """Messages that become one batch: their bytes, their numbers and the highest time among them (ms, -1: none)."""
+    """Messages that become one batch: their bytes, numbers, and highest creation time (ms, -1: none)."""
 
     messages: Buffer
     seq_nos: Sequence[int]
@@ -93,14 +93,15 @@ class Part(NamedTuple):
 
 
 class WriteParts(NamedTuple):
-    """A WriteRequest that is in order: ``parts`` in theirs."""
+    """Valid WriteRequest; ``parts`` are in its order."""
 
     codec: int
     parts: list[Part]
 
 
 def write_body(raw: bytes) -> memoryview | None:
-    """The bytes of the WriteRequest that a client's message consists of; None if it is, or has, anything else."""
+    """Return the bytes of the WriteRequest that a client's message consists of; None if it is, or contains, anything
+    else."""
     if not raw or raw[0] != _WRITE_TAG:
         return None
     try:
@@ -111,7 +112,8 @@ def write_body(raw: bytes) -> memoryview | None:
 
 
 def parse_other(raw: bytes) -> Any:
-    """A client's message that :func:`write_body` does not know: all but writes are short. Raises YdbError."""
+    """Parse a client's message for which :func:`write_body` returns None. All messages but writes are short. Raises
+    YdbError."""
     if len(raw) > _SMALL_BYTES:
         raise bad_request(f"a message of {len(raw)} bytes that is more than a write_request is too long")
     try:
@@ -121,11 +123,10 @@ def parse_other(raw: bytes) -> Any:
 
 
 def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts | None:
-    """What a WriteRequest, ``body`` of the message ``raw``, asks for; parts have at most ``most_records`` messages.
+    """Parse and check a WriteRequest, ``body`` of the message ``raw``; parts have at most ``most_records`` messages.
 
-    None for one that is too long to be gone through in one go: see :func:`parts_in_slices`.
-
-    Raises YdbError for what the protocol does not allow.
+    Returns None for a request that is too long to be processed without slices: see :func:`parts_in_slices`. Raises
+    YdbError for a request that violates the protocol.
     """
     size = len(raw)
     if size > _AT_ONCE_BYTES:
@@ -153,8 +154,8 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
 
 
 def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
-    """What a WriteRequest at ``start`` asks for whose messages, some number of them, are laid out alike, or nearly so;
-    None for any other. Raises YdbError, DecodeError, BatchInvalid, IndexError."""
+    """Parse a WriteRequest at ``start`` whose messages, at least :data:`_FEW`, have the same layout, or nearly so; None
+    for any other. Raises YdbError, DecodeError, BatchInvalid, IndexError."""
     most = min(most_records, _AT_ONCE_MESSAGES)
     end = len(raw)
     if start == end or raw[start] != _MESSAGE_TAG or (length(raw, start + 1, end)[1] - start) * _FEW > end - start:
@@ -164,7 +165,7 @@ def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
         return None
     runs = [run]
     count = run.number
-    # Numbers get longer now and then.
+    # A new run begins where the encoded numbers get longer.
     while run.end < end and raw[run.end] == _MESSAGE_TAG:
         run = alike.find(raw, run.end, end, most - count, 1) if len(runs) <= count // _FEW and count < most else None
         if run is None:
@@ -194,20 +195,18 @@ def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
     latest = max(run.latest(raw) for run in runs)
     created = created_ms(*latest)
     if created < 0 <= latest[0]:
-        return None  # a mistake, which must not hide the others
+        return None  # an invalid time, which must not hide the valid ones: the general parser skips it
     return WriteParts(rest.codec, [Part(memoryview(raw)[start : run.end], seq_nos, max(-1, created))])
 
 
 def _count(raw: bytes) -> int:
-    """The number of messages, for less than it takes to parse them. Raises DecodeError."""
+    """Count the messages, which costs less than parsing them. Raises DecodeError."""
     return len(_Counted.FromString(raw).write_request.messages)
 
 
 def _messages(body: memoryview) -> Buffer:
-    """The bytes of the messages; nothing else of a request is read back, so its other fields may stay.
-
-    Raises YdbError.
-    """
+    """Return the bytes of the messages. If they come first, other fields of the request may follow: no reader looks at
+    them. Raises YdbError."""
     if body[0] == _MESSAGE_TAG:
         return body
     if len(body) > _SMALL_BYTES:
@@ -230,7 +229,8 @@ def _check_head(request: Any) -> None:
 
 
 def _check(found: list[Any], last: int) -> tuple[Sequence[int], int]:
-    """Numbers and highest time of messages that come behind number ``last``. Raises YdbError."""
+    """Return numbers and highest creation time of messages that follow number ``last``, after checking them. Raises
+    YdbError."""
     seq_nos: Sequence[int] = [message.seq_no for message in found]
     first = seq_nos[0]
     if first <= 0:
@@ -251,14 +251,14 @@ def _check(found: list[Any], last: int) -> tuple[Sequence[int], int]:
         elif seconds == latest and created.nanos > nanos:
             nanos = created.nanos
     highest = created_ms(latest, nanos)
-    if latest <= 0 or highest < 0:  # those that do not say when say 0, too; and a mistake must not hide the others
+    if latest <= 0 or highest < 0:  # 0 also means unset, and an invalid time must not hide the valid ones
         stamps = (one.created_at for one in found if one.HasField("created_at"))
         highest = max(-1, *(created_ms(stamp.seconds, stamp.nanos) for stamp in stamps), -1)
     return seq_nos, highest
 
 
 def _check_rising(seq_nos: Sequence[int]) -> None:
-    """Raises YdbError."""
+    """Raise YdbError unless the numbers are positive and rise."""
     if seq_nos[0] <= 0:
         raise bad_request(f"seq_no {seq_nos[0]} is not positive")
     if not isinstance(seq_nos, range) and not all(map(lt, seq_nos, seq_nos[1:])):
@@ -270,7 +270,7 @@ def _has_metadata(found: list[Any]) -> bool:
 
 
 def _check_metadata(messages: Buffer) -> Sliced[None]:
-    """Look at the metadata of encoded messages. Raises YdbError, DecodeError, BatchInvalid, IndexError."""
+    """Check the metadata of encoded messages. Raises YdbError, DecodeError, BatchInvalid, IndexError."""
     view = memoryview(messages)
     position, end, steps = 0, len(view), 0
     while (found := next_message(view, position, end)) is not None:
@@ -290,8 +290,7 @@ def _check_metadata(messages: Buffer) -> Sliced[None]:
 
 
 def _check_large(body: memoryview) -> None:
-    """Whether large ones of encoded messages have too much besides their data. Raises YdbError, BatchInvalid,
-    IndexError."""
+    """Check that large messages do not have too much besides their data. Raises YdbError, BatchInvalid, IndexError."""
     position, end = 0, len(body)
     while (found := next_message(body, position, end)) is not None:
         begin, position = found
@@ -300,7 +299,7 @@ def _check_large(body: memoryview) -> None:
 
 
 def _besides_data(body: memoryview, begin: int, end: int) -> bytearray:
-    """The fields of a message but for its data. Raises YdbError, BatchInvalid, IndexError."""
+    """Return a message's fields except its data. Raises YdbError, BatchInvalid, IndexError."""
     kept = bytearray()
     spent = 0
     position = begin
@@ -319,10 +318,8 @@ def _besides_data(body: memoryview, begin: int, end: int) -> bytearray:
 
 
 def _without_data(body: memoryview, start: int, end: int) -> bytes:
-    """A WriteRequest's one message that lies there, without its data: what is looked at is copied, and that is not.
-
-    Raises YdbError, BatchInvalid, IndexError.
-    """
+    """Return a copy of the request's one message between ``start`` and ``end``, without its data: a copy of the data
+    would only cost time. Raises YdbError, BatchInvalid, IndexError."""
     begin, _ = length(body, start + 1, end)
     lean = bytearray()
     put_bytes(lean, _MESSAGE_TAG, _besides_data(body, begin, end))
@@ -330,7 +327,7 @@ def _without_data(body: memoryview, start: int, end: int) -> bytes:
 
 
 class _Open:
-    """A part in the making."""
+    """Part under construction."""
 
     __slots__ = ("begin", "count", "created", "end", "numbers")
 
@@ -348,7 +345,7 @@ class _Open:
 
 
 def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
-    """What a WriteRequest of any length asks for. Raises YdbError."""
+    """Parse and check a WriteRequest of any length, in slices. Raises YdbError."""
     end = len(body)
     parts: list[Part] = []
     position = last = 0
@@ -388,7 +385,7 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
             part.end = position
             part.created = max(part.created, created)
             yield None
-        # Everybody writes fields in the order of their numbers; whoever does not may send small requests.
+        # All known clients write fields in the order of their numbers; others may send small requests.
         if end - position > _SMALL_BYTES:
             raise _out_of_order()
         rest = _LookWriteRequest.FromString(body[position:].tobytes())

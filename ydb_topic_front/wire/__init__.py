@@ -1,1 +1,1 @@
-"""Bytes and messages of YDB's topic service; no I/O."""
+"""Messages and encodings of YDB's topic service; no I/O."""

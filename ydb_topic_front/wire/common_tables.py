@@ -1,6 +1,6 @@
-"""The messages of everything but topics: operations, issues, discovery, names, users, sessions of old SDKs.
+"""Message definitions of everything but topics: operations, issues, discovery, names, users, sessions of old SDKs.
 
-Only what is served, or refused by name, is here (see :mod:`bridges.net.grpc_schema` for how to read it).
+Contains only what is served, or refused by name (see :mod:`bridges.net.grpc_schema` for the notation).
 """
 
 YDB = """

@@ -1,7 +1,7 @@
-"""The classes of all messages, made once, when this is first imported, in a pool of their own.
+"""Classes of all messages, created at the first import of this module, in a descriptor pool of their own.
 
-``messages["Ydb.Topic.CommitOffsetRequest"]`` is a class as generated code has them. Names are the real ones, so an
-``Any`` says what clients expect.
+``messages["Ydb.Topic.CommitOffsetRequest"]`` is a class like those of generated code. Names are YDB's, so that an
+``Any`` has the type name that clients expect.
 """
 
 from __future__ import annotations

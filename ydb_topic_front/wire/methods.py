@@ -1,4 +1,4 @@
-"""The methods of all services that are served, with the messages they take and give."""
+"""Methods of all services that the front serves, with their request and result messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLE = "Ydb.Table.V1.TableService"
 
 
 class Shape(Enum):
-    """How a method is called."""
+    """Kind of a method: a call or a stream."""
 
     CALL = "call"
     STREAM = "stream"
@@ -23,7 +23,7 @@ class Shape(Enum):
 
 class Method(NamedTuple):
     """One method; ``request``, ``response`` and ``result`` are names of messages. The response of a call is an
-    operation, whose result is of the third kind, or has none."""
+    operation that contains the result; ``result`` is empty if there is none."""
 
     service: str
     name: str
@@ -34,7 +34,7 @@ class Method(NamedTuple):
 
     @property
     def path(self) -> str:
-        """What HTTP/2 calls it."""
+        """Return the method's path in HTTP/2."""
         return f"/{self.service}/{self.name}"
 
 
@@ -89,4 +89,4 @@ _ALL = [
 ]
 
 METHODS: Mapping[str, Method] = {method.name: method for method in _ALL}
-"""All methods by name, which is unique among these services."""
+"""All methods by name. Names are unique among these services."""

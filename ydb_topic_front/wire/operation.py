@@ -1,4 +1,4 @@
-"""The envelope of every answer that is not a stream."""
+"""Envelope of every answer that is not a stream."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ydb_topic_front.wire.statuses import Status, YdbError
 
 
 def answer(method: Method, result: Any) -> bytes:
-    """What a call is answered with that went well; ``result`` is a message of ``method.result``, or None for none.
+    """Encode the answer to a successful call; ``result`` is a message of ``method.result``, or None.
 
-    It is always ready: nothing is asked for later (docs/protocols/ydb.md, "Operations").
+    The operation is always ready: clients never have to poll for it (docs/protocols/ydb.md, "Operations").
     """
     response = messages[method.response]()
     operation = response.operation
@@ -26,7 +26,7 @@ def answer(method: Method, result: Any) -> bytes:
 
 
 def refusal(method: Method, error: YdbError) -> bytes:
-    """What a call is answered with that was refused."""
+    """Encode the answer to a call that failed with ``error``."""
     response = messages[method.response]()
     response.operation.ready = True
     error.tell(response.operation)

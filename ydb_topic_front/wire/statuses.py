@@ -1,4 +1,4 @@
-"""What became of a request: status codes, and the issues that explain them."""
+"""Status codes of answers, and the issues that explain them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ERROR_SEVERITY = 1
 
 
 class Status(IntEnum):
-    """``Ydb.StatusIds.StatusCode``. Clients decide by it whether they try again (docs/protocols/ydb.md, "Statuses")."""
+    """``Ydb.StatusIds.StatusCode``, by which clients decide whether to retry (docs/protocols/ydb.md, "Statuses")."""
 
     SUCCESS = 400000
     BAD_REQUEST = 400010
@@ -34,7 +34,7 @@ class Status(IntEnum):
 
 
 class Issue(IntEnum):
-    """Codes of issues of the topic service. Only PARTITION_INACTIVE means something to clients."""
+    """Issue codes of the topic service. Clients react to PARTITION_INACTIVE only."""
 
     NONE = 0
     BAD_REQUEST = 500003
@@ -45,7 +45,7 @@ class Issue(IntEnum):
 
 
 class YdbError(Exception):
-    """A request is refused: its answer, or the last message of its stream, has this status and an issue."""
+    """Refusal of a request: its answer, or the last message of its stream, has this status and an issue."""
 
     def __init__(self, status: Status, message: str, issue: Issue = Issue.NONE) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class YdbError(Exception):
         self.issue = issue
 
     def tell(self, target: Any) -> None:
-        """Put status and issue into an ``Operation`` or a stream's ``FromServer``."""
+        """Write status and issue into an ``Operation`` or a stream's ``FromServer``."""
         target.status = self.status
         issue = target.issues.add()
         issue.message = str(self)
@@ -62,10 +62,10 @@ class YdbError(Exception):
 
 
 def bad_request(message: str) -> YdbError:
-    """The client sent what the protocol does not allow."""
+    """Return the error for a request that violates the protocol."""
     return YdbError(Status.BAD_REQUEST, message, Issue.BAD_REQUEST)
 
 
 def unknown_topic(path: str) -> YdbError:
-    """There is no topic at ``path``."""
+    """Return the error for a path without a topic."""
     return YdbError(Status.SCHEME_ERROR, f"no path '{path}'", Issue.UNKNOWN_TOPIC)

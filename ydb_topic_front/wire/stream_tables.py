@@ -1,7 +1,7 @@
-"""The messages of StreamWrite and StreamRead, by their fields (see :mod:`bridges.net.grpc_schema`).
+"""Message definitions of StreamWrite and StreamRead, by their fields (see :mod:`bridges.net.grpc_schema`).
 
 Names and numbers are those of the package ``Ydb.Topic``; ``tests/ydb_topic_front/wire/test_messages.py`` compares them
-with what YDB's SDK for Python was generated from.
+with the definitions that YDB's SDK for Python was generated from.
 """
 
 COMMON = """

@@ -1,6 +1,6 @@
-"""The messages of the topic service's calls, by their fields (see :mod:`bridges.net.grpc_schema`).
+"""Message definitions of the topic service's calls, by their fields (see :mod:`bridges.net.grpc_schema`).
 
-Numbers that are missing among a message's fields were never given, or were given up.
+Field numbers missing in a message were never assigned, or were retired.
 """
 
 TOPIC = """

@@ -1,4 +1,4 @@
-"""What one reader is to be told besides data, in its order, until it can be sent."""
+"""Queue of one read session's outgoing messages, data excepted, in the order in which they are sent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from anabranch_kit.memory.budget import Account
 
 MOST_UNSENT = 1000
-"""Answers that wait to be sent: with more, nothing is done that would make others."""
+"""Unsent answers above which the session takes no request that would produce more."""
 
 
 class ReadAnswers:
-    """Messages that wait. Their bytes count in ``account``; ``wake`` is called when there is one more."""
+    """Encoded messages that wait to be sent. Their bytes count in ``account``; ``wake`` is called for each new one."""
 
     __slots__ = ("_account", "_closed", "_taken", "_waiting", "_wake")
 
@@ -33,35 +33,35 @@ class ReadAnswers:
 
     @property
     def size(self) -> int:
-        """Bytes that wait."""
+        """Bytes of the waiting messages."""
         return sum(map(len, self._waiting))
 
     def put(self, message: Any) -> None:
-        """Have a ``FromServer`` sent behind those before it."""
+        """Queue a ``FromServer``."""
         raw = message.SerializeToString()
         self._account.take(Kind.RESPONSES, len(raw))
         self._waiting.append(raw)
         self._wake()
 
     def take(self) -> bytes:
-        """The next one, which is sent now."""
+        """Remove and return the next message, which the caller sends now."""
         raw = self._waiting.popleft()
         self._account.give(Kind.RESPONSES, len(raw))
         self._taken.set()
         return raw
 
     async def few(self) -> None:
-        """Return when the client has taken so many that there may be more, or when nothing is sent any more."""
+        """Wait until at most :data:`MOST_UNSENT` messages wait, or the queue is closed."""
         while len(self._waiting) > MOST_UNSENT and not self._closed:
             self._taken.clear()
             await self._taken.wait()
 
     def close(self) -> None:
-        """Whoever waits for the client goes on: it will take nothing."""
+        """Release the callers of :meth:`few`: the client will take nothing more."""
         self._closed = True
         self._taken.set()
 
     def drop(self) -> None:
-        """Forget what was not sent."""
+        """Drop the unsent messages."""
         self._account.give(Kind.RESPONSES, self.size)
         self._waiting.clear()

@@ -1,15 +1,15 @@
-"""Who of a consumer's readers reads which partition of a topic; no I/O.
+"""Balancer that assigns the partitions of one topic to the read sessions of one consumer; no I/O.
 
-A partition is read by one session at a time. Sessions that named partitions come before those that take any, among
-which the others are shared evenly. A partition moves when its reader has let go of it, which it is asked for first.
-Children of a split or merged partition are given out when their parents are done: all of them committed, or read to the
-end by the same session, which then still has all in its hands.
+One session at a time reads a partition. Sessions that named partitions take precedence; the other partitions are shared
+evenly among the sessions that take any. A partition moves only after its session was asked for it and has let go. The
+children of a split or merged partition are assigned when their parents are done: all committed, or read to the end by
+one session that still holds all of them.
 
-What happens is noted at once. What follows from it is done by :meth:`Share.balance` in steps, between which anything
-may happen: each leaves everything as it should be, but for what has happened since the first one, for which it is done
-once more. It looks at what may have changed: the partitions that a session has named, or had, those that have to move,
-and those that are sealed, whose ends nobody tells. All partitions are looked at when there are others, and when the
-first session comes that takes any.
+Events are recorded at once. :meth:`Share.balance` then works in steps, and events may come between steps. Each step
+leaves a consistent state, except for events since the first step; a further balance handles those. It visits only the
+partitions that may have changed: those that a session named or held, those that have to move, and the sealed ones,
+since nobody reports that they were read to the end. It visits all partitions when their number has changed and when the
+first session that takes any partition joins.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from bridges.catalog.lineage import PartitionInfo
 
 
 class Member(Protocol):
-    """A session that reads."""
+    """A read session, as the balancer sees it."""
 
     def start(self, topic: str, partition: int) -> None:
-        """The partition is this session's from now on, until it says that it has let go, or leaves."""
+        """Take the partition: it is this session's until it reports that it has let go, or leaves."""
 
     def let_go(self, topic: str, partition: int) -> None:
-        """Somebody else is to read the partition: let go of it soon."""
+        """Let go of the partition soon: another session is to read it."""
 
     def has_read_all(self, topic: str, partition: int) -> bool:
-        """Whether it has sent everything of a partition that has ended, to a client that knows of such."""
+        """Return whether the session has sent all of a partition that has ended, to a client that supports such
+        partitions."""
 
 
 M = TypeVar("M", bound="Member")
 
 STEP = 200
-"""Partitions that one step looks at, gives out or takes away: some microseconds each."""
+"""Partitions that one step of a balance visits, some microseconds each."""
 
 
 class Share(Generic[M]):
-    """One topic as one consumer's sessions share it.
+    """Assignment of one topic's partitions to one consumer's sessions.
 
-    ``partitions`` tells which there are now, each at the place of its number, ``done`` whether one has ended and all of
-    it is committed.
+    ``partitions`` returns the current partitions, indexed by number; ``done`` returns whether one has ended and is
+    fully committed.
     """
 
     __slots__ = (
@@ -78,19 +79,18 @@ class Share(Generic[M]):
         self._named: dict[int, dict[M, None]] = {}
         self._names: dict[M, Collection[int]] = {}
         self._silent: dict[M, None] = {}
-        # Partitions by who has them, also of sessions that have ended until these are cleared away.
+        # Owners of partitions, including sessions that have left until _clear_away removes them.
         self._owners: dict[int, M] = {}
         self._owned: dict[M, dict[int, None]] = {}
         self._left: deque[dict[int, None]] = deque()
-        # Partitions whose readers were asked to let go of them, and for whom.
+        # Partitions whose session was asked to let go, with the session that gets them next.
         self._destined: dict[int, M] = {}
-        # Partitions of which there is nothing more to read, as far as the last look.
+        # Partitions with nothing left to read, as of the last _look.
         self._finished: set[int] = set()
-        # How many partitions each session has or is to get, without the finished ones; those that take any by it.
+        # Unfinished partitions that each session has or is to get; _any orders the sessions that take any by it.
         self._loads: dict[M, int] = {}
         self._any: _Levels[M] = _Levels()
-        # What the next balance has to look at: everything, or partitions that may be given to somebody, and those that
-        # somebody has named.
+        # Work of the next balance: all partitions, or only those that may be assigned and those that a session named.
         self._whole = True
         self._to_give: dict[int, None] = {}
         self._to_name: dict[int, None] = {}
@@ -99,23 +99,23 @@ class Share(Generic[M]):
 
     @property
     def members(self) -> Collection[M]:
-        """The sessions, in the order in which they came."""
+        """Sessions, in the order in which they joined."""
         return self._loads.keys()
 
     def owner(self, partition: int) -> M | None:
-        """Who has a partition."""
+        """Return the session that has a partition, or None."""
         owner = self._owners.get(partition)
         return owner if owner is not None and owner in self._loads else None
 
     def join(self, member: M, partitions: Collection[int]) -> None:
-        """A session begins: it reads these partitions, or any if there are none. Call :meth:`balance` after it."""
+        """Add a session that reads ``partitions``, or any if that is empty. Call :meth:`balance` after it."""
         self._loads[member] = 0
         self._owned[member] = {}
         self._names[member] = partitions
         self._enter(member)
 
     def _enter(self, member: M) -> None:
-        """It may be given partitions from now on."""
+        """Let a session be assigned partitions from now on."""
         partitions = self._names[member]
         if not partitions:
             self._whole = self._whole or not self._any
@@ -125,7 +125,7 @@ class Share(Generic[M]):
             self._to_name[partition] = self._to_give[partition] = None
 
     def _withdraw(self, member: M) -> None:
-        """It is given no more partitions."""
+        """Assign a session no more partitions."""
         self._any.leave(member)
         for partition in self._names.get(member, ()):
             named = self._named.get(partition, {})
@@ -134,19 +134,20 @@ class Share(Generic[M]):
                 self._named.pop(partition, None)
 
     def silent(self, member: M) -> None:
-        """A session does not answer: it gets nothing more that others can read, until it is heard of again."""
+        """Note that a session does not answer: until it is heard of again it gets only partitions that no other session
+        can read."""
         if member in self._loads and member not in self._silent:
             self._withdraw(member)
             self._silent[member] = None
 
     def heard(self, member: M) -> None:
-        """A session that was silent is not any more; harmless of others. Call :meth:`balance` after it."""
+        """Note that a silent session has answered; does nothing for other sessions. Call :meth:`balance` after it."""
         if member in self._silent:
             del self._silent[member]
             self._enter(member)
 
     def leave(self, member: M) -> None:
-        """A session has ended. Call :meth:`balance` after it."""
+        """Remove a session that has ended. Call :meth:`balance` after it."""
         self._loads.pop(member, None)
         self._silent.pop(member, None)
         self._withdraw(member)
@@ -156,24 +157,24 @@ class Share(Generic[M]):
             self._left.append(owned)
 
     def released(self, member: M, partition: int) -> None:
-        """A session has let go of a partition. Call :meth:`balance` after it."""
+        """Note that a session has let go of a partition. Call :meth:`balance` after it."""
         owned = self._owned.get(member, {})
         if partition in owned:
             del owned[partition]
             self._free(partition)
 
     def changed(self) -> None:
-        """There are other partitions. Call :meth:`balance` after it."""
+        """Note that the topic's partitions have changed. Call :meth:`balance` after it."""
         self._whole = True
 
     def balance(self) -> Iterator[None]:
-        """Give out what nobody reads, and have sessions let go of what others should; once more for what happens before
-        this has ended."""
+        """Assign free partitions, and ask sessions to let go of partitions that others should have; yields between
+        steps. Balance again for events that come before it has ended."""
         steps = count(1)
         yield from self._clear_away(steps)
         if not self._loads:
             return
-        whole = self._whole or self._under_way  # one that did not come to its end has left things undone
+        whole = self._whole or self._under_way  # a balance that did not finish has left work undone
         self._whole, self._under_way = False, True
         self._any.restore()
         infos = tuple(self._partitions()) if whole else self._partitions()
@@ -204,7 +205,7 @@ class Share(Generic[M]):
         self._under_way = False
 
     def _clear_away(self, steps: Iterator[int]) -> Iterator[None]:
-        """What sessions had that have ended is nobody's."""
+        """Free the partitions of sessions that have left."""
         while self._left:
             for index in self._left.popleft():
                 self._free(index)
@@ -218,7 +219,8 @@ class Share(Generic[M]):
         self._to_give[index] = None
 
     def _count(self, index: int, by: int) -> None:
-        """A partition is a load of who is to get it, or else of who has it, as long as there is something to read."""
+        """Add ``by`` to the load of the session that is to get a partition, or else has it. Finished partitions are no
+        load."""
         if index not in self._finished:
             holder = self._destined.get(index, self._owners.get(index))
             if holder is not None and holder in self._loads:
@@ -226,7 +228,7 @@ class Share(Generic[M]):
                 self._any.change(holder, load)
 
     def _look(self, info: PartitionInfo) -> None:
-        """See whether there is anything more to read of a partition."""
+        """Update whether a partition is finished: it has ended and all of it is committed."""
         index = info.index
         if self._done(info):
             self._count(index, -1)
@@ -239,15 +241,15 @@ class Share(Generic[M]):
     def _give(self, info: PartitionInfo, infos: Sequence[PartitionInfo]) -> None:
         named = self._named.get(info.index)
         if not named and not self._any:
-            for member in list(self._silent):  # better them than nobody
+            for member in list(self._silent):  # a silent session is better than none
                 self.heard(member)
             named = self._named.get(info.index)
         if not named and not self._any:
-            return  # it is looked at again when somebody comes who reads it
+            return  # it is visited again when a session joins that reads it
         chosen: M | None
         waited = [index for index in info.parents if index < len(infos) and not self._done(infos[index])]
         if waited:
-            # Whoever has read all of the parents may go on; for others the order would be lost.
+            # Only the session that has read all parents may go on with the child; another would break the order.
             chosen = self._owners.get(waited[0])
             if (
                 chosen is None
@@ -268,7 +270,7 @@ class Share(Generic[M]):
         chosen.start(self.topic, info.index)
 
     def _give_to_named(self, index: int) -> None:
-        """Who has named a partition comes before one who has not."""
+        """Ask a session that did not name this partition to let go of it for one that did."""
         owner, named = self.owner(index), self._named.get(index)
         if owner is not None and index not in self._destined and named and owner not in named:
             self._take(index, min(named, key=self._loads.__getitem__))
@@ -280,7 +282,8 @@ class Share(Generic[M]):
         self._owners[index].let_go(self.topic, index)
 
     def _even_out(self, infos: Sequence[PartitionInfo], steps: Iterator[int]) -> Iterator[None]:
-        """Of those that take any partition none has two more than another, as far as partitions may move."""
+        """Move partitions among the sessions that take any until their loads differ by at most one, as far as
+        partitions may move."""
         anybody, loads = self._any, self._loads
         rests: dict[M, Iterator[int]] = {}
         while (heaviest := anybody.heaviest()) is not None:
@@ -300,8 +303,8 @@ class Share(Generic[M]):
         anybody.restore()
 
     def _may_move(self, index: int, infos: Sequence[PartitionInfo]) -> bool:
-        """Whether a partition may go from one who takes any to another. What must be read by one session stays in its
-        hands: children whose parents are not done, and those."""
+        """Return whether a partition may move between sessions that take any. One session has to read children whose
+        parents are not finished, and these parents."""
         if index in self._destined or index in self._finished or index in self._named or index >= len(infos):
             return False
         if self._awaits(infos[index]):
@@ -316,8 +319,8 @@ class Share(Generic[M]):
 
 
 class _Levels(Generic[M]):
-    """Members by their loads: who has the least, and who the most, is found however many there are. Different loads
-    there are few of, as members share what they are made of."""
+    """Members grouped by load, to find the least and the most loaded without a scan. There are few distinct loads,
+    since members share the partitions evenly."""
 
     __slots__ = ("_aside", "_levels", "_loads")
 
@@ -333,38 +336,38 @@ class _Levels(Generic[M]):
         return member in self._loads
 
     def enter(self, member: M, load: int) -> None:
-        """One more."""
+        """Add a member."""
         self._loads[member] = load
         self._levels.setdefault(load, {})[member] = None
 
     def leave(self, member: M) -> None:
-        """It is none of them any more; harmless of one that was none."""
+        """Remove a member; does nothing if it is none."""
         if member in self._loads:
             self._lift(member)
             del self._loads[member]
 
     def change(self, member: M, load: int) -> None:
-        """It has another load now; harmless of one that is none of them."""
+        """Set a member's load; does nothing if it is none."""
         if member in self._loads:
             self._lift(member)
             self._loads[member] = load
             self._levels.setdefault(load, {})[member] = None
 
     def lightest(self) -> M | None:
-        """One of those that have the least."""
+        """Return a member with the lowest load, None if there is none."""
         return next(iter(self._levels[min(self._levels)])) if self._levels else None
 
     def heaviest(self) -> M | None:
-        """One of those that have the most."""
+        """Return a member with the highest load, None if there is none."""
         return next(iter(self._levels[max(self._levels)])) if self._levels else None
 
     def set_aside(self, member: M) -> None:
-        """Neither the lightest nor the heaviest, until its load is another one, or :meth:`restore`."""
+        """Exclude a member from :meth:`lightest` and :meth:`heaviest` until its load changes, or :meth:`restore`."""
         self._lift(member)
         self._aside[member] = None
 
     def restore(self) -> None:
-        """Nobody is set aside any more."""
+        """Include the members that were set aside again."""
         while self._aside:
             member, _ = self._aside.popitem()
             self._levels.setdefault(self._loads[member], {})[member] = None

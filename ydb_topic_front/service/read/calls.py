@@ -29,8 +29,8 @@ _DirectFromServer = messages["Ydb.Topic.StreamDirectReadMessage.FromServer"]
 async def commit_offset(service: YdbService, readers: Readers, request: Any, call: GrpcCall) -> None:
     """Set a consumer's position, which may go back (docs/protocols/ydb.md, "CommitOffset").
 
-    A session that reads the partition goes on if the client names it; another one ends, since it has already sent what
-    is to be read again, or not to be read at all. Raises GroupHeld while members of another protocol read.
+    A session that reads the partition goes on if the request names it. Any other ends: it may have sent messages that
+    are to be read again, or to be skipped. Raises GroupHeld while members of another protocol read.
     """
     topic = service.topic_at(call, request.path, Operation.READ)
     consumer = request.consumer
@@ -57,10 +57,10 @@ async def commit_offset(service: YdbService, readers: Readers, request: Any, cal
             message = f"the position of '{consumer}' in partition {partition} was set by somebody else"
             reader.end(YdbError(Status.SESSION_EXPIRED, message, Issue.WRONG_COOKIE))
 
-    end_reader()  # before it is set: what the reader has yet to store must not undo it
+    end_reader()  # before the commit: a position that the session has yet to store must not undo it
     now = time.time_ns() // 1_000_000
     await service.node.progress.commit(consumer, [(topic.name, partition, Committed(offset, commit_ms=now))])
-    end_reader()  # who took its place meanwhile began where it was
+    end_reader()  # again: a session that took over meanwhile began at the old position
     if session is not None:
         session.position_moved(topic.name, partition, offset)
     readers.ended(consumer, topic.name)
@@ -86,7 +86,7 @@ def register(registry: Registry, service: YdbService) -> None:
 
     async def slot_of(raw: bytes, stream: GrpcStream) -> Callable[[], int] | None:
         init = parse_message(raw).init_request
-        return coordination.finding(init.consumer) if init.consumer else None  # without one any node will do
+        return coordination.finding(init.consumer) if init.consumer else None  # else any node serves it
 
     registry.stream("StreamRead", forwarding.led("StreamRead", stream_read, slot_of, _last))
     registry.call(
@@ -95,7 +95,7 @@ def register(registry: Registry, service: YdbService) -> None:
 
 
 def by_consumer(coordination: Coordination, method: str) -> Callable[[bytes], Callable[[], int] | None]:
-    """How the slot of a call is found whose request names a consumer."""
+    """Return a function that finds the slot of a call, for a method whose request names a consumer."""
     kind = messages[METHODS[method].request]
 
     def find(raw: bytes) -> Callable[[], int] | None:

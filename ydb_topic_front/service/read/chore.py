@@ -1,4 +1,4 @@
-"""Work of a reading session that begins when there is something to do: most sessions of a crowd never have anything."""
+"""Task of a read session that is started when it first has work: most sessions never need it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Chore:
-    """``work`` waits for :meth:`wanted` again and again; ``begin`` is given it when it is wanted for the first time."""
+    """A task that loops over :meth:`wanted`. The first :meth:`want` passes ``work`` to ``begin``, which starts the
+    task."""
 
     __slots__ = ("_begin", "_begun", "_wake", "_work")
 
@@ -21,13 +22,13 @@ class Chore:
         self._wake = asyncio.Event()
 
     def want(self) -> None:
-        """There is something to do."""
+        """Wake the task: there is work."""
         self._wake.set()
         if not self._begun:
             self._begun = True
             self._begin(self._work)
 
     async def wanted(self) -> None:
-        """For the work: return when there has been something to do since it was here before."""
+        """Wait, in the task, until :meth:`want` was called since the last return."""
         await self._wake.wait()
         self._wake.clear()

@@ -1,4 +1,5 @@
-"""What one reading session confirms, and how it becomes its consumer's position, durably."""
+"""Commits of one read session: collects the offsets its client confirms and stores them durably as the consumer's
+position."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.read.readers import Readers
 
 RANGES_AT_ONCE = 500
-"""Ranges, or partitions, that are dealt with in one turn of the event loop."""
+"""Most partitions whose positions are stored together."""
 _MOST_RANGES = 100_000
-"""Commits of a session that wait for a hole before them to be filled."""
+"""Most ranges of one session that wait for a hole before them to be filled."""
 
 
 class ReadCommits:
-    """The commits of one session; ``over`` tells whether others have its partitions by now."""
+    """Commits of one session. ``over`` returns whether the session has ended, so that others may have its
+    partitions."""
 
     def __init__(
         self,
@@ -43,18 +45,18 @@ class ReadCommits:
         self._answers = answers
         self._over = over
         self._wake = wake
-        self._ranges = 0  # of all partitions, with holes before them
+        self._ranges = 0  # ranges with a hole before them, of all partitions
         self._moved: dict[PartitionReading, None] = {}
         self._storing: frozenset[PartitionReading] = frozenset()
         self._storage = Chore(begin, self.store_all)
 
     @property
     def unsettled(self) -> bool:
-        """Whether a position has yet to be stored."""
+        """Return whether any position has yet to be stored."""
         return bool(self._moved or self._storing)
 
     def is_unsettled(self, reading: PartitionReading) -> bool:
-        """Whether the position of this partition has yet to be stored."""
+        """Return whether the position of this partition has yet to be stored."""
         return reading in self._moved or reading in self._storing
 
     def untie(self) -> None:
@@ -64,7 +66,7 @@ class ReadCommits:
     # --- what is confirmed ------------------------------------------------------------------------------------------
 
     async def request(self, request: Any) -> None:
-        """A ``CommitOffsetRequest``. Raises YdbError."""
+        """Handle a ``CommitOffsetRequest``. Raises YdbError."""
         if not self._partitions.consumer:
             raise bad_request("without a consumer nothing can be committed")
         if not request.commit_offsets:
@@ -76,21 +78,21 @@ class ReadCommits:
             for offsets in part.offsets:
                 await turns.rest()
                 reading = self._partitions.get(part.partition_session_id)
-                if reading is not None:  # else it was stopped, and the client may not know yet
+                if reading is not None:  # else the partition session was stopped, and the client may not know yet
                     self.add(reading, offsets.start, offsets.end)
 
     def add(self, reading: PartitionReading, start: int, end: int) -> None:
-        """The client has confirmed ``[start, end)``. Raises YdbError."""
+        """Record that the client has confirmed ``[start, end)``. Raises YdbError."""
         if reading.state is ReadingState.OPENING:
             raise bad_request(f"partition session {reading.session_id} was not started")
         log = self._partitions.log_of(reading)
-        # What was sent is there, although this node may not have heard so since the partition's owner is another one.
+        # The partition's owner may be another node, so this node's high watermark may lag behind what was sent.
         known = max(log.high_watermark, reading.place.offset)
         if log.is_open and end > known:
             raise bad_request(f"a commit up to {end} of partition {reading.partition}, which ends at {known}")
         commits = reading.commits
         before = len(commits)
-        # What retention took was never sent, and is not for the client to confirm.
+        # Trimmed records were never sent, so the client does not confirm them.
         commits.moved(min(start, log.log_start_offset))
         if commits.add(start, end):
             self._moved[reading] = None
@@ -103,8 +105,9 @@ class ReadCommits:
             raise bad_request(f"there are more than {_MOST_RANGES} commits with holes before them")
 
     def pass_rest(self, reading: PartitionReading) -> None:
-        """What lies behind the last message of a partition that has ended, as the marker of a transaction does, is not
-        for the client to confirm: it has confirmed all when it has confirmed what it was sent."""
+        """Move the position to the end of a partition that has ended, once the client has confirmed every message it
+        was sent. Behind the last message there may be records that clients never see, such as a transaction's
+        marker."""
         end = self._partitions.log_of(reading).final_offset if self._partitions.consumer else None
         commits = reading.commits
         if end is not None and reading.place.offset >= end > commits.position >= reading.sent_end:
@@ -113,26 +116,27 @@ class ReadCommits:
             self._storage.want()
 
     def _forget_passed(self) -> None:
-        """Keep nothing of what others have passed (see :meth:`CommitRanges.forget_passed`)."""
+        """Drop the ranges that others have committed past (see :meth:`CommitRanges.forget_passed`)."""
         for reading in self._partitions.readings:
             before = len(reading.commits)
             reading.commits.forget_passed()
             self._count(len(reading.commits) - before)
 
     def _count(self, ranges: int) -> None:
-        """There are so many ranges more, or fewer."""
+        """Add ``ranges``, which may be negative, to the number of waiting ranges, and count their memory."""
         self._ranges += ranges
         if ranges:
             self._remember(ranges * RANGE_BYTES)
 
     def forget(self, reading: PartitionReading) -> None:
-        """The client has let go of a partition: what it confirmed before is stored all the same."""
+        """Stop counting a partition that the client has let go of. Positions it confirmed before are still stored."""
         self._count(-len(reading.commits))
 
     # --- what becomes of it -----------------------------------------------------------------------------------------
 
     async def store_all(self) -> None:
-        """Store positions that have moved, many that are waiting at once, and tell the client."""
+        """Store moved positions, up to :data:`RANGES_AT_ONCE` together, and tell the client. Runs until the session
+        ends."""
         partitions = self._partitions
         while True:
             await self._storage.wanted()
@@ -159,13 +163,13 @@ class ReadCommits:
             self._wake()
 
     def stored_by_others(self, reading: PartitionReading, offset: int) -> None:
-        """Somebody has stored a position on behalf of this session."""
+        """Follow a position that another call has stored on behalf of this session, and tell the client."""
         if self._catch_up(reading, offset):
             self._tell({reading: offset})
 
     def _catch_up(self, reading: PartitionReading, offset: int) -> bool:
-        """The consumer's position is ``offset``, durably; whether that moved this session's. What the client has
-        confirmed without a hole behind it is to be stored then."""
+        """Note that the consumer's durable position is ``offset``; return whether that moved this session's. Offsets
+        that the client has confirmed without a hole behind it are queued to be stored."""
         before = len(reading.commits)
         moved = reading.commits.moved(offset)
         reading.stored = offset

@@ -1,7 +1,9 @@
-"""Each consumer is coordinated by one node: the owner of the slot that its name lies in, as Kafka's groups are.
+"""Coordination of consumers: the owner of the slot that a consumer's name hashes to is its coordinator, as for Kafka's
+groups.
 
-There its partitions are shared out, and its positions are stored. Sessions that come elsewhere are passed on to it;
-when the slot goes to another node they end, and their clients come again and find that one.
+The coordinator shares out the consumer's partitions and stores its positions. Sessions that connect to another node are
+forwarded to it. When the slot moves to another node these sessions end, and their clients reconnect and are forwarded
+to the new coordinator.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.read.readers import Readers
 
 _KNOWN_S = 10.0
-"""So long a session waits until this node has read what the consumer's former one has stored."""
+"""How long a session waits for this node to read the positions that the consumer's former coordinator stored."""
 _LOOK_S = 0.02
 _FORGET = "ydb positions"
 
 
 class Forget(Struct, frozen=True):
-    """Asks the coordinator of a consumer to delete its positions in partitions of a topic."""
+    """Request to a consumer's coordinator to delete its positions in partitions of a topic."""
 
     consumer: str
     topic: str
@@ -37,11 +39,11 @@ class Forget(Struct, frozen=True):
 
 
 class Forgotten(Struct, frozen=True):
-    """They are."""
+    """Answer to :class:`Forget`: the positions are deleted."""
 
 
 class Coordination(OwnedNames):
-    """Of which consumers this node is the coordinator."""
+    """The consumers that this node coordinates."""
 
     what = "consumer"
 
@@ -58,11 +60,11 @@ class Coordination(OwnedNames):
         return self._owners.slot_of_key(self._progress.space, name)
 
     def finding(self, consumer: str) -> Callable[[], int]:
-        """How a consumer's slot is found."""
+        """Return a function that finds the consumer's slot."""
         return lambda: self.slot(consumer)
 
     def is_elsewhere(self, consumer: str) -> bool:
-        """Whether another node coordinates it."""
+        """Return whether another node coordinates the consumer."""
         return not self._owners.is_mine(self.slot(consumer))
 
     async def read(self, wanted: Callable[[str], bool]) -> None:
@@ -76,7 +78,8 @@ class Coordination(OwnedNames):
             await self._progress.settled()
 
     async def known(self, consumer: str) -> None:
-        """Return when all that is stored of a consumer is known here. Raises YdbError where it is not this node's."""
+        """Wait until this node has read everything that is stored of a consumer. Raises YdbError if it does not
+        coordinate it."""
         until = asyncio.get_running_loop().time() + _KNOWN_S
         while not self.owns(consumer):
             if self.is_elsewhere(consumer) or asyncio.get_running_loop().time() > until:
@@ -84,12 +87,12 @@ class Coordination(OwnedNames):
             await asyncio.sleep(_LOOK_S)
 
     def require(self, consumer: str) -> None:
-        """Raises YdbError where this node does not coordinate the consumer, or not any more."""
+        """Raise YdbError unless this node coordinates the consumer."""
         if not self.owns(consumer):
             raise _elsewhere(consumer)
 
     async def forget(self, asked: Forget) -> None:
-        """Delete positions of a consumer, whoever coordinates it. Raises LogError."""
+        """Delete positions of a consumer, at whichever node coordinates it. Raises LogError."""
         owner = await owner_of(self._owners, self._node_id, self.finding(asked.consumer))
         if owner is None:
             await self._forget_here(asked)

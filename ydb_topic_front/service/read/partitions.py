@@ -1,4 +1,4 @@
-"""The partitions of one reading session: begun, read, let go of, and what the client is told of them."""
+"""Partition sessions of one read session: started, read, stopped, and the messages about them to the client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _OPENED_AT_ONCE = 16
 
 
 class ReadPartitions:
-    """What ``session`` has of the topics that it reads; ``over`` tells whether others have its partitions by now."""
+    """The partitions that ``session`` reads. ``over`` returns whether it has ended, so that others may have its
+    partitions."""
 
     def __init__(
         self,
@@ -52,13 +53,13 @@ class ReadPartitions:
         self._stream = stream
         self._answers = answers
         self.init = ReadInit((), "", "", False)
-        """What the client wants."""
+        """The client's request."""
         self.wanted: dict[str, TopicWanted] = {}
         self.topics: dict[str, Topic] = {}
         self._readings: dict[int, PartitionReading] = {}
         self._by_place: dict[tuple[str, int], PartitionReading] = {}
         self._numbers = 0
-        self._taken_back = 0  # the highest number of those that the client has lost
+        self._taken_back = 0  # the highest session_id that was taken from the client
         self._held = 0  # bytes
         self._to_open: dict[PartitionReading, None] = {}
         self._opening = Chore(begin, self.open_all)
@@ -69,7 +70,7 @@ class ReadPartitions:
 
     @property
     def consumer(self) -> str:
-        """For whom is read; empty without a consumer."""
+        """Name of the consumer; empty for a session without one."""
         return self.init.consumer
 
     @property
@@ -77,25 +78,26 @@ class ReadPartitions:
         return self._readings.values()
 
     def get(self, session_id: int) -> PartitionReading | None:
-        """The partition session of that number, None if the client has let go of it."""
+        """Return the partition session of that number, None if the client has let go of it."""
         return self._readings.get(session_id)
 
     def has(self, reading: PartitionReading) -> bool:
-        """Whether it is one of the session's."""
+        """Return whether a partition session is still one of this session's."""
         return reading.session_id in self._readings
 
     def at(self, topic: str, partition: int) -> PartitionReading | None:
-        """What is done with a partition, also when the client has let go of it and its position is yet to be stored."""
+        """Return the partition session of a partition, also when the client has let go of it and its position is yet to
+        be stored."""
         return self._by_place.get((topic, partition))
 
     def log_of(self, reading: PartitionReading) -> ReadableLog:
-        """The log behind it. Raises YdbError when it is not served any more."""
+        """Return the log of a partition session. Raises YdbError when the partition is no longer served."""
         return self._service.log_to_read(self.topics[reading.topic], reading.partition)
 
     # --- as the balancer says (see ydb_topic_front.service.read.balancer.Member) -------------------------------------
 
     def start(self, topic: str, partition: int) -> None:
-        """The partition is this session's."""
+        """Take a partition that the balancer has assigned: open it and start a partition session at the client."""
         self._numbers += 1
         path = self._service.path_of(self._stream, self.topics[topic])
         reading = PartitionReading(self._numbers, topic, path, partition)
@@ -105,7 +107,7 @@ class ReadPartitions:
         self._opening.want()
 
     def let_go(self, topic: str, partition: int) -> None:
-        """Somebody else is to read the partition."""
+        """Ask the client to let go of a partition that another session is to read."""
         reading = self._by_place[topic, partition]
         if reading.state is ReadingState.OPENING:
             self._forget(reading)  # the client knows nothing of it
@@ -116,7 +118,7 @@ class ReadPartitions:
         self._readers.asked(self._session, reading)
 
     def take_back(self, reading: PartitionReading) -> None:
-        """The client has not answered in time what it was asked about a partition: it has lost it, and is told so."""
+        """Take a partition from a client that did not answer in time, and tell it so."""
         if self.has(reading):
             self._taken_back = max(self._taken_back, reading.session_id)
             self._ask_to_stop(reading, graceful=False)
@@ -131,7 +133,8 @@ class ReadPartitions:
         self._answers.put(message)
 
     def _remember(self, size: int) -> None:
-        """Count what is remembered for the client. It ends if that is too much: later, as others are being served."""
+        """Count ``size`` bytes of state kept for the client. If that exceeds the limit the session ends, in the next
+        turn of the event loop because the caller may be in the middle of serving others."""
         self._held += size
         self._service.states.change(size)
         refusal = self._service.states.refusal() if size > 0 else None
@@ -139,7 +142,7 @@ class ReadPartitions:
             self._service.loop.call_soon(self._session.end, refusal)
 
     def close(self) -> None:
-        """The session is over: nothing is remembered any more."""
+        """Drop all state: the session has ended."""
         self.pump.close()
         for reading in self._readings.values():
             self._readers.answered(reading)
@@ -149,15 +152,15 @@ class ReadPartitions:
         self._by_place.clear()
 
     def untie(self) -> None:
-        """Nothing is done any more: the parts of the session, each of which knows others that know it, let go of them.
-        Otherwise all of them would stay until the collector comes, which a node has come seldom."""
+        """Break the reference cycles between the parts of an ended session. Otherwise they would stay in memory until
+        the garbage collector runs, which is rare in a node."""
         self.commits.untie()
         del self._session, self._opening, self.pump, self.commits
 
     # --- their beginning --------------------------------------------------------------------------------------------
 
     async def open_all(self) -> None:
-        """Tell the client of partitions that have become its own, when it is known where they begin."""
+        """Find where newly assigned partitions begin and ask the client to start them. Runs until the session ends."""
         while True:
             await self._opening.wanted()
             while self._to_open:
@@ -190,7 +193,7 @@ class ReadPartitions:
             async with self._readers.searches:
                 start = max(start, await first_written(log, not_before, self._stream.account))
         if self.get(reading.session_id) is not reading:
-            return  # somebody else is to read it by now
+            return  # the partition was given to another session meanwhile
         reading.commits = CommitRanges(position)
         reading.stored = position
         reading.place = Place(start)
@@ -205,13 +208,13 @@ class ReadPartitions:
         request.partition_offsets.start = max(position, log.log_start_offset)
         request.partition_offsets.end = max(request.partition_offsets.start, log.last_stable_offset)
         self._answers.put(message)
-        if self.consumer:  # else nobody waits for the partition
+        if self.consumer:  # without a consumer no other session waits for the partition
             self._readers.asked(self._session, reading)
 
     # --- what the client says ---------------------------------------------------------------------------------------
 
     def started(self, response: Any) -> None:
-        """A ``StartPartitionSessionResponse``. Raises YdbError."""
+        """Handle a ``StartPartitionSessionResponse``. Raises YdbError."""
         reading = self.get(response.partition_session_id)
         if reading is None:
             return
@@ -229,18 +232,18 @@ class ReadPartitions:
             self.pump.add(reading)
 
     def stopped(self, response: Any) -> None:
-        """A ``StopPartitionSessionResponse``. Raises YdbError."""
+        """Handle a ``StopPartitionSessionResponse``. Raises YdbError."""
         if not self.consumer:
             raise bad_request("without a consumer there is nobody to let go for")
         reading = self.get(response.partition_session_id)
         if reading is None and 0 < response.partition_session_id <= self._taken_back:
-            return  # it was too late
+            return  # the answer came after take_back
         if reading is None or reading.state is not ReadingState.STOPPING:
             raise bad_request(f"partition session {response.partition_session_id} was not asked to stop")
         self._forget(reading)
 
     def status(self, request: Any) -> None:
-        """A ``PartitionSessionStatusRequest``. Raises YdbError."""
+        """Handle a ``PartitionSessionStatusRequest``. Raises YdbError."""
         reading = self.get(request.partition_session_id)
         if reading is None:
             return
@@ -261,7 +264,7 @@ class ReadPartitions:
     # --- their end --------------------------------------------------------------------------------------------------
 
     def _forget(self, reading: PartitionReading) -> None:
-        """The partition is not this session's any more, when what was committed of it is stored."""
+        """Remove a partition session. The partition is released as soon as its committed position is stored."""
         del self._readings[reading.session_id]
         self._readers.answered(reading)
         self._remember(-READING_BYTES)
@@ -272,7 +275,7 @@ class ReadPartitions:
             self.release(reading)
 
     def release(self, reading: PartitionReading) -> None:
-        """Nothing is left to be stored of a partition that the client has let go of."""
+        """Release a partition that the client has let go of and whose position is stored."""
         self._by_place.pop((reading.topic, reading.partition), None)
         self._readers.released(self._session, reading.topic, reading.partition)
 
@@ -283,7 +286,7 @@ class ReadPartitions:
             measures.read(topic, self.consumer, reading.partition, sent.size, last, sent.written_ms, sent.write_lag)
 
     def _read_all(self, reading: PartitionReading) -> None:
-        """All of a partition that has ended was sent."""
+        """Handle that all of a partition that has ended was sent: tell the client once, if it supports that."""
         self.commits.pass_rest(reading)
         if reading.end_told or not self.init.knows_ends:
             return

@@ -1,7 +1,7 @@
-"""Data on its way to one reader: as much as it gave credit for, of its partitions in turns.
+"""Pump that reads partitions for one client: as many bytes as it gave credit for, partition by partition in turn.
 
-What is read is counted in the node's memory until it has become an answer, and of that there is one at a time; between
-two answers only places are remembered.
+Bytes that were read count in the node's memory budget until they are encoded as a response. A stream has one response
+at a time; between two responses only places are kept.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from ydb_topic_front.session.partition_reading import PartitionReading
 
 _RESPONSE_BYTES = 1024 * 1024
-"""A response holds so much, or one message that is larger."""
+"""Largest response, unless a single message is larger."""
 _UNKNOWN_BATCH = 64 * 1024
 _AGAIN_S = 0.1
-"""After so long a partition is looked at again that had no owner."""
+"""Delay before a partition without an owner is tried again."""
 _MESSAGES_AT_ONCE = 500
 """Messages worked on in one turn of the event loop: each takes a few microseconds."""
 
 
 class ReadPump:
-    """Makes the ``ReadResponse`` of one stream. ``wake`` is called when there may be one to make, ``measure`` before
-    one is sent."""
+    """Encodes the ``ReadResponse`` messages of one stream. ``wake`` is called when there may be one to encode,
+    ``measure`` before one is sent, ``ended`` when all of an ended partition was sent."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class ReadPump:
         self._starved = False
         self._closed = False
         self.credit = 0
-        """Bytes that the client wants; less than nothing after a response that was larger."""
+        """Bytes that the client still accepts; negative after a response larger than the credit."""
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Remove all waiters and stop."""
         self._closed = True
         for log in self._waiting:
             log.remove_waiter(self)
@@ -82,19 +82,21 @@ class ReadPump:
         self._account.close()
 
     def add(self, reading: PartitionReading) -> None:
-        """There may be something to send of a partition from now on, until it may not be sent to."""
+        """Queue a partition that may have data to send. It stays in the pump until :meth:`remove`, or until the session
+        stops."""
         self._hungry.append(reading)
         self._wake()
 
     def remove(self, reading: PartitionReading) -> None:
-        """Nothing is sent of a partition any more."""
+        """Stop waiting for data of a partition."""
         log = self._waits_at.pop(reading, None)
         if log is not None:
             del self._waiting[log]
             log.remove_waiter(self)
 
     def log_moved(self, log: ReadableLog) -> None:
-        """There may be more in a partition where all was read (see :class:`bridges.log.interfaces.Waiter`)."""
+        """Queue a partition that was read to its end and may have grown (see
+        :class:`bridges.log.interfaces.Waiter`)."""
         reading = self._waiting.pop(log, None)
         log.remove_waiter(self)
         if reading is not None:
@@ -107,18 +109,19 @@ class ReadPump:
 
     @property
     def ready(self) -> bool:
-        """Whether it is worth asking for a response."""
+        """Return whether :meth:`response` may have something to send: there are credit, a queued partition and
+        memory."""
         return self.credit > 0 and bool(self._hungry) and not self._starved
 
     async def response(self) -> bytes | None:
-        """What is to be sent next, None if the partition whose turn it is has nothing. Raises LogError."""
+        """Return the next encoded response, None if the partition whose turn it is has no data. Raises LogError."""
         reading = self._hungry.popleft()
         if not reading.may_send:
             return None
         try:
             return await self._response(reading, self._log_of(reading))
         except (NotOwner, PeerUnreachable):
-            # Its next owner has the same; others are read meanwhile.
+            # The partition's next owner has the same data; other partitions are read meanwhile.
             self._again_later(reading)
             return None
 
@@ -143,7 +146,7 @@ class ReadPump:
         wanted = min(self.credit, _RESPONSE_BYTES)
         least = log.measure(offset, 1, limit) or _UNKNOWN_BATCH
         if least > _RESPONSE_BYTES:
-            least *= 2  # the answer is there beside the batch
+            least *= 2  # the batch and the encoded response are in memory at the same time
         held = self._account.grant(Kind.READS, max(wanted, least), least)
         if not held:
             self._starved = True
@@ -155,13 +158,13 @@ class ReadPump:
         except OffsetOutOfRange:
             if offset >= log.log_start_offset:
                 raise
-            self._hungry.append(reading)  # it was trimmed meanwhile
+            self._hungry.append(reading)  # the log was trimmed meanwhile
             return None
         finally:
             self._account.give(Kind.READS, held)
 
     def _wait(self, reading: PartitionReading, log: ReadableLog) -> None:
-        """All was read: be called when there is more."""
+        """Wait for a partition that was read to its end to grow, or report that it has ended. Raises LogDeleted."""
         if log.final_offset is not None and reading.place.offset >= log.final_offset:
             self._ended(reading)
             return
@@ -177,7 +180,7 @@ class ReadPump:
         oldest = max(reading.not_before_ms, _ago(reading.max_lag_ms))
         batches = await log.read_committed(reading.place.offset, wanted)
         if not batches:
-            self._again_later(reading)  # what was to come has gone, and the log will tell of it
+            self._again_later(reading)  # the expected batches are gone, and the log will report it
             return None
         for batch in batches:
             if 0 <= batch.written_ms < oldest:
@@ -187,7 +190,7 @@ class ReadPump:
                 whole = await self._add(reading, log, batch, builder, wanted)
             except BatchInvalid as error:
                 if builder.size:
-                    break  # what lies before it is sent first
+                    break  # the messages before the invalid batch are sent first
                 at = max(batch.base_offset, reading.place.offset)
                 raise DataCorrupt(f"what {log.topic}-{log.partition} has at offset {at}: {error}") from error
             if not whole:
@@ -199,7 +202,7 @@ class ReadPump:
         self._node.metrics.topic(reading.topic).fetched(builder.batches, reading.sent - sent, builder.size)
         raw, credit = await worked_off(builder.finish())
         if not reading.may_send:
-            return None  # the client was asked to let go of it meanwhile: it gets nothing more
+            return None  # the client was asked meanwhile to let go of the partition: it gets nothing more
         self.credit -= credit
         reading.last_read_ms = _now()
         self._measure(reading, builder)
@@ -208,7 +211,7 @@ class ReadPump:
     async def _add(
         self, reading: PartitionReading, log: ReadableLog, batch: StoredBatch, builder: ResponseBuilder, wanted: int
     ) -> bool:
-        """Put a batch's messages into the response; False when more of it is left. Raises BatchInvalid."""
+        """Add a batch's messages to the response; return False if messages are left. Raises BatchInvalid."""
         payload, producer, end = batch.payload, None, batch.end_offset
         if batch.flags & FORMAT_MASK != FormatId.YDB:
             try:

@@ -1,4 +1,5 @@
-"""All reading sessions of the front: who shares a consumer's partitions, and who must hear of changes."""
+"""All read sessions of the front: how they share the partitions of their consumers, and which events they must hear
+of."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ _KIND = "consumer"
 _STABLE = "Stable"
 _SEARCHES = 4
 _TOLD_AT_ONCE = 200
-"""Sessions that are told of a change in one turn of the event loop."""
+"""Most sessions that are notified of a change in one turn of the event loop."""
 _REST = 9
-"""However many partitions are shared, sharing them out takes at most a tenth of the event loop's time."""
+"""Pause after a round of balancing, as a multiple of its duration: balancing takes at most a tenth of the event loop's
+time, however many partitions there are."""
 
 
 class ReadSession(Member, Protocol):
-    """A stream that reads, as others see it."""
+    """A stream that reads, as the other parts of the front see it."""
 
     @property
     def session_id(self) -> str: ...
@@ -42,29 +44,30 @@ class ReadSession(Member, Protocol):
     @property
     def client(self) -> Client: ...
     def end(self, error: YdbError) -> None:
-        """End with ``error``."""
+        """End the session with ``error``."""
 
     def position_moved(self, topic: str, partition: int, offset: int) -> None:
-        """Somebody has stored a position on behalf of this session."""
+        """Note that a CommitOffset call has stored a position on behalf of this session."""
 
     def unanswered(self, reading: PartitionReading) -> None:
-        """Its client did not answer in time what it was asked about a partition."""
+        """Note that the client did not answer a request about a partition in time."""
 
     def topic_changed(self, topic: Topic, change: ChangeKind) -> None:
-        """Something is different with a topic that is read."""
+        """Handle a change of a topic that the session reads."""
 
     def reading(self, topic: str, partition: int) -> PartitionReading | None:
-        """What it does with a partition; None if it is not its own."""
+        """Return the partition session of a partition; None if the session does not have the partition."""
 
     def cut_if_stuck(self, since: float) -> None:
-        """End if the client has taken nothing since then, by the monotonic clock."""
+        """End the session if its client has taken nothing since ``since`` (monotonic clock)."""
 
     @property
     def readings(self) -> Iterable[PartitionReading]: ...
 
 
 class Reader(NamedTuple):
-    """Who reads a partition for a consumer: times in ms since the epoch, ``last_read_offset`` -1 before the first."""
+    """The session that reads a partition for a consumer. Times in ms since the epoch; ``last_read_offset`` is -1 before
+    the first read."""
 
     session_id: str
     reader_name: str
@@ -74,7 +77,7 @@ class Reader(NamedTuple):
 
 
 class Readers:
-    """The sessions by topic, and by what they share."""
+    """All read sessions, by id, topic and consumer, and one :class:`Share` per consumer and topic."""
 
     def __init__(self, service: YdbService) -> None:
         self._service = service
@@ -85,15 +88,15 @@ class Readers:
         self._topics: dict[ReadSession, tuple[str, ...]] = {}
         self._by_consumer: dict[str, dict[ReadSession, None]] = {}
         self.coordination = Coordination(service, self, service.node.owners, service.node.peers)
-        """Which consumers are this node's."""
+        """The consumers that this node coordinates."""
         self.searches = asyncio.Semaphore(_SEARCHES)
-        """For who looks where to begin by time: each has a batch in memory, however large that is."""
-        # What clients were asked and have not answered, by the monotonic clock, the longest ago first.
+        """Limits concurrent searches by time: each holds a batch in memory, of any size."""
+        # Unanswered requests to clients with the time they were sent (monotonic clock), the oldest first.
         self._asked: dict[PartitionReading, tuple[float, ReadSession]] = {}
         self._due: dict[Share[ReadSession], None] = {}
-        self._round: Iterator[None] | None = None  # what is left to do of the shares that were due
-        # By the monotonic clock: a share of many partitions takes its time, and is looked at again whenever one of
-        # them is let go of.
+        self._round: Iterator[None] | None = None  # the rest of the balancing under way
+        # Monotonic clock. A share with many partitions takes long to balance, and is balanced again whenever one of
+        # them is released.
         self._rested_at = 0.0
         self._spent = 0.0
         service.node.every(
@@ -106,14 +109,14 @@ class Readers:
         service.topics.on_change.append(self._settings_changed)
 
     def close(self) -> None:
-        """Follow topics no more."""
+        """Stop following topics."""
         self._service.catalog.on_change.remove(self._changed)
         self._service.topics.on_change.remove(self._settings_changed)
 
     # --- sessions come and go -------------------------------------------------------------------------------------
 
     def enter(self, session: ReadSession, topics: Iterable[Topic]) -> None:
-        """A session reads these topics; :meth:`share` gives it partitions."""
+        """Add a session that reads ``topics``; :meth:`share` assigns it partitions."""
         self._by_id[session.session_id] = session
         if session.consumer:
             self._by_consumer.setdefault(session.consumer, {})[session] = None
@@ -122,7 +125,7 @@ class Readers:
             self._by_topic.setdefault(name, {})[session] = None
 
     def share(self, session: ReadSession, topic: Topic, partitions: Collection[int]) -> None:
-        """Have a session of a consumer read a topic's ``partitions``, or any if there are none, with the others."""
+        """Add a consumer's session to those that share a topic. It reads ``partitions``, or any if that is empty."""
         key = session.consumer, topic.name
         share = self._shares.get(key)
         if share is None:
@@ -134,7 +137,7 @@ class Readers:
         self._balance_soon(share)
 
     def leave(self, session: ReadSession) -> None:
-        """A session has ended: others get what it had. Harmless when repeated."""
+        """Remove a session that has ended, and assign its partitions to others. Does nothing when repeated."""
         if self._by_id.pop(session.session_id, None) is None:
             return
         peers = self._by_consumer.get(session.consumer)
@@ -155,20 +158,21 @@ class Readers:
                     del self._shares[session.consumer, topic]
 
     def released(self, session: ReadSession, topic: str, partition: int) -> None:
-        """A session has let go of a partition."""
+        """Assign a partition that a session has let go of."""
         share = self._shares.get((session.consumer, topic))
         if share is not None:
             share.released(session, partition)
             self._balance_soon(share)
 
     def ended(self, consumer: str, topic: str) -> None:
-        """A partition of a topic that has ended was read or committed to its end: its children may be read."""
+        """Balance again after a partition that has ended was read or committed to its end: its children may now be
+        read."""
         share = self._shares.get((consumer, topic))
         if share is not None:
             self._balance_soon(share)
 
     def consumers(self) -> list[str]:
-        """Those that have sessions now."""
+        """Return the consumers that have sessions."""
         return list(self._by_consumer)
 
     def end_all(self, consumer: str, error: YdbError) -> None:
@@ -179,21 +183,22 @@ class Readers:
     # --- what clients are to answer -------------------------------------------------------------------------------
 
     def asked(self, session: ReadSession, reading: PartitionReading) -> None:
-        """A session's client was asked to begin with a partition, or to let go of it: it is to answer in time."""
+        """Note that a client was asked to start or stop a partition session and must answer within
+        ``reader_answer_ms``."""
         self._asked.pop(reading, None)
         self._asked[reading] = time.monotonic(), session
 
     def answered(self, reading: PartitionReading) -> None:
-        """The client has answered, or need not any more."""
+        """Note that the client has answered, or need not any more."""
         self._asked.pop(reading, None)
 
     def silent(self, session: ReadSession) -> None:
-        """A session's client does not answer: others come first until it is heard of again."""
+        """Put a session whose client does not answer behind all others until it is heard of again."""
         for share in self._shares_of(session):
             share.silent(session)
 
     def heard(self, session: ReadSession) -> None:
-        """The client of a session that was silent has said something."""
+        """Restore a silent session whose client has sent a message."""
         for share in self._shares_of(session):
             share.heard(session)
             self._balance_soon(share)
@@ -205,7 +210,7 @@ class Readers:
                 yield share
 
     async def take_back(self, now_ms: int) -> None:
-        """Take partitions from those who did not answer in time what they were asked about them."""
+        """Take partitions from clients that did not answer a request about them in time."""
         before = time.monotonic() - self._service.settings.reader_answer_ms / 1000
         while self._asked:
             for _ in range(min(len(self._asked), _TOLD_AT_ONCE)):
@@ -220,16 +225,16 @@ class Readers:
     # --- looking --------------------------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> ReadSession | None:
-        """The session of that name."""
+        """Return the session with that id, or None."""
         return self._by_id.get(session_id)
 
     def owner(self, consumer: str, topic: str, partition: int) -> ReadSession | None:
-        """Whose partition it is."""
+        """Return the session that has a partition for a consumer, or None."""
         share = self._shares.get((consumer, topic))
         return None if share is None else share.owner(partition)
 
     def find(self, consumer: str, topic: str, partition: int) -> Reader | None:
-        """See :attr:`ydb_topic_front.service.core.YdbService.find_reader`."""
+        """Describe the session that reads a partition for a consumer; None if there is none."""
         session = self.owner(consumer, topic, partition)
         reading = None if session is None else session.reading(topic, partition)
         if session is None or reading is None:
@@ -243,9 +248,10 @@ class Readers:
     async def store(
         self, consumer: str, positions: dict[tuple[str, int], int], wanted: Callable[[], bool]
     ) -> dict[tuple[str, int], int]:
-        """Move positions forward, durably; gives what is stored then, which is more where somebody else was faster.
+        """Move positions forward, durably. Returns the stored positions, which are higher where another commit was
+        further.
 
-        Where somebody was, it is tried again as long as it is ``wanted``: what is given means nothing after that.
+        Retries as long as ``wanted()`` when positions changed meanwhile; once it is false the result means nothing.
         """
         progress = self._progress
         known: dict[tuple[str, int], int | None] = {}
@@ -264,7 +270,7 @@ class Readers:
                 known[place] = None if other is None else other.offset
 
     def _done(self, consumer: str, topic: Topic, info: PartitionInfo) -> bool:
-        """Whether a partition has ended and all of it is committed."""
+        """Return whether a partition has ended and all of it is committed or trimmed."""
         if info.end is None:
             return False
         log = self._service.logs.get(topic.name, info.index)
@@ -292,7 +298,7 @@ class Readers:
         self._tell_some(topic, kind, deque(self._by_topic.get(topic.name, ())))
 
     def _tell_some(self, topic: Topic, kind: ChangeKind, sessions: deque[ReadSession]) -> None:
-        """As many as one turn may: how many read a topic is for clients to choose."""
+        """Notify as many sessions as one turn of the event loop allows: clients decide how many read a topic."""
         for _ in range(min(len(sessions), _TOLD_AT_ONCE)):
             session = sessions.popleft()
             if session in self._topics:
@@ -301,7 +307,7 @@ class Readers:
             self._service.loop.call_soon(self._tell_some, topic, kind, sessions)
 
     async def cut_stuck(self, now_ms: int) -> None:
-        """While memory is short, end the sessions whose clients hold some and take nothing."""
+        """While memory is short, end the sessions whose clients hold memory and take nothing."""
         budget = self._service.node.budget
         if budget.scarce or budget.waiting:
             since = time.monotonic() - self._service.settings.reader_patience_ms / 1000
@@ -309,7 +315,7 @@ class Readers:
                 self._service.node.barrier.call("reader that takes nothing", session.cut_if_stuck, since)
 
     def _balance_soon(self, share: Share[ReadSession]) -> None:
-        """Once for all that happens before its turn comes, or while the last time is slept off."""
+        """Schedule a balance, one for all events until it runs. It waits out the pause after the previous round."""
         self._due[share] = None
         if self._round is None:
             self._round = self._balance_all()
@@ -329,7 +335,7 @@ class Readers:
             yield
 
     def _step(self) -> None:
-        """One step of what is due; everybody else has a turn of the event loop before the next one."""
+        """Run one step of balancing. Other tasks get a turn of the event loop before the next one."""
         began = time.monotonic()
         assert self._round is not None
         over = False
@@ -350,25 +356,25 @@ class Readers:
 
     @property
     def space(self) -> str:
-        """YDB's consumers are Kafka's groups."""
+        """Name space of the consumers: they are the same as Kafka's groups."""
         return CONSUMERS
 
     def summaries(self) -> Iterator[GroupSummary]:
-        """The consumers that have sessions now."""
+        """Yield a summary of each consumer that has sessions."""
         for consumer, sessions in [*self._by_consumer.items()]:
             yield self._summary(consumer, sessions)
 
     def knows(self, group_id: str) -> bool:
-        """Sessions are nowhere but here."""
+        """Return True: sessions are never stored, so all members are known."""
         return True
 
     def summary(self, group_id: str) -> GroupSummary | None:
-        """One consumer's line, if it has sessions."""
+        """Return a consumer's summary, None if it has no sessions."""
         sessions = self._by_consumer.get(group_id)
         return None if sessions is None else self._summary(group_id, sessions)
 
     def view(self, group_id: str) -> GroupView | None:
-        """One consumer, if it has sessions."""
+        """Return a consumer with its members, None if it has no sessions."""
         sessions = self._by_consumer.get(group_id)
         if sessions is None:
             return None

@@ -1,7 +1,7 @@
-"""What reading sessions remember between two messages of their clients, counted and bounded.
+"""Memory of the state that read sessions keep between two messages of their clients, counted and bounded.
 
-Partitions of a session and the holes in what it commits are held for as long as the client likes, unlike requests and
-answers, so they may not have all of the node's memory budget: nobody else could be read any more.
+A client can hold partition sessions and uncommitted ranges for as long as it likes, unlike requests and answers. So
+they may take only a part of the node's memory budget; otherwise no other client could be served.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from anabranch_kit.memory.budget import MemoryBudget
 
 READING_BYTES = 1500
-"""A partition of a session: what is known of it, and where it stands in tables."""
+"""Memory for one partition session with its entries in tables."""
 RANGE_BYTES = 100
-"""A range of offsets that is committed and has a hole before it."""
+"""Memory for one committed range that waits for a hole before it."""
 _PART = 4
-"""All sessions together may hold one part in so many of the budget."""
+"""All sessions together may hold this fraction of the budget: 1/4."""
 
 
 class SessionStates:
-    """The bytes of all sessions, as part of a node's ``budget``."""
+    """Bytes held by all read sessions, counted in the node's ``budget``."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._account = budget.account(lambda: None)
@@ -31,18 +31,19 @@ class SessionStates:
 
     @property
     def held(self) -> int:
-        """Bytes of all sessions."""
+        """Bytes held by all sessions."""
         return self._account.held
 
     def change(self, size: int) -> None:
-        """Count ``size`` bytes more, or less. There is no room to be waited for: see :meth:`refuse`."""
+        """Count ``size`` bytes more, or less if negative. Never waits for room; callers check :meth:`refusal`
+        afterwards."""
         if size > 0:
             self._account.take(Kind.REQUESTS, size)
         elif size:
             self._account.give(Kind.REQUESTS, -size)
 
     def refusal(self) -> YdbError | None:
-        """Why whoever has just held more may not go on; None if it may."""
+        """Return the error for the session that has just grown if the limit is exceeded, else None."""
         if self._account.held <= self._limit:
             return None
         return YdbError(Status.OVERLOADED, "the node remembers as much of readers as it may; try again later")

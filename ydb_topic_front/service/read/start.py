@@ -1,4 +1,4 @@
-"""When what lies at a place was written, and where reading begins that is asked for by time."""
+"""Searches in a log by time: when a record was written, and the first offset written at a given time or later."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNKNOWN_BATCH = 64 * 1024
 
 
 async def written_at(log: ReadableLog, offset: int, account: Account) -> int:
-    """When what lies at ``offset`` of an open log, or is the first that is left behind it, was written, in ms since the
-    epoch; -1 if nothing is.
+    """Return when the record at ``offset`` was written, or the first one that is left behind it, in ms since the
+    epoch; -1 if there is none. The log must be open.
 
-    What is read is counted in ``account`` meanwhile. Raises the errors of a read.
+    Bytes read are counted in ``account`` during the search. Raises the errors of a read.
     """
     while True:
         offset = max(offset, log.log_start_offset)
@@ -30,15 +30,16 @@ async def written_at(log: ReadableLog, offset: int, account: Account) -> int:
         except OffsetOutOfRange:
             if offset >= log.log_start_offset:
                 raise
-            continue  # the log starts later now
+            continue  # the log was trimmed meanwhile
         return batches[0].written_ms if batches else -1
 
 
 async def first_written(log: ReadableLog, written_ms: int, account: Account) -> int:
-    """The first offset whose batch was appended at ``written_ms`` or later; the high watermark if there is none.
+    """Return the first offset whose batch was appended at ``written_ms`` or later; the high watermark if there is
+    none.
 
-    Appends are in the order of their times, as far as clocks are, so halving finds it: some twenty batches are read.
-    What is read is counted in ``account`` meanwhile. Raises the errors of a read.
+    Binary search: appends are in the order of their times as far as the clocks allow, so about twenty batches are read.
+    Bytes read are counted in ``account`` during the search. Raises the errors of a read.
     """
     await log.ready()
     low, high = log.log_start_offset, log.high_watermark
@@ -49,9 +50,9 @@ async def first_written(log: ReadableLog, written_ms: int, account: Account) -> 
         except OffsetOutOfRange:
             if middle >= log.log_start_offset:
                 raise
-            continue  # the log starts later now
+            continue  # the log was trimmed meanwhile
         if not batches:
-            high = middle  # what was there is declared lost
+            high = middle  # an operator has skipped the damaged records here
             continue
         batch = batches[0]
         if batch.written_ms >= written_ms:
@@ -62,7 +63,7 @@ async def first_written(log: ReadableLog, written_ms: int, account: Account) -> 
 
 
 async def _batch_at(log: ReadableLog, offset: int, end: int, account: Account) -> list[StoredBatch]:
-    """The batch that contains ``offset``, as a list; an empty one if what was there is declared lost."""
+    """Return the batch that contains ``offset`` as a list; an empty list if it was damaged and is skipped."""
     size = log.measure(offset, 1, end) or _UNKNOWN_BATCH
     account.take(Kind.READS, size)
     try:

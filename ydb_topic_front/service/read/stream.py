@@ -1,10 +1,11 @@
-"""StreamRead: a session that reads partitions, by itself or with others of its consumer (docs/protocols/ydb.md,
-"StreamRead").
+"""StreamRead: a session that reads partitions, alone or together with other sessions of its consumer
+(docs/protocols/ydb.md, "StreamRead").
 
-Up to four tasks serve a stream: one takes what the client says, one sends, and, when there is something to do for them,
-one looks where partitions begin (:mod:`ydb_topic_front.service.read.partitions`), and one stores positions
+Up to four tasks serve a stream. One receives the client's messages and one sends. Two start when they first have work:
+one finds where partitions begin (:mod:`ydb_topic_front.service.read.partitions`), one stores positions
 (:mod:`ydb_topic_front.service.read.commits`).
-What goes wrong in any of them is the last message that the client gets.
+
+An error in any of them becomes the last message to the client.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from ydb_topic_front.session.partition_reading import PartitionReading
 
 _MESSAGE_BYTES = 1024 * 1024
-"""Longest message of a reader: to parse more would hold up others."""
+"""Longest message of a client: parsing a longer one would block the event loop."""
 
 
 def parse_message(raw: bytes) -> Any:
-    """Return what a client says. Raises YdbError."""
+    """Parse a client's message. Raises YdbError."""
     if len(raw) > _MESSAGE_BYTES:
         raise bad_request(f"a message of {len(raw)} bytes is more than {_MESSAGE_BYTES}")
     try:
@@ -56,7 +57,7 @@ def parse_message(raw: bytes) -> Any:
 
 
 class ReadStream:
-    """One StreamRead."""
+    """One StreamRead call."""
 
     def __init__(self, service: YdbService, readers: Readers, stream: GrpcStream) -> None:
         self._service = service
@@ -65,7 +66,7 @@ class ReadStream:
         self.session_id = ""
         self._identity = Identity(service, stream, self._refused)
         self._error: YdbError | None = None
-        # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
+        # Code and text instead of the exception, whose traceback would keep its frames and this stream in memory.
         self._refusal: tuple[Code, str] | None = None
         self._half_closed = False
         self._cut = False
@@ -81,7 +82,7 @@ class ReadStream:
         self._others: list[asyncio.Task[None]] = []
         self._quota = service.node.quotas.fetch
         self._throttle = Throttle(self._released)
-        # Whether it has just come to the front of those that wait for its quota.
+        # Whether the throttle has just let this session pass after waiting for its quota.
         self._its_turn = False
         self._over = False
         self._writing_since = 0.0
@@ -105,11 +106,11 @@ class ReadStream:
         return self._partitions.readings
 
     def reading(self, topic: str, partition: int) -> PartitionReading | None:
-        """What it does with a partition; None if it is not its own."""
+        """Return the partition session of a partition; None if this session does not have the partition."""
         return self._partitions.at(topic, partition)
 
     def end(self, error: YdbError) -> None:
-        """End with ``error``, the first one that is told; partitions are free at once."""
+        """End the session with ``error``, and free its partitions at once. Only the first error counts."""
         if self._error is None:
             self._error = error
             self._readers.leave(self)
@@ -121,33 +122,34 @@ class ReadStream:
         self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
 
     def unanswered(self, reading: PartitionReading) -> None:
-        """The client did not answer in time whether it begins with a partition, or lets go of it: it has lost it."""
+        """Take a partition from a client that did not answer in time whether it starts it, or lets go of it."""
         if self._error is None:
             self._silent = True
             self._readers.silent(self)
             self._partitions.take_back(reading)
 
     def position_moved(self, topic: str, partition: int, offset: int) -> None:
-        """Somebody has stored a position on behalf of this session."""
+        """Note that a CommitOffset call has stored a position on behalf of this session."""
         reading = self._partitions.at(topic, partition)
         if reading is not None:
             self._commits.stored_by_others(reading, offset)
 
     def start(self, topic: str, partition: int) -> None:
-        """The partition is this session's (see :class:`ydb_topic_front.service.read.balancer.Member`)."""
+        """Take a partition that the balancer has assigned (see
+        :class:`ydb_topic_front.service.read.balancer.Member`)."""
         self._partitions.start(topic, partition)
 
     def let_go(self, topic: str, partition: int) -> None:
-        """Somebody else is to read the partition."""
+        """Let go of a partition that another session is to read."""
         self._partitions.let_go(topic, partition)
 
     def has_read_all(self, topic: str, partition: int) -> bool:
-        """Whether the client knows that a partition has ended, and has got all of it."""
+        """Return whether the client was told that a partition has ended, and has got all of it."""
         reading = self._partitions.at(topic, partition)
         return reading is not None and reading.end_told
 
     def topic_changed(self, topic: Topic, change: ChangeKind) -> None:
-        """Something is different with a topic that is read."""
+        """End the session if a topic it reads was deleted, or no longer has its consumer."""
         path = self._partitions.wanted[topic.name].path
         if change is ChangeKind.DELETED:
             self.end(unknown_topic(path))
@@ -155,7 +157,8 @@ class ReadStream:
             self.end(no_such_consumer(self.consumer, path))
 
     def cut_if_stuck(self, since: float) -> None:
-        """End if the client has taken nothing since then, by the monotonic clock: it holds memory."""
+        """End the stream if its client has taken nothing since ``since`` (monotonic clock): its unsent answer holds
+        memory."""
         if self._task is not None and 0 < self._writing_since < since and not self._cut:
             self._cut = True
             self._task.cancel()
@@ -163,7 +166,7 @@ class ReadStream:
     # --- the stream's life ------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Serve the stream until its client ends it, or something else does."""
+        """Serve the stream until the client or an error ends it."""
         self._task = asyncio.current_task()
         self._stream.when_draining(lambda: self.end(YdbError(Status.UNAVAILABLE, "the node is stopping")))
         self._begin(self._receive)
@@ -173,7 +176,7 @@ class ReadStream:
         except asyncio.CancelledError:
             if not self._cut:
                 raise
-            # It is told when it takes something again, behind the answer that it has not taken.
+            # The client gets this status when it reads again, behind the answer that it has not taken.
             raise GrpcRefusal(Code.UNAVAILABLE, "nothing was taken of what was sent, and memory is short") from None
         finally:
             self._throttle.end()
@@ -191,7 +194,7 @@ class ReadStream:
                 self._identity.close()
 
     def _begin(self, work: Work) -> None:
-        """Have a task do it, until the stream has ended."""
+        """Run ``work`` as a task until the stream has ended."""
         if not self._over:
             self._others.append(asyncio.create_task(self._guarded(work())))
 
@@ -216,7 +219,7 @@ class ReadStream:
             await self._stream.write(message.SerializeToString())
 
     async def _send(self) -> None:
-        """Send answers, and between them data, until it is over."""
+        """Send answers first, and data when there are none, until the session ends."""
         pump = self._pump
         while self._error is None:
             self._wake.clear()
@@ -232,7 +235,7 @@ class ReadStream:
                     continue
                 raw = await pump.response()
                 if raw is None:
-                    await asyncio.sleep(0)  # there may be very many partitions with nothing to send
+                    await asyncio.sleep(0)  # many partitions in a row may have nothing to send
                 elif self._error is None:
                     if self._quota.in_force:
                         self._throttle.charge(self._quota.bucket(self._identity.principal.name, None), len(raw))
@@ -242,7 +245,7 @@ class ReadStream:
                 await self._wake.wait()
 
     def _may_read(self) -> bool:
-        """Whether data may be read for it now; if not it is woken when it may."""
+        """Return whether the client's quota allows data now; if not, the throttle wakes the sender when it does."""
         if self._throttle.waits:
             return False
         return self._its_turn or self._throttle.passes(self._quota.bucket(self._identity.principal.name, None))
@@ -277,7 +280,7 @@ class ReadStream:
                 handler(self, getattr(message, kind))
             else:
                 raise bad_request(f"{kind or 'an empty message'} cannot be here")
-            if self._silent and kind != "update_token_request":  # which SDKs send by themselves
+            if self._silent and kind != "update_token_request":  # SDKs send those even if the application hangs
                 self._silent = False
                 self._readers.heard(self)
             await self._answers.few()
@@ -296,7 +299,7 @@ class ReadStream:
     async def _open(self, request: Any) -> None:
         service, mine = self._service, self._partitions
         init = mine.init = parse_init(request)
-        self._identify()  # a consumer's right comes before what there is of it
+        self._identify()  # check the right before revealing whether the consumer exists
         for wanted in init.topics:
             topic = service.topic_at(self._stream, wanted.path, Operation.READ)
             if topic.name in mine.topics:
@@ -331,7 +334,8 @@ class ReadStream:
                         return
 
     def _identify(self) -> None:
-        """Look who the client is, and whether it may read. Raises GrpcRefusal, YdbError."""
+        """Authenticate the client again and check that it may read its topics and consumer. Raises GrpcRefusal,
+        YdbError."""
         service, stream = self._service, self._stream
         principal = self._identity.look()
         if self.consumer:

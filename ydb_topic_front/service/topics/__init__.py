@@ -1,1 +1,1 @@
-"""Topics and directories: made, altered, described, split."""
+"""Topics and directories: create, alter, describe and split."""

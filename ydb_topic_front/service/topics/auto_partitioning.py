@@ -1,8 +1,8 @@
-"""Auto-partitioning: partitions that are written to fast are split, and slow neighbours merged, where a topic asks for
-it (docs/ydb.md).
+"""Auto-partitioning: splits partitions with a high write rate and merges neighbours with a low one, for topics that
+ask for it (docs/ydb.md).
 
-Writers of a partition that is sealed are told so, come again, and go on where their producer's key belongs now. Readers
-are told of the end, and of the children, if their SDK knows of such.
+Writers of a sealed partition get an error, reconnect, and continue in the partition that has their producer's key.
+Readers are told of the end and of the children if their SDK supports that.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _log = structlog.get_logger("anabranch.ydb")
 
 
 Loads = dict[int, tuple[int, bool]]
-"""Of partitions: bytes that came in within a window, and whether they were looked at for all of it."""
+"""By partition: bytes written within a window, and whether the whole window was observed."""
 
 
 class AutoPartitioning:
-    """Looks at the topics that ask for it; :meth:`look` is a chore."""
+    """Checks the topics with auto-partitioning; :meth:`look` is a chore."""
 
     def __init__(self, service: YdbService) -> None:
         self._service = service
         self._growth: dict[PartitionLog, Growth] = {}
         self._began_ms: int | None = None
-        # A change waits for what other protocols have promised to append to the topic.
+        # One topic's change may wait, for appends that other protocols have promised; other topics go on meanwhile.
         self._rounds: Rounds[str] = service.node.rounds("auto-partitioning")
         interval_ms = service.settings.auto_partitioning_interval_ms
         service.node.every(interval_ms, self.look, "auto-partitioning of YDB's topics")
 
     async def look(self, now_ms: int) -> None:
-        """Look at all of them, and change what is to be changed."""
+        """Check all topics with auto-partitioning, and split or merge their partitions as needed."""
         if self._began_ms is None or now_ms < self._began_ms:
             self._began_ms = now_ms
         growth: dict[PartitionLog, Growth] = {}
         await self._rounds.each(self._service.topics.scaled(), lambda name: self._look_at(name, now_ms, growth))
-        self._growth = growth  # of partitions that are sealed by now, or deleted, nothing is kept
+        self._growth = growth  # drops the partitions that are sealed or deleted by now
 
     async def _look_at(self, name: str, now_ms: int, growth: dict[PartitionLog, Growth]) -> None:
         topic = self._service.catalog.topics.get(name)
@@ -74,7 +74,7 @@ class AutoPartitioning:
         async for one in in_turns(topic.active):
             log = self._service.logs.known(topic.name, one.index)
             if log is None or not log.is_open:
-                # Nobody has used it since the node started.
+                # No client has used the partition since the node started.
                 loads[one.index] = 0, self._began_ms <= now_ms - window_ms
                 continue
             seen = growth[log] = self._growth.get(log) or Growth()
@@ -83,10 +83,10 @@ class AutoPartitioning:
         return loads
 
     async def _change(self, topic: Topic, numbers: list[int]) -> None:
-        """Split the one partition, or merge the two."""
+        """Split one partition, or merge two."""
         service = self._service
         async with service.topics.changing(topic.name):
-            # It may have been changed meanwhile, or be one of several of which not all can be changed.
+            # The topic may have changed meanwhile, and of several partitions only some may be allowed to change.
             settings = service.topics.of(topic.name)
             found = [one for one in topic.active if one.index in numbers]
             if len(found) < len(numbers) or not _may_change(topic, settings, merge=len(found) > 1):
@@ -104,7 +104,7 @@ class AutoPartitioning:
 
 
 def _may_change(topic: Topic, settings: TopicSettings, merge: bool) -> bool:
-    """Whether the topic still wants it, and has room for it."""
+    """Return whether the topic's settings still allow the split or merge, and its limits have room for it."""
     wanted, active = settings.wanted.partitioning_settings, len(topic.active)
     if merge:
         return settings.scales_down and active > max(1, wanted.min_active_partitions)
@@ -114,8 +114,8 @@ def _may_change(topic: Topic, settings: TopicSettings, merge: bool) -> bool:
 
 
 def cold_neighbours(active: Iterable[PartitionInfo], loads: Loads, bounds: Thresholds) -> list[tuple[int, int]]:
-    """Pairs of partitions to be merged, each in one pair at most: next to one another by their keys, cold for a whole
-    window, and not hot together."""
+    """Return disjoint pairs of partitions to merge: adjacent by key range, cold for a whole window, and together not
+    hot."""
     pairs: list[tuple[int, int]] = []
     taken: set[int] = set()
     for one, after in pairwise(sorted(active, key=lambda info: info.keys.low)):
@@ -129,5 +129,5 @@ def cold_neighbours(active: Iterable[PartitionInfo], loads: Loads, bounds: Thres
 
 
 def register(registry: Registry, service: YdbService) -> None:
-    """It has no methods of its own."""
+    """Start auto-partitioning. It has no methods of its own."""
     AutoPartitioning(service)

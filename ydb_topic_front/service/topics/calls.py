@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Topics:
-    """Makes, changes and deletes topics. Handlers raise YdbError or LogError."""
+    """Creates, alters and deletes topics. Handlers raise YdbError or LogError."""
 
     def __init__(self, service: YdbService) -> None:
         self._service = service
         self._catalog = service.catalog
 
     async def create(self, request: Any, call: GrpcCall) -> None:
-        """Make a topic. One that is there already stays as it is, which is no error: SDKs repeat the call."""
+        """Create a topic. A topic that exists stays as it is, without an error: SDKs repeat the call."""
         service = self._service
         path = service.name_of(call, request.path)
         name = paths.new_name(path)
@@ -45,8 +45,8 @@ class Topics:
         await service.topics.create(name, path, partitions, config, settings, keys)
 
     async def alter(self, request: Any, call: GrpcCall) -> None:
-        """Change a topic. Partitions come first, then what the topic says of itself, at once: a request that was cut
-        off by a crash may be repeated."""
+        """Alter a topic. Partitions are changed first, then all settings in one transaction, so a request that a crash
+        has cut off may be repeated."""
         service = self._service
         topic = service.topic_at(call, request.path, Operation.ALTER)
         changes = topic_settings.configuration_changes(request)
@@ -77,11 +77,11 @@ class Topics:
         await self._catalog.delete_topic(topic.name)
 
     async def offsets_in_transaction(self, request: Any, call: GrpcCall) -> None:
-        """Transactions need YDB's tables."""
+        """Refuse UpdateOffsetsInTransaction: transactions need YDB's tables."""
         raise YdbError(Status.UNSUPPORTED, "there are no transactions here")
 
     def _check_many(self, partitions: int) -> None:
-        # Before anything is made for each of them: the number is the client's.
+        # Checked before anything is allocated per partition: the client chooses the number.
         most = self._catalog.options.max_partitions_per_topic
         if partitions > most:
             raise bad_request(f"a topic has at most {most} partitions, not {partitions}")
@@ -89,8 +89,8 @@ class Topics:
     async def _grow(self, topic: Topic, request: Any, settings: TopicSettings) -> None:
         """Give a topic as many active partitions as an AlterTopicRequest asks for.
 
-        Where partitions have ranges of keys, the widest are split; producers follow to the children of theirs. Else
-        new ones are added, and producers stay where they are.
+        If partitions have key ranges, the widest are split, and producers follow to the children of theirs. Otherwise
+        new partitions are added, and producers stay where they are.
         """
         change = request.alter_partitioning_settings
         if not change.HasField("set_min_active_partitions"):
@@ -106,27 +106,28 @@ class Topics:
             await self._catalog.add_partitions(topic.name, len(topic.partitions) + wanted - len(active))
 
     async def _split(self, topic: Topic, wanted: int) -> None:
-        # One after the other: ranges of partitions from before auto-partitioning lie over one another, and only what is
-        # sealed together must not. Repeated after a crash, it goes on where it was.
+        # One change per partition: partitions from before auto-partitioning have overlapping key ranges, which a single
+        # change must not seal together. After a crash, a repeated request continues where it stopped.
         for number, ranges in halved(topic.active, wanted).items():
             await self._catalog.change_partitions(topic.name, [number], ranges)
 
     async def _forget(self, topic: Topic, consumers: Iterable[str]) -> None:
-        """The positions of dropped consumers go before the consumers do: one that is added again begins anew."""
+        """Delete the positions of dropped consumers before the consumers themselves: a consumer added again begins at
+        zero."""
         numbers = [one.index for one in topic.partitions]
         for consumer in consumers:
             await self._service.readers.coordination.forget(Forget(consumer, topic.name, numbers))
 
 
 def evenly(partitions: int) -> tuple[KeyRange, ...]:
-    """All keys, in so many ranges of the same width."""
+    """Divide the key space into ``partitions`` ranges of the same width."""
     bounds = [KEY_SPACE * number // partitions for number in range(partitions + 1)]
     return tuple(KeyRange(low, high) for low, high in pairwise(bounds))
 
 
 def halved(active: Iterable[PartitionInfo], wanted: int) -> dict[int, list[KeyRange]]:
-    """Which of the ``active`` partitions to seal, and the ranges that are made instead of each, so that ``wanted`` are
-    active: those with the widest ranges are halved, as often as it takes. Raises InvalidPartitions."""
+    """Choose the ``active`` partitions to seal so that ``wanted`` are active, and return the new ranges that replace
+    each. The widest ranges are halved as often as needed. Raises InvalidPartitions."""
     pieces = [(one.keys.low - one.keys.high, one.index, one.keys.low) for one in active]
     heapify(pieces)
     halves: dict[int, set[KeyRange]] = {}

@@ -1,7 +1,7 @@
 """DescribeTopic, DescribePartition and DescribeConsumer.
 
-Clients look into messages without asking whether they are there (docs/protocols/ydb.md, "Present fields"), so those are
-always filled in. Statistics are those of the logs, which are opened for them.
+Clients read sub-messages without checking that they are present (docs/protocols/ydb.md, "Present fields"), so those are
+always filled in. Statistics come from the partitions' logs, which are opened for them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _Entry = messages["Ydb.Scheme.Entry"]
 TOPIC_ENTRY = _Entry.TOPIC
 
 _PARTITION_BYTES = 500
-"""What a partition takes of the memory for an answer, about."""
+"""Approximate memory for a partition in an answer."""
 _CONSUMER_BYTES = 200
-"""The same of a consumer's statistics."""
+"""Approximate memory for a consumer's statistics in an answer."""
 _AT_ONCE = 100
-"""Partitions described in one turn of the event loop, and opened together."""
+"""Partitions that are opened together, and described in one turn of the event loop."""
 _SETTINGS = (
     "supported_codecs",
     "partition_write_speed_bytes_per_second",
@@ -50,21 +50,21 @@ _SETTINGS = (
     "metering_mode",
     "metrics_level",
 )
-"""Fields that are told as they came."""
+"""Fields that are returned as the client set them."""
 _LAGS_LOOKED_AT = 1000
-"""In so many partitions, of all consumers together, DescribeTopic looks up what is not committed: each look reads."""
+"""Most pairs of consumer and partition for which DescribeTopic looks up the committed lag: each look-up reads."""
 _MIB = 1024 * 1024
 
 
 class Descriptions:
-    """Tells clients of topics, partitions and consumers. Handlers raise YdbError or LogError."""
+    """Describes topics, partitions and consumers. Handlers raise YdbError or LogError."""
 
     def __init__(self, service: YdbService) -> None:
         self._service = service
         self._catalog = service.catalog
 
     async def topic(self, request: Any, call: GrpcCall) -> Any:
-        """A topic, its partitions and its consumers."""
+        """Describe a topic, its partitions and its consumers."""
         service = self._service
         topic = service.topic_at(call, request.path, Operation.DESCRIBE)
         settings = service.topics.of(topic.name)
@@ -100,7 +100,7 @@ class Descriptions:
         return result
 
     async def partition(self, request: Any, call: GrpcCall) -> Any:
-        """One partition; writers that go to the partition's node ask where that is."""
+        """Describe one partition. Writers that connect to the partition's node ask here where that is."""
         service = self._service
         topic = service.topic_at(call, request.path, Operation.DESCRIBE)
         info = self._catalog.partition(topic.name, request.partition_id)
@@ -114,7 +114,7 @@ class Descriptions:
         return result
 
     async def consumer(self, request: Any, call: GrpcCall) -> Any:
-        """A consumer, and how far it is in each partition."""
+        """Describe a consumer and its progress in each partition."""
         service = self._service
         topic = service.topic_at(call, request.path, Operation.DESCRIBE)
         service.require(call, Operation.DESCRIBE, Resource(ResourceKind.GROUP, request.consumer))
@@ -148,7 +148,7 @@ class Descriptions:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     async def _partitions(self, topic: Topic, opened: bool) -> AsyncIterator[tuple[PartitionInfo, ReadableLog | None]]:
-        """All partitions, as they were when this began; with their logs, open, if ``opened``."""
+        """Yield all partitions as of the call, each with its open log if ``opened``."""
         infos = tuple(topic.partitions)
         for first in range(0, len(infos), _AT_ONCE):
             some = infos[first : first + _AT_ONCE]
@@ -176,7 +176,7 @@ class Descriptions:
 
     def _fill_retention(self, topic: Topic, result: Any) -> None:
         milliseconds = self._catalog.effective(topic.name, "retention.ms")
-        if milliseconds >= 0:  # else for ever, for which there is no word
+        if milliseconds >= 0:  # else unlimited, which the message cannot express
             result.retention_period.seconds, rest = divmod(milliseconds, 1000)
             result.retention_period.nanos = rest * 1_000_000
         result.retention_period.SetInParent()
@@ -224,7 +224,7 @@ class Descriptions:
             fill_time(target.last_read_time, reader.last_read_ms)
 
     async def _fill_consumers(self, topic: Topic, result: Any, call: GrpcCall) -> None:
-        """What a topic's consumers have in all of its partitions, which are open."""
+        """Fill in the statistics of a topic's consumers over all partitions, whose logs are open."""
         sums = {consumer.name: ConsumerSums() for consumer in result.consumers}
         now = _now()
         async for name, measure in in_turns(self._service.measures.of_topic(topic)):
@@ -234,7 +234,7 @@ class Descriptions:
         if looked_at:
             async for partition in in_turns(result.partitions):
                 log = self._service.log_to_read(topic, partition.partition_id)
-                lags: dict[int, int] = {}  # consumers are mostly at the same place
+                lags: dict[int, int] = {}  # most consumers have the same position
                 for name, one in sums.items():
                     if self._is_elsewhere(name):
                         continue
@@ -248,7 +248,7 @@ class Descriptions:
                 consumer.consumer_stats.ClearField("max_committed_time_lag")
 
     def _is_elsewhere(self, consumer: str) -> bool:
-        """Whether another node knows the consumer's positions."""
+        """Return whether another node knows the consumer's positions."""
         return self._service.readers.coordination.is_elsewhere(consumer)
 
     def _committed(self, topic: Topic, partition: int, consumer: str) -> int:
@@ -256,7 +256,8 @@ class Descriptions:
         return 0 if committed is None else committed.offset
 
     async def _committed_lag(self, log: ReadableLog, committed: int, call: GrpcCall) -> int:
-        """How many ms ago the first message was written that is not committed; 0 if all is, or nobody knows."""
+        """Return how many ms ago the first uncommitted message was written; 0 if all is committed, or the time is
+        unknown."""
         offset = max(committed, log.log_start_offset)
         if offset >= log.high_watermark:
             return 0
@@ -266,7 +267,7 @@ class Descriptions:
 
 
 def fill_entry(entry: Any, name: str, kind: int, created_ms: int = 0) -> None:
-    """What lies at a path; ``kind`` is one of ``Ydb.Scheme.Entry.Type``. Nobody owns anything."""
+    """Fill in a path's entry. ``kind`` is a ``Ydb.Scheme.Entry.Type``. The owner stays empty: paths have none."""
     entry.SetInParent()
     entry.name = name
     entry.type = kind
@@ -275,7 +276,7 @@ def fill_entry(entry: Any, name: str, kind: int, created_ms: int = 0) -> None:
 
 
 def _fill_keys(info: PartitionInfo, splits: bool, target: Any) -> None:
-    """The range of keys, of partitions that have one of their own."""
+    """Fill in the key range of a partition that has its own."""
     if not splits and info.keys == WHOLE:
         return
     target.key_range.SetInParent()

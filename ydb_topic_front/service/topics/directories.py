@@ -1,7 +1,8 @@
-"""Directories: topics lie in them, and clients make and remove them.
+"""Directories, which contain topics and which clients create and remove.
 
-A directory is there while something lies in it, and as long as nobody removes it. Those of YDB's clients are kept, the
-directories of topics that they make included; those that only a topic of another protocol lies in follow from its name.
+A directory exists while a topic lies in it, and until a client removes it. Those of YDB's clients are stored, including
+the parents of topics they create. Directories that only topics of other protocols lie in follow from these topics'
+names.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST = 100_000
-"""Directories that are kept: they stay in memory."""
+"""Most stored directories: they are all in memory."""
 _FOLLOWED = "ydb directory"
 
 
 class Directories:
-    """Directories by their paths below the database. Call :meth:`load` before anything else."""
+    """Directories by their paths below the database. Call :meth:`load` first."""
 
     def __init__(self, catalog: Catalog, db: Database) -> None:
         self._catalog = catalog
@@ -36,7 +37,7 @@ class Directories:
         self._kept: set[str] = set()
 
     async def load(self) -> None:
-        """Read all that are kept into memory, and follow what other nodes change."""
+        """Read all stored directories into memory, and follow the changes of other nodes."""
         self._db.changes.mirror(_FOLLOWED, _read, self._follow)
 
         self._kept = await self._db.run(lambda connection: _read(connection, None))
@@ -48,7 +49,7 @@ class Directories:
     # --- looking ----------------------------------------------------------------------------------------------------
 
     async def has(self, path: str) -> bool:
-        """Whether there is a directory at ``path``; the database itself, whose path is empty, is one."""
+        """Return whether there is a directory at ``path``. The database itself, with an empty path, is one."""
         if not path or path in self._kept:
             return True
         async for topics in portions(list(self._catalog.topics.values())):
@@ -57,9 +58,9 @@ class Directories:
         return False
 
     async def children(self, path: str) -> dict[str, Topic | None]:
-        """What lies in a directory, by name: topics, and None for directories.
+        """Return the entries of a directory by name: topics, and None for directories.
 
-        A topic of another protocol may have a name that is also that of a directory; it is told as a topic then.
+        A topic of another protocol may have the same name as a directory; the topic wins.
         """
         found: dict[str, Topic | None] = {}
         prefix = f"{path}/" if path else ""
@@ -79,10 +80,8 @@ class Directories:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def make(self, path: str) -> None:
-        """Keep a directory and those it lies in; nothing happens to those that are kept. Durable when this returns.
-
-        Raises YdbError when there are too many, or an error of the database.
-        """
+        """Store a directory and its parents; those that are stored already stay unchanged. Durable when this returns.
+        Raises YdbError when there are too many directories, or an error of the database."""
         await self._db.changes.settled(lambda: self._make(path))
 
     async def _make(self, path: str) -> None:
@@ -102,7 +101,8 @@ class Directories:
         await self._db.run(write, then=lambda _: self.made(new))
 
     def keeping(self, paths: Sequence[str]) -> Callable[[Connection], None]:
-        """What a transaction calls that keeps directories; when it is durable, :meth:`made` is to be called."""
+        """Return a function that stores directories within the caller's transaction. Call :meth:`made` when that is
+        durable."""
         note = self._db.changes.note(_FOLLOWED, paths)
 
         def write(connection: Connection) -> None:
@@ -112,11 +112,11 @@ class Directories:
         return write
 
     def made(self, paths: Iterable[str]) -> None:
-        """Directories are durably kept."""
+        """Note that directories are durably stored."""
         self._kept.update(paths)
 
     async def remove(self, path: str) -> None:
-        """Keep a directory no more. Durable when this returns. Raises an error of the database."""
+        """Delete a stored directory. Durable when this returns. Raises an error of the database."""
         note = self._db.changes.note(_FOLLOWED, [path])
 
         def write(connection: Connection) -> None:

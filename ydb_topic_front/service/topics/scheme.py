@@ -1,4 +1,4 @@
-"""What lies at a path: DescribePath, ListDirectory, MakeDirectory, RemoveDirectory."""
+"""DescribePath, ListDirectory, MakeDirectory and RemoveDirectory."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _ListResult = messages["Ydb.Scheme.ListDirectoryResult"]
 _Entry = messages["Ydb.Scheme.Entry"]
 
 _ENTRY_BYTES = 300
-"""What an entry takes of the memory for an answer, about."""
+"""Approximate memory for an entry in an answer."""
 
 
 class Scheme:
-    """Answers for paths. Handlers raise YdbError or an error of the database."""
+    """Handlers of the scheme service. They raise YdbError or an error of the database."""
 
     def __init__(self, service: YdbService) -> None:
         self._service = service
         self._directories = service.directories
 
     async def describe(self, request: Any, call: GrpcCall) -> Any:
-        """What lies at a path."""
+        """Describe the entry at a path."""
         result = _DescribeResult()
         await self._fill(result.self, request.path, call)
         return result
 
     async def list(self, request: Any, call: GrpcCall) -> Any:
-        """What lies in a directory, by name."""
+        """List a directory's entries by name, without the topics that the client may not describe."""
         service = self._service
         result = _ListResult()
         await self._fill(result.self, request.path, call)
@@ -55,19 +55,19 @@ class Scheme:
         return result
 
     async def make(self, request: Any, call: GrpcCall) -> None:
-        """Make a directory; one that is there already is no error."""
+        """Create a directory; succeeds if it exists."""
         path = self._service.name_of(call, request.path)
         self._service.require(call, Operation.CREATE, NODE)
         if not path:
             return
-        paths.new_name(path)  # what no topic could be called can hold none either
+        paths.new_name(path)  # a name that no topic could have cannot contain topics
         for one in (*paths.parents(path), path):
             if self._topic(one) is not None:
                 raise scheme_error(f"'{one}' is a topic, and cannot be a directory")
         await self._directories.make(path)
 
     async def remove(self, request: Any, call: GrpcCall) -> None:
-        """Remove a directory that nothing lies in."""
+        """Remove an empty directory."""
         path = self._service.name_of(call, request.path)
         self._service.require(call, Operation.DELETE, NODE)
         if not path:

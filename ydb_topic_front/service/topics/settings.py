@@ -1,8 +1,9 @@
-"""What YDB's clients say of a topic: checked, changed, kept, and split into what everybody needs and what only they do.
+"""Settings of a topic as YDB's clients give them: checked, altered, and split into the topic's configuration and the
+front's own part.
 
-Retention is the topic's configuration, which every protocol sees. All else is kept as one message, a
-``CreateTopicRequest`` as if the topic were created anew, and told again as it came. What a field is worth is in
-docs/ydb.md: several are kept without having an effect.
+Retention is the topic's configuration, which every protocol sees. All else is stored as one ``CreateTopicRequest``, as
+if the topic were created anew, and is returned as it came. docs/ydb.md lists each field's effect; several are stored
+without any.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ CreateTopicRequest = messages["Ydb.Topic.CreateTopicRequest"]
 Consumer = messages["Ydb.Topic.Consumer"]
 
 MAX_BYTES = 256 * 1024
-"""Of all that is kept about a topic, its consumers included: it stays in memory."""
+"""Most bytes of one topic's settings, including its consumers: they stay in memory."""
 MAX_BYTES_OF_ALL = 64 * 1024 * 1024
-"""Of all that is kept about all topics."""
+"""Most bytes of all topics' settings."""
 MAX_CONSUMERS = 3000
 MAX_CODECS = 100
 MAX_CONSUMER_NAME = 1024
@@ -32,40 +33,40 @@ _FIRST_CUSTOM_CODEC, _LAST_CUSTOM_CODEC = 10_000, 19_999
 
 _DISABLED = 1
 _STRATEGIES = frozenset({2, 3, 4})
+"""Strategies under which partitions may be split: up, up and down, paused."""
 _SCALING_UP = frozenset({2, 3})
 _SCALING_DOWN = 3
-"""Those that have partitions split: up, up and down, paused."""
 _WINDOW_S, _UP_PERCENT, _DOWN_PERCENT = 300, 90, 30
 _WRITE_SPEED = 1024 * 1024
-"""Bytes a second of a partition, for auto-partitioning, of a topic that names no speed."""
+"""Default write speed of a partition for auto-partitioning, in bytes per second."""
 _LONGEST_WINDOW_S = 7 * 86_400
 _MIB = 1024 * 1024
 _MAX_SECONDS = 2**53
 _FOR_OTHERS = ("operation_params", "path", "retention_period", "retention_storage_mb")
-"""Fields of the request that are not kept in it."""
+"""Fields of the request that are not stored with the settings."""
 
 
 class TopicSettings(Struct, frozen=True):
-    """What is kept about one topic. Messages in it are not changed any more."""
+    """Stored settings of one topic. The messages in it are immutable by convention."""
 
     wanted: Any
     """A CreateTopicRequest."""
     codecs: frozenset[int]
-    """The codecs that writers may use; empty for any."""
+    """Codecs that writers may use; empty for any."""
     consumers: Mapping[str, Any]
-    """Messages of the kind Consumer by name, in the order they were added."""
+    """Consumer messages by name, in the order in which they were added."""
     splits: bool
-    """Whether the topic's partitions may be split: each has a range of keys then."""
+    """Whether the topic's partitions may be split; each then has a key range."""
     scales_up: bool
-    """Whether they are split when they are written to fast."""
+    """Whether a partition with a high write rate is split."""
     scales_down: bool
-    """Whether neighbours are merged when they are written to slowly."""
+    """Whether neighbours with a low write rate are merged."""
     size: int
-    """Bytes."""
+    """Encoded size in bytes."""
 
     @classmethod
     def of(cls, wanted: Any) -> TopicSettings:
-        """From a CreateTopicRequest that nobody changes any more."""
+        """Make settings from a CreateTopicRequest, which the caller must not change afterwards."""
         strategy = int(wanted.partitioning_settings.auto_partitioning_settings.strategy)
         return cls(
             wanted,
@@ -79,16 +80,17 @@ class TopicSettings(Struct, frozen=True):
 
     @classmethod
     def stored(cls, data: bytes) -> TopicSettings:
-        """What :meth:`to_bytes` gave. Raises ``google.protobuf.message.DecodeError``."""
+        """Decode the bytes of :meth:`to_bytes`. Raises ``google.protobuf.message.DecodeError``."""
         return cls.of(CreateTopicRequest.FromString(data))
 
     def to_bytes(self) -> bytes:
-        """For the database."""
+        """Encode the settings for the database."""
         return bytes(self.wanted.SerializeToString())
 
 
 class Thresholds(NamedTuple):
-    """A partition is hot with ``hot`` bytes or more within ``window_ms``, and cold with ``cold`` or less."""
+    """Bounds of auto-partitioning: a partition is hot with ``hot`` bytes or more within ``window_ms``, and cold with
+    ``cold`` or less."""
 
     window_ms: int
     hot: int
@@ -96,11 +98,11 @@ class Thresholds(NamedTuple):
 
 
 NONE = TopicSettings.of(CreateTopicRequest())
-"""Of a topic of which YDB's clients have said nothing."""
+"""Settings of a topic without any from YDB's clients."""
 
 
 def created(request: Any) -> TopicSettings:
-    """What is kept of a CreateTopicRequest. Raises YdbError: BAD_REQUEST, UNSUPPORTED."""
+    """Return the settings from a CreateTopicRequest. Raises YdbError: BAD_REQUEST, UNSUPPORTED."""
     _check_many(request.consumers)
     _check_size(request)
     wanted = CreateTopicRequest()
@@ -114,8 +116,8 @@ def created(request: Any) -> TopicSettings:
 
 
 def altered(settings: TopicSettings, request: Any) -> TopicSettings:
-    """``settings`` after an AlterTopicRequest. Raises YdbError: BAD_REQUEST, UNSUPPORTED, NOT_FOUND for a consumer that
-    is to be changed or dropped and is not there, ALREADY_EXISTS for one that is to be added and is."""
+    """Apply an AlterTopicRequest to ``settings``. Raises YdbError: BAD_REQUEST, UNSUPPORTED, NOT_FOUND for a consumer
+    to change or drop that does not exist, ALREADY_EXISTS for one to add that does."""
     for named in (request.add_consumers, request.drop_consumers, request.alter_consumers):
         _check_many(named)
     _check_size(request)
@@ -144,7 +146,7 @@ def altered(settings: TopicSettings, request: Any) -> TopicSettings:
 
 
 def configuration(request: Any) -> dict[str, str]:
-    """The topic's configuration that a CreateTopicRequest asks for. Raises YdbError: BAD_REQUEST."""
+    """Return the topic configuration that a CreateTopicRequest asks for. Raises YdbError: BAD_REQUEST."""
     config: dict[str, str] = {}
     if request.HasField("retention_period"):
         config["retention.ms"] = _retention_ms(request.retention_period)
@@ -154,7 +156,8 @@ def configuration(request: Any) -> dict[str, str]:
 
 
 def configuration_changes(request: Any) -> dict[str, str | None]:
-    """Changes of the topic's configuration that an AlterTopicRequest asks for. Raises YdbError: BAD_REQUEST."""
+    """Return the changes of the topic configuration that an AlterTopicRequest asks for. Raises YdbError:
+    BAD_REQUEST."""
     changes: dict[str, str | None] = {}
     if request.HasField("set_retention_period"):
         changes["retention.ms"] = _retention_ms(request.set_retention_period)
@@ -165,12 +168,13 @@ def configuration_changes(request: Any) -> dict[str, str | None]:
 
 
 def split_configuration(settings: TopicSettings) -> dict[str, str]:
-    """The configuration without which the catalog splits no partition."""
+    """Return the topic configuration that lets the catalog split partitions; empty for a topic that is not split."""
     return {SPLIT: "true"} if settings.splits else {}
 
 
 def retention_configuration(settings: TopicSettings) -> dict[str, str | None]:
-    """For whom retention waits: important consumers without an end, others for their ``availability_period``."""
+    """Return the topic configuration that makes retention wait for consumers: for important ones without limit, for
+    others during their ``availability_period``."""
     waits: dict[str, int] = {}
     for name, consumer in settings.consumers.items():
         period = consumer.availability_period
@@ -183,7 +187,7 @@ def retention_configuration(settings: TopicSettings) -> dict[str, str | None]:
 
 
 def thresholds(settings: TopicSettings) -> Thresholds:
-    """What makes partitions of a topic ones to be split, or merged, with YDB's defaults for what nobody has said."""
+    """Return the thresholds for splits and merges of a topic, with YDB's defaults for unset fields."""
     wanted = settings.wanted
     speed = wanted.partitioning_settings.auto_partitioning_settings.partition_write_speed
     window = speed.stabilization_window
@@ -195,8 +199,8 @@ def thresholds(settings: TopicSettings) -> Thresholds:
 
 
 def describe_partitioning(settings: TopicSettings, active: int, target: Any) -> None:
-    """Fill a PartitioningSettings in, of a topic with so many ``active`` partitions, with YDB's defaults for what
-    nobody has said: clients look into its parts without asking whether they are there."""
+    """Fill in a PartitioningSettings for a topic with ``active`` partitions, with YDB's defaults for unset fields:
+    clients read its sub-messages without checking that they are present."""
     target.CopyFrom(settings.wanted.partitioning_settings)
     if not settings.splits:
         target.min_active_partitions = active
@@ -231,7 +235,7 @@ def _alter_partitioning(wanted: Any, change: Any) -> None:
 
 
 def _alter_attributes(attributes: Any, changes: Mapping[str, str]) -> None:
-    """An empty value takes an attribute away."""
+    """Apply changes of attributes. An empty value removes an attribute."""
     for key, value in changes.items():
         if value:
             attributes[key] = value
@@ -240,7 +244,7 @@ def _alter_attributes(attributes: Any, changes: Mapping[str, str]) -> None:
 
 
 def _alter_consumers(wanted: Any, request: Any) -> None:
-    """Dropped ones go first, so that one request may make a consumer anew."""
+    """Apply changes of consumers. Drops come first, so that one request may recreate a consumer."""
     consumers = {consumer.name: consumer for consumer in wanted.consumers}
     if missing := [name for name in request.drop_consumers if name not in consumers]:
         raise YdbError(Status.NOT_FOUND, f"there is no consumer '{missing[0][:MAX_CONSUMER_NAME]}' to drop")
@@ -256,7 +260,7 @@ def _alter_consumers(wanted: Any, request: Any) -> None:
         if consumer is None:
             raise YdbError(Status.NOT_FOUND, f"there is no consumer '{change.name[:MAX_CONSUMER_NAME]}' to alter")
         _alter_consumer(consumer, change)
-    # Copies, since these may be parts of what is cleared now.
+    # Serialized copies: the messages may belong to ``wanted``, whose consumers are cleared now.
     whole = [consumer.SerializeToString() for consumer in kept]
     del wanted.consumers[:]
     for data in whole:
@@ -300,7 +304,7 @@ def _checked(wanted: Any, twice: Status) -> TopicSettings:
 
 
 def _check_many(consumers: Sized) -> None:
-    """Before anything is done for each of them: the number is the client's."""
+    """Check the number of consumers, which the client chooses, before any work is done per consumer."""
     if len(consumers) > MAX_CONSUMERS:
         raise bad_request(f"a topic has at most {MAX_CONSUMERS} consumers, not {len(consumers)}")
 

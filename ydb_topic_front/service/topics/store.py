@@ -1,6 +1,7 @@
-"""Topics as YDB's clients make and change them: the catalog's part and the front's own, in one transaction.
+"""Store of the topics that YDB's clients create and alter: the catalog's part and the front's settings, in one
+transaction.
 
-What the front keeps of each topic is in memory. Work that was begun is finished, also when its caller goes away.
+The settings of all topics are in memory. Work that has begun is finished even if its caller is cancelled.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _STORE = upsert("front_ydb_topics", "topic", "settings")
 
 
 class TopicStore:
-    """What is kept of every topic, by canonical name. Call :meth:`load` before anything else, :meth:`close` last."""
+    """YDB settings of every topic, by canonical name. Call :meth:`load` first, :meth:`close` last."""
 
     def __init__(self, catalog: Catalog, db: Database, directories: Directories, barrier: Barrier) -> None:
         self._catalog = catalog
@@ -40,7 +41,7 @@ class TopicStore:
         self._db = db
         self._barrier = barrier
         self.on_change: list[Callable[[Topic], None]] = []
-        """Called when what is kept of a topic has changed, and is durable."""
+        """Called when a topic's settings have changed durably."""
         self._known: dict[str, TopicSettings] = {}
         self._bytes = 0
         self._creations: dict[str, asyncio.Task[Topic]] = {}
@@ -48,7 +49,7 @@ class TopicStore:
         self._work = TaskSet()
 
     async def load(self) -> None:
-        """Read everything into memory, and follow the catalog from now on."""
+        """Read all settings into memory, and follow the catalog."""
 
         self._db.changes.mirror(FOLLOWED, _read, self._follow)
         for topic, data in await self._db.run(lambda connection: _read(connection, None)):
@@ -56,7 +57,8 @@ class TopicStore:
         self._catalog.on_change.append(self._changed)
 
     def _follow(self, found: list[tuple[str, bytes]], names: Collection[str] | None) -> None:
-        """Another node has changed topics: what is kept of those that are called one of ``names``, or of all."""
+        """Apply another node's changes: ``found`` are the stored settings of the topics ``names``, or of all if that is
+        None."""
         now = {topic: TopicSettings.stored(data) for topic, data in found}
         for name in list(self._known) if names is None else names:
             if name not in now and name in self._known:
@@ -68,21 +70,21 @@ class TopicStore:
                     self._tell(topic)
 
     async def close(self) -> None:
-        """Follow the catalog no more, and finish what is under way."""
+        """Stop following the catalog, and finish work under way."""
         if self._changed in self._catalog.on_change:
             self._catalog.on_change.remove(self._changed)
         await self._work.drain()
 
     def of(self, topic: str) -> TopicSettings:
-        """What is kept of a topic."""
+        """Return a topic's settings; :data:`NONE` if YDB's clients have set none."""
         return self._known.get(topic, NONE)
 
     def scaled(self) -> list[str]:
-        """The topics whose partitions are split, or also merged, by how fast they are written to."""
+        """Return the topics with partitions that are split, and perhaps merged, by their write rate."""
         return [topic for topic, settings in self._known.items() if settings.scales_up]
 
     def changing(self, topic: str) -> asyncio.Lock:
-        """To be held while a topic is changed: what it has then is what it has until the change is done."""
+        """Return the lock to hold during a change of a topic: its settings do not change meanwhile."""
         return self._locks.setdefault(topic, asyncio.Lock())
 
     def _changed(self, change: Change) -> None:
@@ -112,11 +114,11 @@ class TopicStore:
         settings: TopicSettings,
         keys: tuple[KeyRange, ...] = (),
     ) -> Topic:
-        """Make a topic that YDB calls ``path``; if there is one of this name and path, give that one, as it is.
+        """Create a topic with the path ``path``; a topic that has this name and path is returned unchanged.
 
-        ``keys`` are the partitions' ranges, or none. Durable when this returns. Raises what
-        :meth:`bridges.catalog.topics.Catalog.create_topic` raises: NameCollision for a topic of this name that another
-        path leads to, TopicExists while somebody else makes or deletes it; and YdbError when there is no room for more.
+        ``keys`` are the partitions' key ranges, or empty. Durable when this returns. Raises the errors of
+        :meth:`bridges.catalog.topics.Catalog.create_topic`: NameCollision if another path has this name, TopicExists
+        while another client creates or deletes it; and YdbError when there is no room for more settings.
         """
         found = self._catalog.topics.get(name)
         if found is not None:
@@ -167,11 +169,11 @@ class TopicStore:
         change: Callable[[TopicSettings], TopicSettings],
         prepare: Callable[[TopicSettings, TopicSettings], Coroutine[Any, Any, None]],
     ) -> None:
-        """Change a topic's configuration and what is kept of it. Changes of one topic come one after the other.
+        """Change a topic's configuration and settings. Changes of one topic are serialized.
 
-        ``change`` makes the new settings, and raises to refuse; ``prepare``, which gets both, is done before they are
-        kept. Durable when this returns. Raises what both raise, TopicNotFound, InvalidConfig, YdbError when there is
-        no room for more, or an error of the database.
+        ``change`` returns the new settings, and raises to refuse. ``prepare`` gets the old and the new ones and runs
+        before the new ones are stored. Durable when this returns. Raises the errors of both, TopicNotFound,
+        InvalidConfig, YdbError when there is no room for more settings, or an error of the database.
         """
         await self._work.finish(self._db.changes.settled(lambda: self._change(topic, changes, change, prepare)))
 

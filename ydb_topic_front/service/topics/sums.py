@@ -1,4 +1,4 @@
-"""Statistics of partitions, and of consumers in partitions, put together; times as messages tell them."""
+"""Sums of statistics over partitions, and over a consumer's partitions. Times are protobuf messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from ydb_topic_front.session.measured import ReadMeasure
 
 LAGS = ("max_read_time_lag", "max_write_time_lag", "max_committed_time_lag")
-"""Of a consumer, in one partition and in all."""
+"""Lag fields of a consumer's statistics, per partition and in total."""
 
 
 class Sums:
-    """What partitions have together."""
+    """Statistics of several partitions together."""
 
     __slots__ = ("_bytes", "_first_ms", "_lag", "_windows")
 
@@ -44,7 +44,7 @@ class Sums:
 
 
 class ConsumerSums:
-    """What a consumer has of all partitions together."""
+    """Statistics of a consumer over all its partitions."""
 
     __slots__ = ("_first_ms", "_lags", "_windows")
 
@@ -63,7 +63,7 @@ class ConsumerSums:
             self._windows[name] += getattr(stats.bytes_read, name)
 
     def measured(self, measure: ReadMeasure, now_ms: int) -> None:
-        """What is measured in one of the partitions."""
+        """Add the measure of one partition."""
         self._first_ms = measure.last_ms if self._first_ms is None else min(self._first_ms, measure.last_ms)
         self.lag("max_read_time_lag", measure.read_lag.most(now_ms))
         self.lag("max_write_time_lag", measure.write_lag.most(now_ms))
@@ -71,7 +71,7 @@ class ConsumerSums:
             self._windows[name] += size
 
     def lag(self, name: str, milliseconds: int) -> None:
-        """One of the partitions has this lag."""
+        """Add one partition's lag: the highest counts."""
         self._lags[name] = max(self._lags[name], milliseconds)
 
     def fill(self, target: Any) -> None:
@@ -91,7 +91,7 @@ def fill_time(target: Any, milliseconds: int) -> None:
 
 
 def fill_duration(target: Any, milliseconds: int) -> None:
-    """Told also if it is nothing."""
+    """Set a Duration, present even if it is zero."""
     target.SetInParent()
     fill_time(target, milliseconds)
 

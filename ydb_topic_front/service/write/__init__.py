@@ -1,1 +1,1 @@
-"""StreamWrite: sessions, producers, appends."""
+"""StreamWrite: sessions, producers and appends."""

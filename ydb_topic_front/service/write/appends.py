@@ -1,11 +1,13 @@
-"""What one session of StreamWrite has on its way to its partition's log: handed over, or waiting for that.
+"""Requests of one StreamWrite session that wait to be handed to the log, or are in flight there.
 
-Small requests that come while earlier ones are being made durable are handed over when most of these are answered: to
-answer takes the time in which as many more come, and the last answers that in which the log makes the next durable.
-Those whose numbers go on rising are then one batch, since a batch costs as much as the messages of some hundred
-requests: a client that sends ahead gets batches nearly as large as what it sends ahead, one that waits for each answer
-gets each of its requests written at once. Each request is answered by itself all the same. Those that are too large to
-share a batch wait for no answers.
+Small requests that arrive while earlier ones are being made durable wait together. They are handed over when all of the
+earlier ones are durable and three quarters of these are answered. Sending the answers takes time in which more requests
+arrive; the last quarter is answered while the log makes the next batch durable.
+
+Waiting requests with rising sequence numbers share one batch, since a batch costs as much as the messages of some
+hundred requests. So a client that sends ahead gets batches nearly as large as what it sends ahead, and the requests of
+a client that waits for each answer are written at once. Each request still gets its own answer. A request too large to
+share a batch does not wait for answers.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ if TYPE_CHECKING:
     from ydb_topic_front.session.write_request import Part, WriteParts
 
 _HELD_BYTES = 256 * 1024
-"""Requests of so many bytes together are worth being handed over to the log while others are being made durable."""
+"""Waiting requests with this many bytes are handed over even while others are in flight."""
 _LAST_PART = 4
-"""Of what was made durable together, one part in so many is answered while the next is being made durable."""
+"""One in so many of the requests made durable together is answered while the next batch is in flight."""
 _PATIENCE_S = 0.1
-"""Answers that the client does not take hold up what it has sent for no longer than this."""
+"""Longest time that requests wait for answers to be sent, for a client that does not take its answers."""
 
 
 class WriteAppends:
-    """The requests of one session that the log has not decided. Call :meth:`begin` first.
+    """Requests of one session that the log has not decided. Call :meth:`begin` first.
 
-    ``may_append`` tells whether nothing was refused yet: what comes behind that must not get into the log without it.
-    ``failed`` is called with what the log refuses, ``moved`` whenever something is decided, and ``left`` when all is
-    after :meth:`close`.
+    ``may_append`` returns False once anything was refused: later requests must not get into the log without it.
+    ``failed`` is called with the log's error, ``moved`` whenever a request is decided, and ``left`` when all are
+    decided after :meth:`close`.
     """
 
     def __init__(
@@ -69,38 +71,40 @@ class WriteAppends:
         self._settled = asyncio.Event()
         self._settled.set()
         self.in_flight = 0
-        """Requests that the log has not decided."""
+        """Requests handed over that the log has not decided."""
         self._owed = 0  # decided, and not answered
-        self._few = 0  # so many of these are answered while the next are being made durable
+        self._few = 0  # hand over the next requests when no more than this are owed
         self._loop = asyncio.get_running_loop()
         self._overdue = Alarm(self._loop, self._hand_over_overdue)
 
     def begin(self, log: PartitionLog, batches: Batches, written: Callable[[int, int, int], None]) -> None:
-        """Append to ``log`` what ``batches`` makes of requests. ``written`` is called with the messages of each batch
-        that became durable, the bytes of their requests, and when the first of them was created (-1: unknown)."""
+        """Set the ``log`` and the encoder of its ``batches``. ``written`` is called for each batch that became durable,
+        with its number of messages, the bytes of its requests, and the time its first message was created (-1:
+        unknown)."""
         self._log, self._batches, self._written = log, batches, written
 
     async def settled(self) -> None:
-        """Return when the fate of everything that was handed to the log is decided."""
+        """Wait until the log has decided everything that was handed to it."""
         await self._settled.wait()
 
     def close(self) -> None:
-        """Nobody waits for answers any more: requests give back what they hold as soon as the log has decided."""
+        """Return the memory of requests as soon as the log has decided them, since nobody waits for answers any
+        more."""
         self._closed = True
         self._overdue.cancel()
         if not self.in_flight:
             self._leave()
 
     def _leave(self) -> None:
-        """All is decided after the end, and nobody is to be told any more: whom that would be is let go of. The session
-        knows this and is known by it, and both would stay until the collector comes, which a node has come seldom."""
+        """Report that all is decided, and drop the callbacks. They form a reference cycle with the session, which would
+        stay in memory until the garbage collector runs, and that is rare in a node."""
         self._left()
         del self._may_append, self._failed, self._moved, self._left, self._written, self._overdue
 
     # --- handing over -----------------------------------------------------------------------------------------------
 
     async def take(self, request: Request, found: WriteParts) -> None:
-        """Have a request appended, now or with others."""
+        """Append a request, at once or together with others."""
         part = found.parts[0]
         if len(found.parts) > 1 or len(part.messages) > MAX_BATCH_BYTES:
             self.hand_over_held()
@@ -115,15 +119,15 @@ class WriteAppends:
             self._overdue.set(self._loop.time() + _PATIENCE_S)
 
     def answered(self) -> None:
-        """A request that was decided is being answered."""
+        """Note that a decided request is being answered."""
         self._owed -= 1
         if self._owed <= self._few:
             self._hand_over_waiting()
 
     def _hand_over_overdue(self, now: float) -> None:
-        # Perhaps what is held came later than what the alarm was set for: then it goes a little early.
+        # The alarm may have been set for earlier requests; those held now then go a little early.
         self._hand_over_waiting()
-        if self._held:  # others are with the log
+        if self._held:  # others are in flight
             self._overdue.set(now + _PATIENCE_S)
 
     def _hand_over_waiting(self) -> None:
@@ -131,7 +135,7 @@ class WriteAppends:
             self.hand_over_held()
 
     def hand_over_held(self) -> None:
-        """Hand over to the log what waits for it."""
+        """Hand the waiting requests to the log."""
         held, self._held, self._held_bytes = self._held, [], 0
         for these in together(held):
             requests = [one.request for one in these]
@@ -143,12 +147,12 @@ class WriteAppends:
                 self._decided(requests)
 
     async def _append_parts(self, request: Request, found: WriteParts) -> None:
-        # What is copied for the log is there besides the bytes that came.
+        # The copy for the log exists besides the received bytes.
         self._account.take(Kind.REQUESTS, request.size)
         self._begin([request])
         try:
             for index, part in enumerate(found.parts):
-                await asyncio.sleep(0)  # to copy one of them is work for a turn
+                await asyncio.sleep(0)  # copying one part takes a turn of the event loop
                 if len(part.messages) <= MAX_BATCH_BYTES:
                     self._append([request], index, part, self._batches.batch(part, found.codec))
                     continue
@@ -167,7 +171,7 @@ class WriteAppends:
             request.handed = now
 
     def _append(self, requests: Sequence[Request], index: int, part: Part, batch: Batch) -> None:
-        """Hand over ``batch``, which ``part`` became: the parts ``index`` of these requests."""
+        """Append ``batch``, encoded from ``part``, which is part number ``index`` of each of ``requests``."""
         if self._may_append():
             assert self._log is not None
             for request in requests:
@@ -180,7 +184,7 @@ class WriteAppends:
     def _stored(
         self, requests: Sequence[Request], index: int, created_ms: int, appended: Appended, error: LogError | None
     ) -> None:
-        """The log's answer for one batch."""
+        """Handle the log's answer for one batch."""
         if error is not None:
             self._failed(error)
         else:

@@ -1,7 +1,7 @@
-"""Which partition each producer writes to, durably (docs/protocols/ydb.md, "Partition of a producer").
+"""Durable assignment of producers to partitions (docs/protocols/ydb.md, "Partition of a producer").
 
-A producer stays where its first session put it, whatever becomes of the number of partitions, since only that partition
-knows what it has written. Its row is forgotten when it has not been used for as long as partitions remember producers.
+A producer stays in the partition of its first session, whatever becomes of the number of partitions, since only that
+partition knows what it has written. Its row is deleted after it was idle for as long as partitions remember producers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
 
 _REFRESHED_MS = 3_600_000
-"""A row in use is written again when it is older than this."""
+"""Age after which a row in use is written again, so that it does not expire."""
 _USE = upsert("front_ydb_producers", "topic producer", "partition used_ms")
 _ERASED_AT_ONCE = 1_000
-"""Rows removed in one transaction, which others wait for."""
+"""Rows deleted in one transaction, which blocks others."""
 
 
 def place_of(producer: bytes, takers: Takers) -> PartitionInfo:
-    """The partition of a producer that is nowhere yet: by its key where partitions have ranges of keys.
-
-    Raises YdbError.
-    """
+    """Choose the partition of a new producer: by its key if partitions have key ranges, else by its hash. Raises
+    YdbError."""
     partitions = takers.partitions
     if not partitions:
         raise told(PartitionSealed("the topic", ()))
@@ -47,10 +45,8 @@ def _now_ms() -> int:
 
 
 class Producers:
-    """The table ``front_ydb_producers``; ``idle_ms`` and ``most`` bound how long, and how many, are remembered.
-
-    ``clock`` gives ms since the epoch.
-    """
+    """The table ``front_ydb_producers``. ``idle_ms`` is how long a producer is remembered, ``most`` how many are;
+    ``clock`` returns ms since the epoch."""
 
     def __init__(self, db: Database, idle_ms: int, most: int, clock: Callable[[], int] = _now_ms) -> None:
         self._db = db
@@ -59,11 +55,11 @@ class Producers:
         self._clock = clock
 
     def keep(self, used_ms: int) -> bool:
-        """Whether one that was used last at that time is remembered still."""
+        """Return whether a producer last used at ``used_ms`` is still remembered."""
         return self._clock() - used_ms <= self._idle_ms
 
     async def knows(self, topic: Topic, producer: bytes) -> bool:
-        """Whether a producer has written to the topic, as far as that is remembered."""
+        """Return whether the table has a row of the producer for the topic."""
         key = SeqNoStamp(producer, ()).key
 
         def find(connection: Connection) -> bool:
@@ -73,14 +69,14 @@ class Producers:
         return await self._db.run(find)
 
     async def partition_of(self, topic: Topic, producer: bytes, wanted: int | None, written: int | None = None) -> int:
-        """The partition that a producer writes to; if it is nowhere yet, ``wanted``, or the one that it has ``written``
-        to in another cluster, or one by its name.
+        """Return the partition that a producer writes to. A new producer gets ``wanted``, else the partition it has
+        ``written`` to in another cluster, else one by its name.
 
-        Durable when this returns. A producer whose partition was split goes on in the part that has its key. Raises
-        YdbError: it is elsewhere than ``wanted``.
+        Durable when this returns. A producer whose partition was split continues in the child that has its key. Raises
+        YdbError if the producer is in another partition than ``wanted``.
         """
         key = SeqNoStamp(producer, ()).key
-        partitions = topic.partitions  # by number; the thread sees each change of them as a whole
+        partitions = topic.partitions  # by number; replaced as a whole, so the database thread sees a consistent state
         fresh = wanted if wanted is not None else written
         if fresh is None:
             fresh = place_of(producer, topic.takers).index
@@ -103,7 +99,7 @@ class Producers:
         return here
 
     async def expire(self, now_ms: int) -> None:
-        """Forget producers that were not used for long, and the oldest if there are too many."""
+        """Delete the producers that were idle for long, and the oldest if there are too many."""
 
         def remove(connection: Connection) -> int:
             oldest = "SELECT topic, producer FROM front_ydb_producers INDEXED BY front_ydb_producers_used"
@@ -120,10 +116,8 @@ class Producers:
 
 
 def descendant(numbers: Sequence[PartitionInfo], found: int, producer: bytes, wanted: int | None) -> int:
-    """The active partition that took the place of ``found`` for a producer, which prefers ``wanted``.
-
-    Raises YdbError when there is none.
-    """
+    """Return the active partition that replaces ``found`` for a producer, ``wanted`` if that is one of its descendants.
+    Raises YdbError when there is none."""
     at = numbers[found]
     while not at.is_active:
         children = [numbers[child] for child in at.children]

@@ -1,12 +1,13 @@
-"""Topics' speeds of writing: who writes more to a partition than its topic says waits, and its client with it.
+"""Write speeds: a session that writes to a partition faster than its topic allows waits, and back-pressure slows its
+client.
 
-A YDB topic may have ``partition_write_speed_bytes_per_second``, for each of its partitions, and
-``partition_write_burst_bytes``. Writers of a partition share both, and wait in the order in which they came; while one
-waits, nothing is read of its stream. A topic that says nothing of a speed has none, and writers of other protocols are
-not slowed down.
+A topic may set ``partition_write_speed_bytes_per_second``, for each of its partitions, and
+``partition_write_burst_bytes``. The sessions of a partition share both, and wait in the order of arrival; while one
+waits, nothing is read from its stream. Topics without a speed are not limited, and neither are writers of other
+protocols.
 
-Who waits holds its request. While the node is short of memory nobody may do that for long: its stream ends with
-OVERLOADED, and its client comes again.
+A waiting session holds its request in memory. While the node is short of memory, sessions that have waited too long end
+with OVERLOADED, and their clients retry.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.write.writers import Writer
 
 _LONGEST_WAIT_S = 3600.0
-"""A timer of asyncio is set for no longer; it is looked again then."""
+"""Longest timeout of one wait; the loop then waits again."""
 
 
 def speed_of(settings: TopicSettings) -> Speed:
-    """What a topic says. Without a burst, a second's worth may be written at once, as with YDB."""
+    """Return a topic's speed per partition. Without a burst, one second's worth may be written at once, as in YDB."""
     rate = settings.wanted.partition_write_speed_bytes_per_second
     return Speed(rate, settings.wanted.partition_write_burst_bytes or rate) if rate else UNLIMITED
 
 
 class _Partition:
-    """The writers of one partition: the first waits for the bucket, the others for their turn."""
+    """Writers of one partition: the first waits for the bucket, the others for their turn."""
 
     __slots__ = ("bucket", "changed", "turn")
 
@@ -47,17 +48,17 @@ class _Partition:
         self.bucket = bucket
         self.turn = asyncio.Lock()
         self.changed = asyncio.Event()
-        """The speed is another one now."""
+        """Set when the speed changes."""
 
 
 class WriteSpeeds:
-    """The partitions that are written to, of topics that have a speed. ``clock`` gives seconds."""
+    """Partitions with writers, of topics that have a speed. ``clock`` returns seconds."""
 
     def __init__(self, service: YdbService, clock: Callable[[], float] = time.monotonic) -> None:
         self._topics = service.topics
         self._clock = clock
         self._partitions: dict[str, dict[int, _Partition]] = {}
-        self._waiting: dict[Writer, float] = {}  # by when they began to
+        self._waiting: dict[Writer, float] = {}  # since when
         self._budget = service.node.budget
         self._quota = service.node.quotas.produce
         self._barrier = service.node.barrier
@@ -67,18 +68,19 @@ class WriteSpeeds:
         service.catalog.on_change.append(self._catalog_changed)
 
     def limits(self, topic: Topic) -> bool:
-        """Whether anybody may have to wait."""
+        """Return whether the topic has a write speed."""
         return bool(self._topics.of(topic.name).wanted.partition_write_speed_bytes_per_second)
 
     @property
     def has_quotas(self) -> bool:
-        """Whether anybody has a quota of bytes to write."""
+        """Return whether any principal has a quota of bytes to produce."""
         return self._quota.in_force
 
     async def admit(self, topic: Topic, partition: int, size: int, writer: Writer) -> float:
-        """Return when ``writer`` may write ``size`` bytes, and have them counted; gives the seconds that it took.
+        """Wait until ``writer`` may write ``size`` bytes to the partition, count them, and return the seconds waited.
 
-        Where it may have to wait too long it is ended: whoever waits is then to be cancelled, like for any other end.
+        A writer that waits too long while memory is short is ended (:meth:`cut_waiting`); its stream then cancels this
+        call.
         """
         speed = speed_of(self._topics.of(topic.name))
         partitions = self._partitions.setdefault(topic.name, {})
@@ -101,7 +103,7 @@ class WriteSpeeds:
         return self._clock() - began
 
     async def admit_writer(self, principal: Principal, size: int, writer: Writer) -> float:
-        """The same for the quota of who writes, whatever it writes to."""
+        """Wait for the principal's quota, whatever topic it writes to, and return the seconds waited."""
         began = self._waiting[writer] = self._clock()
         try:
             await turn(self._quota.bucket(principal.name, None), size)
@@ -110,7 +112,7 @@ class WriteSpeeds:
         return self._clock() - began
 
     async def cut_waiting(self, now_ms: int) -> None:
-        """While memory is short, end the sessions that have waited for long, in which they held some."""
+        """While memory is short, end the sessions that have waited for longer than ``writer_patience_ms``."""
         if self._budget.scarce or self._budget.waiting:
             since = self._clock() - self._patience
             for writer in [writer for writer, began in self._waiting.items() if began < since]:
@@ -125,4 +127,4 @@ class WriteSpeeds:
 
     def _catalog_changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
-            self._partitions.pop(change.topic.name, None)  # who waits there ends with the topic
+            self._partitions.pop(change.topic.name, None)  # its waiting sessions end with the topic

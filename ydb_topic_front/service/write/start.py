@@ -1,5 +1,5 @@
-"""Where a session of StreamWrite writes, and from which number on (docs/protocols/ydb.md, "Partition of a producer",
-"Last number" and "Takeover")."""
+"""Start of a StreamWrite session: its partition, and the sequence number it continues from (docs/protocols/ydb.md,
+"Partition of a producer", "Last number" and "Takeover")."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _AGAIN_S = 0.1
 
 
 def insisted_on(topic: Topic, init: WriteInit) -> int | None:
-    """The partition that a client names, which must take messages; None if it names none. Raises YdbError."""
+    """Return the partition that a client names, after checking that it is active; None if it names none. Raises
+    YdbError."""
     wanted = init.partition
     if wanted is not None:
         found = topic.partitions[wanted] if wanted < len(topic.partitions) else None
@@ -45,9 +46,10 @@ def insisted_on(topic: Topic, init: WriteInit) -> int | None:
 
 
 async def bound_to(service: YdbService, producers: Producers, topic: Topic, producer: bytes, wanted: int | None) -> int:
-    """The partition that a producer writes to, durably. Raises YdbError, LogError."""
+    """Return the partition that a producer writes to, and bind the producer to it durably. Raises YdbError,
+    LogError."""
     if topic.import_epoch >= 0:
-        # Where it is to write is known when all that it wrote is here.
+        # The producer's partition is known only when all its messages are imported.
         raise service.log_of(topic, wanted or 0).not_importing(NOT_IMPORTING)
     written = None
     imported = topic.imported
@@ -63,11 +65,13 @@ async def bound_to(service: YdbService, producers: Producers, topic: Topic, prod
 
 
 async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> int | None:
-    """The partition to which a producer wrote before the topic was moved here: its messages came with their numbers,
-    but not the choice. Of several, which a split leaves behind, the one with its latest number.
+    """Return the partition to which a producer wrote before the topic was migrated to this cluster: the import copies
+    messages with their numbers, but not the producer's partition. A split leaves several; the one with the latest
+    number counts.
 
-    All logs are opened for it, once in the node's life. Nobody asks any more when they have forgotten those who did not
-    come since the topic was handed over. Raises LogError."""
+    This opens all logs of the topic, once in the node's life. It is no longer needed when producers that have not
+    written since the hand-over would be forgotten anyway. Raises LogError.
+    """
     key = SeqNoStamp(producer, ()).key
     found, latest = None, -1
     numbers = [one.index for one in topic.partitions]
@@ -82,8 +86,8 @@ async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> in
 
 
 async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, producer: bytes) -> int:
-    """A producer's last seq_no, which is durable; that of the partitions that this one came from, if it was written
-    there, is made known here first. Raises LogError."""
+    """Return a producer's last durable seq_no in a partition. If the partition has none, it inherits that of its
+    ancestors, which is made durable in this partition first. Raises LogError."""
     key = SeqNoStamp(producer, ()).key
     last = log.last(_SEQ_NO, key)
     if last is not None:
@@ -108,7 +112,7 @@ async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, prod
 
 
 async def _decided_there(log: PartitionLog) -> None:
-    """Return when nothing of a sealed partition is in flight: what its ledger says is durable then. Raises LogError."""
+    """Wait until nothing is in flight in a sealed partition: its ledger is durable then. Raises LogError."""
     while True:
         await log.ready()
         if log.next_offset == log.high_watermark:
@@ -117,7 +121,7 @@ async def _decided_there(log: PartitionLog) -> None:
 
 
 class LastAsked(msgspec.Struct, array_like=True, frozen=True):
-    """What a producer has written last to a partition that the asked node owns."""
+    """Request to a partition's owner for the last seq_no of the producer ``key``."""
 
     topic: str
     partition: int
@@ -129,8 +133,8 @@ class LastTold(msgspec.Struct, array_like=True, frozen=True):
 
 
 async def decided_last(service: YdbService, topic: Topic, partition: int, key: bytes) -> int | None:
-    """A producer's last seq_no in a partition, when nothing of that is in flight any more; None if it is not known
-    there. The partition may be another node's. Raises LogError."""
+    """Return a producer's last seq_no in a partition once nothing is in flight there; None if the partition does not
+    know it. Asks the partition's owner. Raises LogError."""
     owners, peers = service.node.owners, service.node.peers
     for attempt in count():
         owner = await owner_of(owners, service.node.node_id, lambda: owners.slot_of(topic.name, partition))
@@ -152,7 +156,7 @@ async def _last_here(log: PartitionLog, key: bytes) -> int | None:
 
 
 def answer_others(service: YdbService) -> None:
-    """Have other nodes told what producers have written to partitions of this one."""
+    """Answer other nodes' requests for producers' last seq_no in partitions of this node."""
 
     async def answer(asked: LastAsked) -> LastTold:
         log = service.logs.get(asked.topic, asked.partition)

@@ -1,8 +1,8 @@
 """StreamWrite: a session that writes to one partition (docs/protocols/ydb.md, "StreamWrite").
 
-Two tasks serve a stream: one reads requests, checks them and hands them to the partition's log; the other sends the
-answers, in the order of the requests, each when all of it is durable. When something goes wrong nothing more is handed
-over, so that what the client repeats after it has come again was not overtaken by what came behind.
+Two tasks serve a stream. One reads requests, checks them and hands them to the partition's log. The other sends the
+answers in the order of the requests, each when all of its request is durable. After an error nothing more is handed
+over: the client reconnects and repeats from the failed request, which later requests must not overtake.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 _KNOWN_CODECS = range(1, 5)
 _FIRST_CUSTOM_CODEC = 10_000
 _BOUND_S = 3_600.0
-"""After this time of writing, the producer's row is looked at again, lest it expire."""
+"""Interval at which a writing session refreshes its producer's row, so that it does not expire."""
 
 _numbers = count(1)
 
 
 class WriteStream:
-    """One StreamWrite."""
+    """One StreamWrite call."""
 
     def __init__(self, writing: Writing, stream: GrpcStream) -> None:
         service = writing.service
@@ -67,8 +67,8 @@ class WriteStream:
         self._unanswered = 0  # bytes
         self._end: YdbError | None = None
         self._half_closed = False
-        self._moved = asyncio.Event()  # for the task that answers
-        self._room = asyncio.Event()  # for the one that reads
+        self._moved = asyncio.Event()  # for _send
+        self._room = asyncio.Event()  # for _read
         self._appends = WriteAppends(
             stream.account,
             lambda: self._end is None,
@@ -83,13 +83,14 @@ class WriteStream:
         self._resource = NODE
         self._identity = Identity(service, stream, self._refused)
         self._bound_at = 0.0
-        # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
+        # Code and text instead of the exception, whose traceback would keep its frames and this stream in memory.
         self._refusal: tuple[Code, str] | None = None
 
     # --- what others say --------------------------------------------------------------------------------------------
 
     def end(self, error: YdbError) -> None:
-        """Take nothing more, and end with ``error`` when what is in flight is answered; the first error counts."""
+        """Take nothing more, and end with ``error`` when everything in flight is answered. Only the first error
+        counts."""
         if self._end is None:
             self._end = error
             self._moved.set()
@@ -100,13 +101,13 @@ class WriteStream:
         self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
 
     async def settled(self) -> None:
-        """Return when the fate of everything that was handed to the log is decided."""
+        """Wait until the log has decided everything that was handed to it."""
         await self._appends.settled()
 
     # --- the stream's life ------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Serve the stream until its client ends it, or something else does."""
+        """Serve the stream until the client or an error ends it."""
         self._stream.when_draining(lambda: self.end(YdbError(Status.UNAVAILABLE, "the node is stopping")))
         reading = asyncio.create_task(self._read())
         try:
@@ -118,7 +119,7 @@ class WriteStream:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
             for item in self._queue:
-                # Bytes that are with the log are held until it has decided.
+                # The bytes of requests in flight are held until the log has decided.
                 if not item.undecided:
                     self._account.give(Kind.REQUESTS, item.cost)
             self._appends.close()
@@ -129,7 +130,7 @@ class WriteStream:
             self._writing.writers.leave(self._topic, self._key, self)
 
     async def _read(self) -> None:
-        """Take messages until the stream ends, one way or another."""
+        """Handle the client's messages until the stream ends."""
         try:
             async with asyncio.timeout(self._service.settings.init_timeout_ms / 1000):
                 raw = await self._stream.read()
@@ -157,7 +158,7 @@ class WriteStream:
             self.end(YdbError(Status.INTERNAL_ERROR, "an unexpected error"))
 
     async def _send(self) -> None:
-        """Send answers in the order of their requests, and at the end why it is the end."""
+        """Send answers in the order of their requests, and finally the reason for the end."""
         queue, stream, moved = self._queue, self._stream, self._moved
         while True:
             moved.clear()
@@ -201,7 +202,7 @@ class WriteStream:
         await self._stream.write(raw)
 
     def _answered(self, item: Request | Answer) -> None:
-        """What it cost is held no longer, but for the answer while gRPC has it."""
+        """Return the memory of an answered request. gRPC may hold the encoded answer a little longer."""
         self._unanswered -= item.cost
         self._account.give(Kind.REQUESTS, item.cost)
         self._room.set()
@@ -230,7 +231,7 @@ class WriteStream:
         if init.producer:
             self._key = (topic.topic_id, log.partition, init.producer)
             await writers.own(self._key, self)
-            await log.ready()  # it may have failed under the one before
+            await log.ready()  # it may have failed during the former session
         last = await last_seq_no(self._service, topic, log, init.producer) if init.producer else 0
         if self._end is not None:
             return
@@ -250,7 +251,7 @@ class WriteStream:
     # --- what the client says ---------------------------------------------------------------------------------------
 
     async def _take(self, raw: bytes) -> None:
-        """Deal with a message, whose bytes are held in the account until a request that goes on its way takes over."""
+        """Handle a message. Its bytes are counted in the account until a request takes them over."""
         arrived = time.monotonic()
         size = len(raw)
         taken = False
@@ -300,7 +301,7 @@ class WriteStream:
                 raise bad_request("a message that says nothing")
 
     def _check(self, codec: int, now: float) -> None:
-        """Whether the client may still write, and with this codec. Raises YdbError, GrpcRefusal."""
+        """Check that the client may still write, and with this codec. Raises YdbError, GrpcRefusal."""
         topic = self._topic
         assert topic is not None
         if self._identity.is_old:
@@ -313,7 +314,7 @@ class WriteStream:
             raise bad_request(f"codec {codec} is none of the topic's")
 
     async def _still_bound(self, now: float) -> None:
-        """A producer that writes is not forgotten, however long its session lasts. Raises YdbError."""
+        """Refresh the producer's row, so that it does not expire during a long session. Raises YdbError."""
         assert self._topic is not None
         assert self._log is not None
         self._bound_at = now
@@ -325,7 +326,7 @@ class WriteStream:
     def _written(
         self, topic: Topic, partition: int, traffic: TopicTraffic, messages: int, size: int, created_ms: int
     ) -> None:
-        """A batch is durable (see :meth:`WriteAppends.begin`)."""
+        """Count a batch that is durable (see :meth:`WriteAppends.begin`)."""
         traffic.appended(1, messages, size)
         if created_ms >= 0:
             self._service.measures.written(topic, partition, created_ms)
@@ -339,7 +340,7 @@ class WriteStream:
 
 
 async def partition_for(writing: Writing, topic: Topic, init: WriteInit) -> int:
-    """The partition that a session is to write to. Raises YdbError, LogError."""
+    """Return the partition that a session writes to. Raises YdbError, LogError."""
     wanted = insisted_on(topic, init)
     if init.producer:
         return await bound_to(writing.service, writing.producers, topic, init.producer, wanted)
@@ -361,7 +362,7 @@ def register(registry: Registry, service: YdbService) -> None:
             return None
         init = parse_init(message.init_request)
         if init.generation is not None:
-            return None  # the client has looked where the partition is, and is to look again if that was wrong
+            return None  # the client has located the partition itself; if that was wrong it must do so again
         topic = service.topic_at(stream, init.path, Operation.WRITE)
         partition = await partition_for(writing, topic, init)
         return lambda: owners.slot_of(topic.name, partition)

@@ -1,4 +1,4 @@
-"""Who writes now: one session for each producer of a partition, the latest (docs/protocols/ydb.md, "Takeover")."""
+"""Open write sessions: at most one for each producer of a partition, the latest (docs/protocols/ydb.md, "Takeover")."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ Key = tuple["uuid.UUID", int, bytes]
 
 
 class Writer(Protocol):
-    """A session that writes."""
+    """A write session, as :class:`Writers` sees it."""
 
     def end(self, error: YdbError) -> None:
-        """Take nothing more, and end with ``error`` when what is in flight is answered."""
+        """Take nothing more, and end with ``error`` when everything in flight is answered."""
 
     async def settled(self) -> None:
-        """Return when the fate of everything that was taken is decided."""
+        """Wait until the log has decided everything the session has in flight."""
 
 
 class Writers:
-    """The sessions that are open."""
+    """All open write sessions."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._owners: dict[Key, Writer] = {}
-        # Those that own nothing any more and may still have something in flight.
+        # Former owners that may still have requests in flight.
         self._former: dict[Key, dict[Writer, None]] = {}
         self._by_topic: dict[uuid.UUID, dict[Writer, None]] = {}
         catalog.on_change.append(self._changed)
 
     @property
     def open(self) -> int:
-        """Sessions that are open, or still have something in flight."""
+        """Number of sessions that are open or have requests in flight."""
         return sum(map(len, self._by_topic.values()))
 
     def enter(self, topic: Topic, writer: Writer) -> None:
-        """``writer`` is to be told when the topic goes."""
+        """Add a session; it is ended when the topic is deleted."""
         self._by_topic.setdefault(topic.topic_id, {})[writer] = None
 
     async def own(self, key: Key, writer: Writer) -> None:
-        """Make ``writer`` the one that writes as the producer of ``key``. The one before ends with SESSION_EXPIRED, and
-        what it and those before it had in flight is decided when this returns."""
+        """Make ``writer`` the only session of a producer. The former one ends with SESSION_EXPIRED. When this returns,
+        everything that former sessions had in flight is decided."""
         before = self._owners.get(key)
         self._owners[key] = writer
         if before is not None and before is not writer:
             self._former.setdefault(key, {})[before] = None
             message = "the session is ended by another one of the same producer"
             before.end(YdbError(Status.SESSION_EXPIRED, message, Issue.WRONG_COOKIE))
-        # One that was itself still waiting has nothing in flight; those it waited for may have.
+        # A former session that was still waiting here has nothing in flight, but those it waited for may have.
         for former in list(self._former.get(key, ())):
             await former.settled()
             self._forget(key, former)
 
     def leave(self, topic: Topic, key: Key | None, writer: Writer) -> None:
-        """``writer`` has ended and has nothing in flight."""
+        """Remove a session that has ended and has nothing in flight."""
         writers = self._by_topic.get(topic.topic_id, {})
         writers.pop(writer, None)
         if not writers:

@@ -1,4 +1,4 @@
-"""What all sessions that write share."""
+"""State shared by all write sessions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _EXPIRY_MS = 600_000
 _LOOKED_AT = 64
-"""Partitions among which one of this node's is looked for."""
+"""Most partitions examined in search of one that this node owns."""
 
 
 class Writing:
-    """The producers, who writes now, and what is counted of it."""
+    """The producers, the open write sessions, the write speeds and the metrics."""
 
     def __init__(self, service: YdbService) -> None:
         node = service.node
@@ -36,8 +36,8 @@ class Writing:
         node.every(_EXPIRY_MS, self.producers.expire, "expiry of YDB's producers")
 
     def any_partition(self, topic: Topic) -> int:
-        """A partition for a session without a producer: each in its turn, of this node's rather than of others'.
-        Raises YdbError."""
+        """Choose a partition for a session without a producer, round robin, preferably one that this node owns. Raises
+        YdbError."""
         active, owners = topic.active, self.service.node.owners
         if not active:
             raise told(PartitionSealed(topic.name, ()))
