@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 ENTRY_POINTS = "anabranch.formats"
-"""The entry-point group of formats that packages bring without being fronts: each has its number as its name."""
+"""The entry-point group of formats from packages that are not fronts: each entry's name is its format number."""
 
 
 class _Formats(dict[int, StoredFormat]):
@@ -66,33 +66,34 @@ class _Formats(dict[int, StoredFormat]):
 
 
 _absent: set[int] = set()
-"""Numbers that no installed package knows, which is looked up once."""
+"""Numbers that no installed package knows, each looked up once."""
 
 FORMATS: dict[int, StoredFormat] = _Formats(
     {int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), PravegaFormat(), YdbFormat(), LedgerNoteFormat())}
 )
-"""The formats this process can read, by number; :func:`register` adds those that fronts bring, and one of another
-installed package is loaded when it is first met."""
+"""The formats that this process can read, by number. :func:`register` adds those of fronts; a format of another
+installed package is loaded when its number is first met."""
 
 
 _Key = tuple[int, int, int, int]
-"""Stream, base offset, target, and bytes: compaction changes what is at an offset."""
+"""Stream, base offset, target format, and bytes: compaction changes the batch at an offset, and so its size."""
 _AT_ONCE = 100
-"""Records that are translated in one turn of the event loop: each takes some ten microseconds."""
+"""Records translated in one turn of the event loop: each takes some ten microseconds."""
 _BYTES_AT_ONCE = 1024 * 1024
-"""Bytes of a batch that are copied in one."""
+"""Bytes of a batch copied in one turn."""
 _OVERHEAD = 300
-"""Bytes that a remembered translation takes besides its own."""
+"""Bytes that a cached translation takes on top of its payload."""
 _STEPS_AT_ONCE = 2
-"""Few bytes may decompress to very many: what takes more steps than this is begun anew off the loop."""
+"""Steps of a translation on the event loop. A few bytes may decompress to very many, so a longer translation starts
+again off the loop."""
 
 
 class FormatTaken(Exception):
-    """Two formats have one number, or a format has a number that is not for it."""
+    """Two formats have one number, or a format's number is out of range."""
 
 
 def register(plug: StoredFormat) -> None:
-    """Know a format that a front brings; again makes no difference. Raises FormatTaken."""
+    """Register a format that a front brings; repeating it makes no difference. Raises FormatTaken."""
     number = int(plug.id)
     if not FIRST_OF_FRONTS <= number <= FORMAT_MASK:
         raise FormatTaken(
@@ -104,7 +105,8 @@ def register(plug: StoredFormat) -> None:
 
 
 def format_of(flags: int) -> StoredFormat:
-    """The format an entry's flags name. Raises BatchInvalid for a number this version does not know."""
+    """Return the format that an entry's flags name. Raises BatchInvalid for a number that this version does not
+    know."""
     try:
         return FORMATS[flags & FORMAT_MASK]
     except KeyError:
@@ -112,13 +114,14 @@ def format_of(flags: int) -> StoredFormat:
 
 
 def decode(batch: StoredBatch) -> list[Record]:
-    """All records of a stored batch, whatever wrote it, at once: for batches known to be small. Raises BatchInvalid."""
+    """Return all records of a stored batch of any format, at once: for batches known to be small. Raises
+    BatchInvalid."""
     return [record for record in records_of(format_of(batch.flags), batch) if record is not None]
 
 
 class Translator:
-    """Translates batches for readers of another protocol, remembering the latest up to ``max_bytes``. What it holds of
-    long ones is told to ``held``, a change in bytes at a time."""
+    """A translator of batches for readers of another protocol. It caches the latest translations, up to ``max_bytes``,
+    and reports the memory of long ones to ``held``, as changes in bytes."""
 
     __slots__ = ("_bytes", "_cache", "_held", "_limit", "_under_way", "_works", "max_bytes", "spent")
 
@@ -137,13 +140,13 @@ class Translator:
         self._cache: OrderedDict[_Key, Buffer] = OrderedDict()
         self._under_way: SharedWorks[_Key, Buffer] = SharedWorks(self._ended)
         self.spent = 0
-        """What :meth:`payload` did on the event loop so far: records, and kilobytes."""
+        """Work of :meth:`payload` on the event loop so far, in records plus kilobytes."""
 
     def payload(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer | None:
-        """``batch`` in the ``target`` format: its own bytes when it is stored so.
+        """Return ``batch`` in the ``target`` format: its own bytes when it is stored in that format.
 
-        None if that takes longer than a turn of the event loop may: then :meth:`translate` it. Raises
-        BatchInvalid: RecordInvalid if records before the one that is wrong can be read.
+        None if the translation would take longer than a turn of the event loop may: then call :meth:`translate`. Raises
+        BatchInvalid: RecordInvalid if records before the malformed one can be read.
         """
         source = format_of(batch.flags)
         if source.id == target:
@@ -166,7 +169,7 @@ class Translator:
         return None
 
     async def translate(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer:
-        """Like :meth:`payload`, in slices and off the event loop, with its errors."""
+        """Translate like :meth:`payload`, in slices off the event loop, with its errors."""
         at_once = self.payload(stream_id, batch, target)
         if at_once is not None:
             return at_once
@@ -174,7 +177,7 @@ class Translator:
         return await self._under_way.wait(key, partial(self._translated, batch, target))
 
     async def _translated(self, batch: StoredBatch, target: int) -> Buffer:
-        # What comes of each step lies in a record or in the translation, and for a while in both.
+        # The output of each step lies in a record or in the translation, and for a while in both.
         holds, most = 2 * len(batch.payload), 2 * self._limit
 
         def stepped() -> None:
@@ -195,7 +198,7 @@ class Translator:
             self._keep(key, task.result())
 
     def _keep(self, key: _Key, translated: Buffer) -> Buffer:
-        before = self._cache.get(key)  # a translation that ended in the turn before may already be there
+        before = self._cache.get(key)  # a translation that ended in the turn before may be there already
         self._bytes += len(translated) - len(before) if before is not None else len(translated) + _OVERHEAD
         self._cache[key] = translated
         while self._bytes > self.max_bytes:
@@ -208,7 +211,7 @@ def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat,
     builder = target.builder(batch.base_offset, batch.end_offset)
     if isinstance(source, PlainSource) and isinstance(builder, PlainBuilder) and not batch.flags & APPEND_TIME:
         start = batch.base_offset
-        with suppress(BatchInvalid):  # which the long way finds again, behind the records before it
+        with suppress(BatchInvalid):  # record by record below finds it again, after the records before it
             for some in source.plain(batch, limit):
                 if some is not None:
                     builder.add_plain(some)
@@ -232,5 +235,5 @@ def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat,
         if not len(builder):
             raise
         raise RecordInvalid(str(error), reached, (yield from builder.finish_in_slices())) from error
-    record = None  # of which nothing is needed any more, and which may be large
+    record = None  # release it: it may be large
     return (yield from builder.finish_in_slices())

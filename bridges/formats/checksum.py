@@ -1,7 +1,7 @@
-"""CRC-32C of the package ``crc32c``: its extension alone.
+"""CRC-32C from the package ``crc32c``: its extension alone.
 
-The package itself imports its command line, and asks the index of what is installed for its own version: 15 ms of every
-start, for one function.
+Importing the package also imports its command line, and looks up its own version among the installed packages. That
+takes 15 ms of every start, for one function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _extension() -> Any:
             module = module_from_spec(spec)
             spec.loader.exec_module(module)
             return module
-    import crc32c as whole  # laid out in another way
+    import crc32c as whole  # a release with another layout
 
     return whole
 

@@ -1,11 +1,11 @@
-"""Compression codecs of record batches: undone piece by piece, with a bound on what comes out.
+"""Compression codecs of record batches, which decompress piece by piece up to a limit.
 
 Numbers are Kafka's (attributes bits 0-2): 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Snappy comes in two forms: a raw
 block (librdkafka, franz-go) and the framing of the Java library (a 16-byte header, then length-prefixed raw blocks).
 
-A few hundred bytes may stand for hundreds of megabytes, and every size written in them is a claim. So nothing is
-allocated by a claim that the bytes cannot bear out, and what comes out is handed on in pieces that are small, except
-where a format has no smaller ones: before such a piece a caller who is in a hurry is given the time to go elsewhere.
+A few hundred bytes may decompress to hundreds of megabytes, and every size written in them is a claim. So no memory is
+allocated for a claim that the input cannot justify. Output comes in small pieces. Where a codec has only larger ones,
+None comes before such a piece, so that a caller in a hurry can continue off the event loop.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from bridges.formats.pieces import STEP, room
 from bridges.formats.records import Buffer
 
 DEFAULT_LIMIT = 128 * 1024 * 1024
-"""Bytes one batch may decompress to, unless the caller says otherwise."""
+"""Bytes that one batch may decompress to, unless the caller sets another limit."""
 
 PIECE = 64 * 1024
-"""Bytes that are decompressed at a time where the format allows it."""
+"""Bytes decompressed at a time where the codec allows it."""
 
 _GZIP_INPUT = 16 * 1024
 _JAVA_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _JAVA_SNAPPY_HEADER = _JAVA_SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _JAVA_SNAPPY_BLOCK = 32 * 1024
 _SNAPPY_RATIO = 22
-"""A copy of three bytes gives 64: no snappy block grows by more."""
+"""A copy of three bytes gives 64, so no snappy block grows by more."""
 _LZ4_MAGIC = 0x184D2204
 _LZ4_SKIPPABLE = 0x184D2A50
 _LZ4_UNCOMPRESSED = 1 << 31
@@ -48,11 +48,11 @@ class Compression(IntEnum):
 
 
 def inflate(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[Buffer | None]:
-    """What ``data`` decompresses to, in pieces, empty ones among them. None stands before one of more than ``PIECE``
-    bytes. No piece takes longer than its own bytes do.
+    """Yield the pieces that ``data`` decompresses to, empty ones included. None comes before a piece of more than
+    ``PIECE`` bytes. The time for a piece is proportional to its bytes.
 
-    A stream that is cut short ends early: whoever reads the records misses the rest. Raises CompressionUnsupported,
-    DecompressedTooLarge (more than ``limit`` bytes came out, or must) or BatchInvalid.
+    A truncated stream ends early, so its last records are missing. Raises CompressionUnsupported, DecompressedTooLarge
+    (more than ``limit`` bytes came out, or must) or BatchInvalid.
     """
     if codec == Compression.NONE:
         return iter((memoryview(data),))
@@ -64,7 +64,7 @@ def inflate(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[Bu
 
 
 def decompress(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> bytes:
-    """All of :func:`inflate` at once, with its errors; for data whose size is known to be small."""
+    """Return all of :func:`inflate` at once, with its errors; for data whose size is known to be small."""
     return b"".join(piece for piece in inflate(codec, data, limit) if piece is not None)
 
 
@@ -74,8 +74,8 @@ def bounded(
     more: str = "records decompress",
     broken: str = "records do not decompress",
 ) -> Iterator[Buffer | None]:
-    """``pieces``, up to ``limit`` bytes of them. Raises DecompressedTooLarge, with ``more``, instead of the piece that
-    goes beyond, and BatchInvalid, with ``broken``, for what the libraries of the codecs raise."""
+    """Yield ``pieces``, up to ``limit`` bytes. Raises DecompressedTooLarge, worded with ``more``, instead of the piece
+    that exceeds the limit, and BatchInvalid, worded with ``broken``, for errors of the codecs' libraries."""
     left = limit
     try:
         for piece in pieces:
@@ -97,13 +97,13 @@ def _gzip(data: memoryview, limit: int) -> Iterator[Buffer | None]:
 
 
 def gunzip(data: memoryview, cut_short: str = "") -> Iterator[Buffer | None]:
-    """What gzip has made smaller, in pieces of at most :data:`PIECE`. Raises BatchInvalid with ``cut_short`` where the
-    end is missing; without such a sentence what is there is all. Raises zlib.error."""
+    """Yield decompressed gzip data in pieces of at most :data:`PIECE`. A truncated stream raises BatchInvalid with the
+    text ``cut_short``, or just ends if that is empty. Raises zlib.error."""
     position = 0
-    while position < len(data) or not position:  # members may follow one another
+    while position < len(data) or not position:  # a stream may have several members
         member = zlib.decompressobj(31)
         while not member.eof:
-            # In small portions: what is not consumed is copied every time.
+            # Feed small portions: the unconsumed input is copied every time.
             rest: Buffer = data[position : position + _GZIP_INPUT]
             if not len(rest):
                 if cut_short:
@@ -125,7 +125,7 @@ def _zstd(data: memoryview, limit: int) -> Iterator[Buffer | None]:
 
 
 def _lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
-    """Frames of independent blocks, which is all that Kafka's own clients write and read, are read block by block."""
+    """Decompress block by block frames of independent blocks; Kafka's own clients write and read no others."""
     position = 0
     block_room = bytearray()
     try:
@@ -170,8 +170,8 @@ def _lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
 
 
 def _linked_lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
-    # Blocks that refer to earlier ones can only be read all at once. The size is not known beforehand: grow the
-    # buffer, never past the limit, so that a small bomb costs little.
+    # Blocks that refer to earlier ones can only be read together. The size is not known beforehand: grow the buffer,
+    # never past the limit, so that a small bomb costs little.
     yield None
     size = min(limit, max(4 * len(data), PIECE))
     while True:
@@ -228,7 +228,7 @@ _INFLATERS: dict[int, Callable[[memoryview, int], Iterator[Buffer | None]]] = {1
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """Apply ``codec``; snappy in the Java framing, which every client reads. Raises CompressionUnsupported."""
+    """Compress with ``codec``; snappy in the Java framing, which every client reads. Raises CompressionUnsupported."""
     if codec == Compression.NONE:
         return bytes(data)
     if codec == Compression.GZIP:
@@ -236,7 +236,7 @@ def compress(codec: int, data: Buffer) -> bytes:
     if codec == Compression.LZ4:
         frame = cramjam.lz4.Compressor(block_linked=False)  # Kafka's clients read no other
         view = memoryview(data)
-        for position in range(0, len(view), STEP):  # it holds the interpreter, as no other does
+        for position in range(0, len(view), STEP):  # unlike the other codecs it holds the interpreter
             frame.compress(bytes(view[position : position + STEP]))
         return bytes(frame.finish())
     if codec == Compression.ZSTD:

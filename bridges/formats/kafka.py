@@ -1,7 +1,7 @@
 """Kafka's RecordBatch v2 as a stored format: header, checks, stamping in place, records.
 
-Layout and rules: KIP-98 and docs/protocols/kafka.md, rules 21-26. The base offset and the leader epoch lie
-outside the checksum, so storing a batch rewrites twelve bytes and nothing else.
+Layout and rules: KIP-98 and docs/protocols/kafka.md, rules 21-26. The base offset and the leader epoch lie outside the
+checksum, so storing a batch rewrites twelve bytes and nothing else.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from bridges.formats.records import LOSSY_HEADER, Buffer, Record, StoredBatch, t
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
-"""Bytes before the part that the batch's own length field counts."""
+"""Bytes before those that the batch's length field counts."""
 MAGIC = 2
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
-"""The base timestamp is the time (ms) from which on compaction takes what says that something is gone (KIP-534)."""
+"""The flag of a batch whose base timestamp is its delete horizon: the time (ms) from which compaction may remove
+tombstones and markers (KIP-534)."""
 
 _new = tuple.__new__
-"""Makes a named tuple in half the time that its class takes; for what is made with every batch."""
+"""Makes a named tuple in half the time of its class; for tuples that are made with every batch."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
@@ -45,8 +46,8 @@ _MAX_TIMESTAMP_AT = 35
 RECORD_MIN = 7
 """Encoded bytes of the smallest record: length, attributes, two deltas, two lengths, header count."""
 _MOST_RATIO = (1, 1032, 22, 255, 32768)
-"""Bytes that a byte can decompress to, by codec. Deflate: 258 in two bits; snappy: 64 in three bytes; lz4: 255 a byte;
-zstd: a block of 128 KiB in four bytes."""
+"""Most bytes that one byte decompresses to, by codec. Deflate: 258 in two bits; snappy: 64 in three bytes; lz4: 255 a
+byte; zstd: a block of 128 KiB in four bytes."""
 
 
 class Header(NamedTuple):
@@ -72,7 +73,7 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Return the bytes of the whole batch."""
         return self.length + LOG_OVERHEAD
 
 
@@ -98,8 +99,7 @@ def _cut_short(size: int) -> BatchInvalid:
 
 
 def checksum(batch: memoryview) -> Generator[None, None, int]:
-    """The checksum of a batch's bytes, yielding between two steps: of a hundred mebibytes it takes tens of
-    milliseconds."""
+    """Return the checksum of a batch, yielding between two steps: a hundred mebibytes take tens of milliseconds."""
     value = 0
     for at in range(_CRC_START, len(batch), STEP):
         if at > _CRC_START:
@@ -111,8 +111,8 @@ def checksum(batch: memoryview) -> Generator[None, None, int]:
 def check_batch(batch: memoryview, crc: int | None = None) -> Header:
     """Verify that ``batch`` is exactly one well-formed batch with a good checksum (rules 21 and 22).
 
-    ``crc``: its :func:`checksum`, where that was made before. Raises BatchCorrupt for a checksum that does not match,
-    BatchInvalid for everything else.
+    ``crc``: its :func:`checksum`, if the caller has computed it. Raises BatchCorrupt for a wrong checksum, BatchInvalid
+    for everything else.
     """
     if len(batch) < HEADER_SIZE:
         raise _cut_short(len(batch))
@@ -135,20 +135,20 @@ def stamp(batch: Buffer, base_offset: int, leader_epoch: int) -> None:
 
 
 def set_log_append_time(batch: memoryview, now_ms: int) -> Generator[None, None, None]:
-    """Make the broker's clock the batch's timestamp, which the checksum covers (rule 24); in steps."""
+    """Set the batch's timestamp, which the checksum covers, to the node's clock (rule 24); in steps."""
     (attributes,) = struct.unpack_from(">h", batch, _ATTRIBUTES_AT)
     struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     yield from set_max_timestamp(batch, now_ms)
 
 
 def set_max_timestamp(batch: memoryview, timestamp: int) -> Generator[None, None, None]:
-    """Put the header's highest timestamp, which the checksum covers, right; the rest stays as it was sent. In steps."""
+    """Correct the header's highest timestamp, which the checksum covers; the rest stays as it was sent. In steps."""
     struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, timestamp)
     struct.pack_into(">I", batch, _CRC_AT, (yield from checksum(batch)))
 
 
 def _varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zig-zag varint of at most 64 bits; returns (value, next position)."""
+    """Return (value, next position) of a zig-zag varint of at most 64 bits."""
     result = shift = 0
     while True:
         byte = data[position]
@@ -162,7 +162,8 @@ def _varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def _take(data: Buffer, position: int, end: int, make: Callable[[Buffer], Any] = bytes) -> tuple[Any, int]:
-    """A nullable byte string that must end at or before ``end``, as ``make`` makes it of a part of ``data``."""
+    """Return (field, next position) of a nullable byte string that must end at or before ``end``; ``make`` turns the
+    part of ``data`` into the field."""
     length, position = _varint(data, position)
     if length < 0:
         return None, position
@@ -172,7 +173,7 @@ def _take(data: Buffer, position: int, end: int, make: Callable[[Buffer], Any] =
 
 
 class _Body:
-    """The bytes behind a batch's header, decompressed as far as the records read so far need."""
+    """The bytes after a batch's header, decompressed only as far as the records read so far need."""
 
     __slots__ = ("_pieces", "_spent", "data")
 
@@ -182,7 +183,7 @@ class _Body:
         self.data: Buffer = b""
 
     def _more(self) -> Generator[None, None, Buffer | None]:
-        """The next piece, None at the end. Yields when a slice's worth of bytes or of pieces has come out."""
+        """Return the next piece, None at the end. Yields when a slice's worth of bytes or of pieces has come out."""
         for piece in self._pieces:
             if piece is None:
                 self._spent = 0
@@ -196,21 +197,21 @@ class _Body:
         return None
 
     def need(self, position: int, size: int) -> Generator[None, None, None]:
-        """Make ``data`` what lies from ``position`` on, at least ``size`` bytes of it if there are so many."""
+        """Drop what lies before ``position`` from ``data``, and extend it to at least ``size`` bytes, or to the end."""
         rest = self.data[position:]
         piece = rest if len(rest) else (yield from self._more())
         if piece is None or len(piece) >= size:
             self.data = b"" if piece is None else piece
             return
         self.data = b""
-        grown = BytesIO()  # parts that are joined take their bytes twice
+        grown = BytesIO()  # joining parts would need their bytes twice
         have = yield from written(grown, piece)
         while have < size and (piece := (yield from self._more())) is not None:
             have += yield from written(grown, piece)
         self.data = _sliceable(grown.getvalue())
 
     def skip(self, position: int) -> Generator[None, None, None]:
-        """Make ``data`` what lies from ``position`` on, which may be far behind it. Raises BatchInvalid."""
+        """Drop what lies before ``position``, which may be far behind ``data``. Raises BatchInvalid."""
         left = position - len(self.data)
         while left >= 0:
             piece = yield from self._more()
@@ -225,12 +226,13 @@ class _Body:
 
 
 def _sliceable(data: Buffer) -> Buffer:
-    """The same bytes; where they are many, so that a part of them is no copy."""
+    """Return the same bytes, as a memoryview if they are many, so that slicing does not copy."""
     return data if len(data) <= STEP else memoryview(data)
 
 
 def _open(batch: Buffer, limit: int) -> tuple[Header, _Body]:
-    """Raises BatchInvalid for a number of records that cannot lie in the bytes there are, or may be."""
+    """Return the header and the body. Raises BatchInvalid if the record count does not fit into the bytes or the
+    limit."""
     header = parse_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
     check_count(header, len(body), limit)
@@ -238,8 +240,11 @@ def _open(batch: Buffer, limit: int) -> tuple[Header, _Body]:
 
 
 def check_count(header: Header, body_bytes: int, limit: int = DEFAULT_LIMIT) -> None:
-    """Raises BatchInvalid when so many records cannot lie in a body of so many bytes, whatever it decompresses to, and
-    DecompressedTooLarge when they must exceed ``limit`` bytes. Looks at nothing but the header."""
+    """Check the header's record count against the size of the body; reads nothing but the header.
+
+    Raises BatchInvalid when so many records cannot lie in ``body_bytes``, whatever these decompress to, and
+    DecompressedTooLarge when the records must exceed ``limit`` bytes.
+    """
     least = header.record_count * RECORD_MIN
     codec = header.codec
     if header.record_count < 0 or (codec < len(_MOST_RATIO) and least > body_bytes * _MOST_RATIO[codec]):
@@ -249,19 +254,19 @@ def check_count(header: Header, body_bytes: int, limit: int = DEFAULT_LIMIT) -> 
 
 
 _MOST_HEADERS = 10_000
-"""Headers of one record that readers of other protocols get: each costs a hundred times the two bytes it may take."""
+"""Headers of one record for readers of other protocols: each costs a hundred times the two bytes it may take."""
 _HEAD_MOST = 40
-"""Bytes of a record up to and with the length of its key, if each number is as long as it may be."""
+"""Bytes of a record up to and with the length of its key, if each number has its greatest length."""
 _PASSED_AT_ONCE = 500
-"""Records that are passed over in one go."""
+"""Records skipped in one go."""
 
 
 def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterator[RawRecord | None]:
-    """The records of one batch, in order, and None wherever a ``PIECE`` has been decompressed since the last.
+    """Yield the records of one batch, in order, and None wherever a ``PIECE`` has been decompressed since the last.
 
-    Records whose offset lies less than ``first`` above the batch's are passed over without a look at what they hold.
-    Decompresses as it goes, to at most ``limit`` bytes. Raises BatchInvalid (or one of its kinds) as soon as a record
-    is malformed.
+    Records whose offset lies less than ``first`` above the batch's are skipped without reading their fields.
+    Decompresses lazily, to at most ``limit`` bytes. Raises BatchInvalid (or one of its kinds) as soon as a record is
+    malformed.
     """
     header, body = _open(batch, limit)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
@@ -295,7 +300,7 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
             position += 1  # attributes, unused
             timestamp_delta, position = _varint(data, position)
             offset_delta, position = _varint(data, position)
-            make = bytes if length <= STEP else memoryview  # what is long is copied in steps below
+            make = bytes if length <= STEP else memoryview  # long fields are copied in steps below
             key, position = _take(data, position, end, make)
             value, position = _take(data, position, end, make)
             headers, position = _headers(data, position, end, make)
@@ -309,7 +314,7 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
                         headers[number] = name, (yield from copied(content))
             if not 0 <= offset_delta <= header.last_offset_delta:
                 raise BatchInvalid(f"a record claims offset {offset_delta} of {header.last_offset_delta + 1}")
-            if length > PIECE and end == len(data):  # a large one is not held a second time while it is used
+            if length > PIECE and end == len(data):  # release a large record's bytes while the caller uses it
                 body.data = data = b""
                 position = 0
             yield RawRecord(
@@ -328,15 +333,17 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
 def _run(
     data: bytes, most: int, first: int, base_timestamp: int
 ) -> tuple[int, list[bytes | None], list[bytes | None], list[int]]:
-    """Where the plain records at the beginning of ``data`` end, and their keys, values and timestamps: at most so many,
-    the first of them with the offset ``first`` in its batch. What is not of this shape ends them."""
+    """Parse the plain records (no headers) at the beginning of ``data``: at most ``most``, where the first has the
+    offset ``first`` in its batch. Return where they end, and their keys, values and timestamps. The first record of
+    another shape ends them."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     times: list[int] = []
     at = end = 0
     try:
         for number in range(first, first + most):
-            # Numbers are written as their doubles, so odd ones are negative; few have more than two bytes.
+            # Varints are zig-zag: a non-negative number is written as its double, a negative one is odd. Few have more
+            # than two bytes.
             size = data[at]
             if size < 0x80:
                 at += 1
@@ -398,25 +405,26 @@ def _run(
             values.append(value)
             times.append(base_timestamp + delta)
     except IndexError:
-        pass  # it goes on behind what is there
+        pass  # the record continues after this piece
     return end, keys, values, times
 
 
 def _offset_delta(data: Buffer, position: int) -> int:
-    """Of the record whose attributes lie at ``position``."""
+    """Return the offset delta of the record whose attributes lie at ``position``."""
     _, position = _varint(data, position + 1)
     return _varint(data, position)[0]
 
 
 def iterate(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord]:
-    """The records of :func:`slices` alone, with its errors."""
+    """Yield only the records of :func:`slices`, with its errors."""
     return (record for record in slices(batch, limit) if record is not None)
 
 
 def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int, bool] | None]:
-    """(offset, timestamp, whether it has a key) of every record, like :func:`slices` but without touching the rest.
+    """Yield (offset, timestamp, whether it has a key) of every record, like :func:`slices` but without reading the
+    rest.
 
-    The price of a record is a fraction of the other's, and values are never held whole.
+    A record costs a fraction of what it costs there, and values are never held whole.
     """
     header, body = _open(batch, limit)
     base_offset, base_timestamp, last = header.base_offset, header.base_timestamp, header.last_offset_delta
@@ -434,7 +442,7 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int,
                 data = body.data
                 position = 0
                 room = len(data) - _HEAD_MOST
-            # Numbers of one byte, nearly always, are read in place.
+            # Nearly all numbers have one byte; read these in place.
             byte = data[position]
             if byte < 0x80:
                 length = (byte >> 1) ^ -(byte & 1)
@@ -478,7 +486,8 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int,
 
 
 class Outline(NamedTuple):
-    """What compaction asks of a record; ``raw``: all of it, from its length on, where that was asked for."""
+    """The parts of a record that compaction needs. ``raw``: the whole record, from its length on, if the caller asked
+    for it."""
 
     offset: int
     timestamp: int
@@ -488,9 +497,10 @@ class Outline(NamedTuple):
 
 
 def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) -> Iterator[Outline | None]:
-    """Every record, like :func:`slices`, but what its value and headers are is neither looked at nor checked.
+    """Yield every record as an :class:`Outline`, like :func:`slices`; its value and headers are neither read nor
+    checked.
 
-    A ``raw`` part keeps what it lies in alive: the batch, or a piece of what was decompressed. Raises BatchInvalid.
+    A ``raw`` part keeps its source alive: the batch, or a decompressed piece. Raises BatchInvalid.
     """
     header, body = _open(batch, limit)
     base_offset, base_timestamp, last = header.base_offset, header.base_timestamp, header.last_offset_delta
@@ -507,8 +517,8 @@ def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) ->
                 data = body.data
                 position = 0
             begin = position
-            # Numbers of one or two bytes, nearly always, are read in place, as in heads(): that took 1.7 times as long
-            # with a function for both, and it looks at what is produced.
+            # Nearly all numbers have one or two bytes; read these in place, as in heads(). One function for both took
+            # 1.7 times as long, and heads() reads every produced batch.
             byte = data[position]
             if byte < 0x80:
                 length = (byte >> 1) ^ -(byte & 1)
@@ -563,7 +573,7 @@ def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) ->
                 base_offset + offset,
                 base_timestamp + timestamp if append_time is None else append_time,
                 key,
-                not data[position] & 1,  # null is -1, of whose number it is the only one that is odd
+                not data[position] & 1,  # null is -1, and its varint is the only odd one
                 data[begin:end] if raw else b"",
             )
             position = end
@@ -574,7 +584,7 @@ def outlines(batch: Buffer, limit: int = DEFAULT_LIMIT, *, raw: bool = False) ->
 
 
 def _headers(data: Buffer, position: int, end: int, make: Callable[[Buffer], Any]) -> tuple[list[tuple[str, Any]], int]:
-    """Return the headers of a record that ends at ``end``. What cannot be told of them is marked by LOSSY_HEADER."""
+    """Return the headers of a record that ends at ``end``. LOSSY_HEADER marks those that cannot be represented."""
     count, position = _varint(data, position)
     if count < 0 or count > end - position:
         raise BatchInvalid(f"a record claims {count} headers")
@@ -608,7 +618,7 @@ def _put_varint(out: bytearray, value: int) -> None:
 
 
 class _Numbers(dict[int, bytes]):
-    """Numbers as they are written, each made once."""
+    """Encoded numbers, each made once."""
 
     def __missing__(self, value: int) -> bytes:
         out = bytearray()
@@ -619,11 +629,11 @@ class _Numbers(dict[int, bytes]):
 
 _LOW = [bytes((digit,)) for digit in range(0x80)]
 _HIGH = [bytes((digit | 0x80,)) for digit in range(0x80)]
-"""The first byte of a number of one byte, and of a larger one."""
+"""First bytes of varints: of those with one byte, and of longer ones."""
 
 
 def _varint_of(value: int) -> bytes:
-    """``value`` as it is, not as its double."""
+    """Encode ``value`` without zig-zag."""
     out = bytearray()
     put_varint(out, value)
     return bytes(out)
@@ -642,10 +652,10 @@ def _lay(layout: Layout, value: bytes | None) -> None:
 
 
 class BatchBuilder:
-    """Lays records out as one batch, one by one. What is given by name lands in the header.
+    """A builder of one batch, record by record. Keyword arguments go into the header.
 
-    Who does not know the leader's epoch says none (-1): a consumer takes any other to be the one in which the records
-    were written, and finds its log truncated when it was not (KIP-320).
+    Pass -1 as the leader epoch if it is unknown. A consumer takes any other value for the epoch in which the records
+    were written, and detects a truncated log if that is wrong (KIP-320).
     """
 
     __slots__ = (
@@ -685,8 +695,8 @@ class BatchBuilder:
         return self._count
 
     def add(self, record: Record) -> None:
-        """A record whose ``offset`` is set keeps it relative to the batch's (gaps are legal when reading); others are
-        numbered in order."""
+        """Add a record. With an ``offset`` it keeps its distance to the batch's base (gaps are legal when reading);
+        without, records are numbered in order."""
         if not self._count:
             self.max_timestamp = record.timestamp
             if not self._given:
@@ -710,14 +720,14 @@ class BatchBuilder:
         self._count += 1
 
     def add_raw(self, outline: Outline) -> None:
-        """A record as it lies in a batch with the same base offset and base timestamp."""
+        """Add the raw bytes of a record from a batch with the same base offset and base timestamp."""
         if not self._count or outline.timestamp > self.max_timestamp:
             self.max_timestamp = outline.timestamp
         self._count += 1
         self._layout.put(outline.raw)
 
     def add_plain(self, plain: Plain) -> None:
-        """Many at once (:mod:`bridges.formats.plain`)."""
+        """Add many records at once (:mod:`bridges.formats.plain`)."""
         times = plain.timestamps
         newest = max(times)
         if not self._count and not self._given:
@@ -732,7 +742,7 @@ class BatchBuilder:
             if keys is not None:
                 key = keys[number]
                 keyed = b"\1" if key is None else known[len(key)] + key
-            if place >> 7 != page:  # the higher digits of places are those of the last one, nearly always
+            if place >> 7 != page:  # the higher digits nearly always equal those of the last place
                 page = place >> 7
                 high = _varint_of(page) if page else b""
             front = known[time - base] + (_HIGH if page else _LOW)[place & 0x7F] + high + keyed
@@ -745,11 +755,11 @@ class BatchBuilder:
         self._layout.tail += b"".join(parts)
 
     def finish(self, codec: int = 0, attributes: int = 0) -> bytearray:
-        """The batch. One without records is what Kafka's compaction leaves of a batch, and clients pass over it."""
+        """Return the batch. Kafka's compaction leaves batches without records, too, and clients skip them."""
         return at_once(self.finish_in_slices(codec, attributes))
 
     def finish_in_slices(self, codec: int = 0, attributes: int = 0) -> Generator[None, None, bytearray]:
-        """The same, yielding now and then."""
+        """Return the batch, yielding now and then."""
         if not self._count:
             codec, self._base_timestamp = 0, -1
         leader_epoch, producer_id, producer_epoch, base_sequence = self._stamp
@@ -781,7 +791,7 @@ class BatchBuilder:
 def encode(
     records: Sequence[Record], base_offset: int = 0, *, codec: int = 0, attributes: int = 0, **stamp: int
 ) -> bytearray:
-    """Lay ``records`` out as one batch (see :class:`BatchBuilder`, whose names ``stamp`` takes).
+    """Encode ``records`` as one batch; ``stamp`` takes the keyword arguments of :class:`BatchBuilder`.
 
     ``count`` in ``stamp`` is the number of offsets the batch spans, by default the number of records.
     """
@@ -792,7 +802,7 @@ def encode(
 
 
 def _placed(batch: StoredBatch, delta: int) -> int:
-    """The offset of a record: the batch lies where the log says, whatever its header does."""
+    """Return the offset of a record: the log decides where the batch lies, not the batch's header."""
     offset = batch.base_offset + delta
     if offset >= batch.end_offset:
         raise BatchInvalid(f"a record claims offset {offset} of a batch that ends at {batch.end_offset}")
@@ -802,15 +812,15 @@ def _placed(batch: StoredBatch, delta: int) -> int:
 _MARKER_KEY = struct.Struct(">hh")
 """Version and type: the key of a control batch's record (docs/protocols/kafka.md, rule 37)."""
 _MARKER_VALUE = struct.Struct(">hi")
-"""Version, and the epoch of who coordinates transactions."""
+"""Version, and the epoch of the transaction's coordinator."""
 _ABORT = 0
 _COMMIT = 1
 _MARKER_MOST = 4096
-"""Decompressed bytes of a control batch that are looked at: a marker has some twenty."""
+"""Most decompressed bytes read of a control batch: a marker has some twenty."""
 
 
 def marker(part: InTransaction, now_ms: int, coordinator_epoch: int = 0) -> bytearray:
-    """The control batch that ends a transaction, one record long."""
+    """Return the control batch that ends a transaction, with one record."""
     record = Record(
         _MARKER_KEY.pack(0, _COMMIT if part.commit else _ABORT), _MARKER_VALUE.pack(0, coordinator_epoch), [], now_ms
     )
@@ -818,7 +828,7 @@ def marker(part: InTransaction, now_ms: int, coordinator_epoch: int = 0) -> byte
 
 
 def transaction_of(batch: Buffer, header: Header) -> InTransaction | None:
-    """The transaction that a batch says it belongs to, or ends."""
+    """Return the transaction that a batch belongs to, or ends, by its own claim; None without one."""
     if not header.attributes & TRANSACTIONAL or header.producer_id < 0:
         return None
     if not header.attributes & CONTROL:
@@ -848,7 +858,7 @@ class KafkaFormat:
             return BatchInfo(-1, header.leader_epoch, stamp, control=True, transaction=transaction)
         producer = None
         if header.producer_id >= 0 and header.base_sequence >= 0:
-            # Compaction leaves fewer records than there were numbers.
+            # After compaction a batch has fewer records than sequence numbers.
             records = header.last_offset_delta + 1
             producer = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence, records)
         return BatchInfo(header.max_timestamp, header.leader_epoch, producer, transaction=transaction)
@@ -896,7 +906,7 @@ class KafkaFormat:
             if not values:
                 if wanted == CHUNK:
                     return
-                wanted = CHUNK  # the next one lies in two pieces, perhaps
+                wanted = CHUNK  # the next record may lie in two pieces
                 continue
             wanted = _HEAD_MOST
             count = len(values)

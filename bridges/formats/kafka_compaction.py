@@ -1,8 +1,8 @@
-"""What compaction makes of a batch of Kafka's: the same batch with fewer records, or none, at the same offsets.
+"""Compaction of one Kafka batch: the same batch with fewer records, or none, at the same offsets.
 
-A batch keeps its first and last offset, its producer and its numbers, whatever is left in it (KIP-98). Records that
-tell that a key is gone, and markers of transactions that nothing is left of, get a time from which on the next pass may
-take them: the delete horizon, which stands in the place of the header's base timestamp (KIP-534).
+A batch keeps its first and last offset, its producer and its sequence numbers, whichever records are left (KIP-98).
+Tombstones, and markers of transactions that have no records left, get a delete horizon: the time from which the next
+pass may remove them. It replaces the header's base timestamp (KIP-534).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ NO_HORIZON = -1
 _RECORDS_AT_ONCE = 100
 
 IsLatest = Callable[[int, "bytes | None"], bool]
-"""Whether nothing above this offset replaces the record with this key there."""
+"""Returns whether no record at a higher offset replaces the record with this key at this offset."""
 
 
 class Compacted(NamedTuple):
-    """``payload``: None where the batch stays as it is. ``horizon_ms``: from when on the next pass finds something to
-    take in it (:data:`NO_HORIZON`: never)."""
+    """A compacted batch. ``payload``: None where the batch stays as it is. ``horizon_ms``: the time from which the next
+    pass finds something to remove in it (:data:`NO_HORIZON`: never)."""
 
     payload: Buffer | None
     records: int
@@ -51,12 +51,12 @@ class Compacted(NamedTuple):
 
 
 def horizon_of(header: Header) -> int:
-    """The batch's delete horizon (ms), :data:`NO_HORIZON` without one."""
+    """Return the batch's delete horizon (ms), :data:`NO_HORIZON` without one."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON else NO_HORIZON
 
 
 def keys(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Generator[tuple[int, bytes | None] | None, None, None]:
-    """(offset, key) of every record of a batch; None now and then, for sliced work. Raises BatchInvalid."""
+    """Yield (offset, key) of every record of a batch; None now and then, for sliced work. Raises BatchInvalid."""
     for number, one in enumerate(outlines(batch, limit)):
         if one is None or number % _RECORDS_AT_ONCE == 0:
             yield None
@@ -67,10 +67,10 @@ def keys(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Generator[tuple[int, byte
 def compacted(
     batch: Buffer, is_latest: IsLatest, now_ms: int, horizon_ms: int, limit: int = DEFAULT_LIMIT
 ) -> Generator[None, None, Compacted]:
-    """Sliced work: the batch with those of its records that are the latest of their keys.
+    """Compact a batch, as sliced work: keep those of its records that are the latest of their keys.
 
-    Of these, one without a value goes as well once the batch's horizon has passed; ``horizon_ms`` is what a batch gets
-    that has such records and no horizon yet. Records without a key are no record's latest. Raises BatchInvalid.
+    Tombstones among these are removed once the batch's horizon has passed. A batch that has tombstones and no horizon
+    gets ``horizon_ms``. Records without a key are removed. Raises BatchInvalid.
     """
     header = parse_header(batch)
     horizon = horizon_of(header)
@@ -113,7 +113,7 @@ def _builder(header: Header, base_timestamp: int) -> BatchBuilder:
 
 
 def _kept(records: Iterator[R | None], kept: array[int]) -> Iterator[R | None]:
-    """Those with these offsets, and None now and then."""
+    """Yield the records with the offsets ``kept``, and None now and then."""
     at = 0
     for number, one in enumerate(records):
         if one is None or number % _RECORDS_AT_ONCE == 0:
@@ -126,7 +126,7 @@ def _kept(records: Iterator[R | None], kept: array[int]) -> Iterator[R | None]:
 
 
 def _cut(batch: Buffer, header: Header, kept: array[int], horizon: int, limit: int) -> Generator[None, None, Buffer]:
-    """The records that stay as they lie there: all they are counted from stays."""
+    """Keep the remaining records' bytes: their base offset and base timestamp stay."""
     builder = _builder(header, header.base_timestamp)
     for one in _kept(outlines(batch, limit, raw=True), kept):
         if one is None:
@@ -139,7 +139,8 @@ def _cut(batch: Buffer, header: Header, kept: array[int], horizon: int, limit: i
 def _rebuilt(
     batch: Buffer, header: Header, kept: array[int], horizon: int, limit: int
 ) -> Generator[None, None, Buffer]:
-    """With another horizon, which takes the place of the time that all others are counted from."""
+    """Encode the remaining records again with another horizon, because it replaces the base timestamp of all
+    records."""
     builder = _builder(header, horizon)
     for raw in _kept(slices(batch, limit, kept[0] - header.base_offset), kept):
         if raw is None:
@@ -163,26 +164,26 @@ def _header_only(header: Header) -> bytearray:
 
 
 def emptied(batch: Buffer) -> bytearray:
-    """The batch without its records: it tells who wrote it, and with which numbers. It belongs to no transaction any
-    more, so that none is taken to be open because of it."""
+    """Return the batch without its records: it still carries its producer and sequence numbers. It leaves its
+    transaction, so that no transaction counts as open because of it."""
     header = parse_header(batch)
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON | TRANSACTIONAL)
     return _header_only(header._replace(attributes=attributes, base_timestamp=-1))
 
 
 def gap(base_offset: int, end_offset: int, leader_epoch: int = -1) -> bytearray:
-    """A batch of nobody's without records, in the place of many."""
+    """Return a batch without records and without a producer, which replaces many batches."""
     span = end_offset - base_offset - 1
     return _header_only(Header(base_offset, 0, leader_epoch, MAGIC, 0, 0, span, -1, -1, -1, -1, -1, 0))
 
 
 def is_gap(header: Header) -> bool:
-    """Whether a batch tells nothing at all."""
+    """Return whether a batch has neither records nor a producer."""
     return not header.record_count and header.producer_id < 0
 
 
 def with_horizon(marker: Buffer, horizon_ms: int) -> Buffer:
-    """A transaction's marker that may go from ``horizon_ms`` on. Raises BatchInvalid."""
+    """Return a transaction's marker that may be removed from ``horizon_ms`` on. Raises BatchInvalid."""
     header = parse_header(marker)
     builder = _builder(header, horizon_ms)
     for raw in iterate(marker):

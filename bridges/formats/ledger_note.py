@@ -1,7 +1,7 @@
-"""Batches without records, which tell the ledger of a writer's number.
+"""Notes: batches without records that carry a writer's number for the ledger.
 
-A backend takes no batch without an offset, so a note takes one: readers of every protocol pass over it as over a gap,
-and it counts no bytes of a Pravega position. The number becomes durable like any batch, and in its order.
+A backend takes no batch without an offset, so a note takes one. Readers of every protocol skip it like a gap, and it
+takes no bytes of a Pravega position. The number becomes durable like any batch, and in its order.
 
 Layout: kind of the writer (1 byte), its number (8), bytes of its name (2), its name.
 """
@@ -21,7 +21,7 @@ _HEAD = struct.Struct(">BqH")
 
 
 def encode_note(stamp: EventStamp | SeqNoStamp) -> bytes:
-    """The payload of a note that its writer has used all numbers up to the stamp's last."""
+    """Return the payload of a note that its writer has used all numbers up to the stamp's last."""
     if isinstance(stamp, EventStamp):
         name, number = stamp.writer_id, stamp.number
     else:
@@ -30,7 +30,7 @@ def encode_note(stamp: EventStamp | SeqNoStamp) -> bytes:
 
 
 class LedgerNoteFormat:
-    """The stored-format plug of notes (see :class:`bridges.formats.base.StoredFormat`)."""
+    """The stored format of notes (see :class:`bridges.formats.base.StoredFormat`)."""
 
     id = FormatId.LEDGER_NOTE
     name = "ledger note"

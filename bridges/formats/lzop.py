@@ -1,4 +1,4 @@
-"""The container of lzop(1): blocks of LZO1X behind a header, which is what YDB calls the codec LZOP.
+"""The container of lzop(1): a header and blocks of LZO1X, which YDB calls the codec LZOP.
 
 Layout (lzop 1.x; also what the Java library that YDB's SDK uses writes): magic, version, library version, from version
 0.940 on the version needed, method, level from 0.940 on, flags, a filter if flagged, mode, time (two words from 0.940
@@ -19,8 +19,8 @@ from bridges.formats.records import Buffer
 
 MAGIC = b"\x89LZO\x00\r\n\x1a\n"
 LARGEST_BLOCK = 256 * 1024
-"""Plain bytes of a block, as every writer makes them: a block that lies about its length may expand to 255 times
-this in one piece before that is seen, so larger ones are not tried."""
+"""Plain bytes of a block, as every writer makes them. A block with a false length may expand to 255 times this in one
+piece before the node detects it, so larger ones are refused."""
 
 _ADLER_PLAIN = 0x1
 _ADLER_STORED = 0x2
@@ -37,10 +37,10 @@ _BLOCK = struct.Struct(">II")
 
 
 def undo(data: memoryview, limit: int) -> Iterator[Buffer | None]:
-    """The plain blocks, in order. None stands before each: only afterwards it is known how much it was.
+    """Yield the plain blocks, in order. None comes before each, because its cost is known only afterwards.
 
-    Raises BatchInvalid for what is not whole, DecompressedTooLarge before more than ``limit`` bytes come out, and
-    CompressionUnsupported for parts that nobody writes into a message.
+    Raises BatchInvalid for a truncated or damaged stream, DecompressedTooLarge before more than ``limit`` bytes come
+    out, and CompressionUnsupported for parts that no writer puts into a message.
     """
     try:
         yield from _blocks(data, limit)
@@ -101,7 +101,7 @@ def _plain(block: memoryview, size: int) -> Buffer:
 
 
 def _header(data: memoryview) -> tuple[int, int]:
-    """The flags, and where the first block lies."""
+    """Return the flags, and the position of the first block."""
     if bytes(data[: len(MAGIC)]) != MAGIC:
         raise BatchInvalid("this is no lzop stream")
     (version,) = struct.unpack_from(">H", data, len(MAGIC))

@@ -1,9 +1,9 @@
-"""Large bytes copied in steps: one copy of all of them would hold the interpreter for as long as it takes.
+"""Copies of large byte strings in steps: one whole copy would hold the interpreter for its duration.
 
-"In a thread" is not "off the event loop" for a call that keeps the interpreter to itself. Of what formats use, copies
+"In a thread" is not "off the event loop" for a call that holds the interpreter. Of the calls that formats use, copies
 do (slices of bytes, ``bytes(view)``, ``+=``, a bytearray of zeros, joins of anything but bytes): about a millisecond
-for each mebibyte where memory is new. Others go on during checksums, the codecs of zlib, zstandard, lzallright and
-cramjam, except for its lz4 compressor, and joins of bytes alone (measured with Python 3.11).
+for each mebibyte where memory is new. Checksums, the codecs of zlib, zstandard, lzallright and cramjam, except for its
+lz4 compressor, and joins of bytes alone release it (measured with Python 3.11).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bridges.formats.records import Buffer
 STEP = 1024 * 1024
 """Bytes that are copied at once."""
 LARGE = 64 * 1024
-"""A value of so many bytes is not copied an additional time."""
+"""Values of at least so many bytes are not copied an additional time."""
 
 
 def copied(data: Buffer) -> Generator[None, None, bytes]:
-    """The same bytes, yielding between two steps."""
+    """Copy the bytes, yielding between two steps."""
     if len(data) <= STEP:
         return bytes(data)
     whole = BytesIO()
@@ -31,7 +31,7 @@ def copied(data: Buffer) -> Generator[None, None, bytes]:
 
 
 def written(whole: BytesIO, data: Buffer) -> Generator[None, None, int]:
-    """Write ``data`` to the end of ``whole``, yielding between two steps; its size."""
+    """Write ``data`` to the end of ``whole``, yielding between two steps; return its size."""
     if len(data) <= STEP:
         return whole.write(data)
     view = memoryview(data)
@@ -42,25 +42,26 @@ def written(whole: BytesIO, data: Buffer) -> Generator[None, None, int]:
 
 
 def room(size: int) -> memoryview:
-    """So many bytes to write to, zeros of which none is written before it is needed."""
+    """Return ``size`` writable zero bytes; the system provides a large room's pages only when they are written to."""
     return memoryview(bytearray(size)) if size <= STEP else memoryview(mmap(-1, size))
 
 
 class Layout:
-    """Bytes in the making: short ones go to the end of :attr:`tail`, long ones stay where they are until the end."""
+    """Bytes under construction. Short parts are appended to :attr:`tail`; long parts are kept aside until
+    :meth:`together`."""
 
     __slots__ = ("_parts", "tail")
 
     def __init__(self, head: bytes) -> None:
         self.tail = bytearray(head)
-        """What was put there behind the last long part."""
+        """The bytes after the last long part."""
         self._parts: deque[Buffer] = deque()
 
     def __len__(self) -> int:
         return sum(map(len, self._parts)) + len(self.tail) if self._parts else len(self.tail)
 
     def put(self, part: Buffer) -> None:
-        """Something that is not changed any more."""
+        """Append a part that will not change any more."""
         if len(part) < LARGE:
             self.tail += part
         else:
@@ -68,7 +69,7 @@ class Layout:
             self.tail = bytearray()
 
     def take(self, other: Layout) -> None:
-        """All of another one, of which nothing is left there."""
+        """Move everything out of another layout to the end of this one."""
         tail = other.tail
         if not other._parts and len(tail) < LARGE:
             self.tail += tail
@@ -81,8 +82,8 @@ class Layout:
         other.tail = bytearray()
 
     def together(self) -> Generator[None, None, bytearray]:
-        """All of it, yielding between two steps; afterwards nothing is left here. What was copied is let go of, so that
-        it is there twice only as far as others hold it."""
+        """Return all bytes, yielding between two steps, and empty the layout. Each part is released once it is copied,
+        so that only parts with other references exist twice."""
         parts, whole = self._parts, self.tail
         self.tail = bytearray()
         if not parts:

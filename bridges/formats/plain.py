@@ -1,10 +1,10 @@
-"""The short way between formats, for what most batches are: each offset has a record, and that is a key or none, a
+"""The short way between formats, for the shape of most batches: each offset has a record, which is a key or none, a
 value and a time.
 
-A :class:`bridges.formats.records.Record` for each costs more than its bytes do. So a format may hand out the records of
-such a batch in columns, a bounded number at a time (``plain``), and a builder may take them so (``add_plain``). A batch
-that has anything else, or is malformed, is begun anew the long way: so there is one place that knows of all else, and
-the short way never has to be exact about what is wrong.
+A :class:`bridges.formats.records.Record` for each costs more than the bytes do. So a format may return the records of
+such a batch in columns, a bounded number at a time (``plain``), and a builder may accept columns (``add_plain``). A
+batch with anything else in it, or a malformed one, is translated again from its beginning, record by record. So only
+one place handles everything else, and the short way need not report precisely what is wrong.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
 
 CHUNK = 128 * 1024
-"""Bytes that are looked at in one step."""
+"""Bytes parsed in one step."""
 AT_ONCE = 500
-"""Records of one step: each takes some two microseconds with its way into another format."""
+"""Records in one step: each takes some two microseconds, encoding included."""
 
 
 class Plain(NamedTuple):
-    """Records one behind another, from the offset ``first`` on. ``keys`` is None where none has one; ``sequences`` are
-    -1 where there are none."""
+    """Consecutive records from the offset ``first`` on, in columns. ``keys`` is None if no record has one;
+    ``sequences`` are -1 where there are none."""
 
     first: int
     keys: Sequence[bytes | None] | None
@@ -39,20 +39,20 @@ class Plain(NamedTuple):
 
 @runtime_checkable
 class PlainSource(Protocol):
-    """A format that has a short way."""
+    """A format that can return records in columns."""
 
     def plain(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Plain | None]:
-        """All records of a batch from its first offset to its last, one part after another. It ends before that where
-        one of them is not plain, missing, or malformed. None stands where much was done. Raises BatchInvalid."""
+        """Yield all records of a batch from its first offset to its last, in parts. The iteration ends early at a
+        record that is not plain, missing, or malformed. None comes where much was done. Raises BatchInvalid."""
 
 
 @runtime_checkable
 class PlainBuilder(Protocol):
-    """A builder that takes the short way, from its first offset on."""
+    """A builder that accepts records in columns, from its first offset on."""
 
     def add_plain(self, plain: Plain) -> None: ...
 
 
 def numbers(first: int, count: int) -> Sequence[int]:
-    """``count`` sequence numbers from ``first`` on, or none if that is none."""
+    """Return ``count`` sequence numbers from ``first`` on; -1 for each if ``first`` is below 0."""
     return range(first, first + count) if first >= 0 else (-1,) * count

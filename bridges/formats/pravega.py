@@ -1,16 +1,16 @@
 """Appends of Pravega's writers as a stored format: the append's bytes verbatim behind a header.
 
-A segment is a log of bytes. What writers of events append are whole events, each a head of eight bytes (type 0, length)
-and its data; others append any bytes (byte streams). The header says which of the two a batch is (:class:`Shape`). It
-counts bytes as readers of the segment do, so positions need no look at the events.
+A segment is a log of bytes. Event writers append whole events, each a head of eight bytes (type 0, length) and its
+data; byte streams append any bytes. The header says which of the two a batch is (:class:`Shape`). It counts bytes as
+readers of the segment do, so positions need no parsing of events.
 
-How many events there are is the writer's claim. It is believed for the number of offsets, as far as the bytes can hold
-so many. Where the bytes are fewer whole events, these have the first offsets and the rest are gaps: Java's writer
-counts an event of no bytes that it sends behind a scale. Bytes that are no whole events, or more than have offsets, are
-one record, and the other offsets gaps.
+The number of events is the writer's claim. It determines the number of offsets, as far as the bytes can hold so many
+events. If the bytes are fewer whole events, these have the first offsets and the rest are gaps: Java's writer also
+counts an empty event that it sends after a scale. Bytes that are not whole events, or more events than offsets, are one
+record, and the other offsets gaps.
 
-Appends that were gathered into one batch each have a claim of their own in front of the bytes, so that a wrong one
-costs its own append and no other.
+Appends that were gathered into one batch each have their own claim in front of the bytes, so that a wrong one spoils
+only its own append.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _SIZE = struct.Struct(">4xI")
 EVENT_HEAD = _EVENT.size
 """Bytes in front of an event's data: type and length."""
 OPAQUE = "pravega.bytes"
-"""What a record's ``codec`` says of bytes that are no whole events."""
+"""A record's ``codec`` for bytes that are not whole events."""
 NO_WRITER = bytes(16)
 _AT_ONCE = 200
 _PIECE = 64 * 1024
 
 
 class Shape(IntEnum):
-    """What a batch's bytes are; stored, never renumber."""
+    """The kind of a batch's bytes; stored, never renumber."""
 
     EVENTS = 0
     """Whole events, as many as the batch has offsets, or fewer."""
     BYTES = 1
     """Any bytes; the batch has one offset."""
     SCATTERED = 2
-    """Whole events with gaps between their offsets: in front of them stand their places in the batch, 4 bytes each."""
+    """Whole events with gaps between their offsets. The events' places in the batch precede them, 4 bytes each."""
     GATHERED = 3
-    """Several appends one behind another: in front of them stand how many they are, 4 bytes, and of each the offsets it
-    has and its bytes, 4 bytes each."""
+    """Several consecutive appends. Their number precedes them, 4 bytes, and then for each its number of offsets and of
+    bytes, 4 bytes each."""
 
 
 class Header(NamedTuple):
-    """What stands in front of the bytes. ``last_number`` and ``events`` are the writer's claims, ``time_ms`` is when
-    the append came, and ``transaction`` the id of the producer in whose transaction it was committed, or -1."""
+    """The header in front of the bytes. ``last_number`` and ``events`` are the writer's claims, ``time_ms`` is when the
+    append arrived, and ``transaction`` the id of the producer in whose transaction it was committed, or -1."""
 
     shape: int
     epoch: int
@@ -76,9 +76,9 @@ class Header(NamedTuple):
 
 
 def shape_of(events: int, size: int, most: int) -> tuple[Shape, int]:
-    """The shape and the number of offsets of an append of ``size`` bytes whose writer claims ``events`` events.
+    """Return the shape and the number of offsets of an append of ``size`` bytes whose writer claims ``events`` events.
 
-    No more are believed than the bytes could hold, and none if those are more than ``most``.
+    The claim is reduced to what the bytes could hold. If it then exceeds ``most``, the append counts as bytes.
     """
     events = min(events, size // EVENT_HEAD)
     if 1 <= events <= most:
@@ -87,8 +87,8 @@ def shape_of(events: int, size: int, most: int) -> tuple[Shape, int]:
 
 
 def gathered(claims: Sequence[tuple[int, int]], most: int) -> tuple[Shape, int, bytes]:
-    """The shape and the number of offsets of appends that become one batch, and what stands in front of their bytes:
-    of (events claimed, bytes) of each, of which at least one has bytes."""
+    """Return the shape and the number of offsets of appends that become one batch, and the bytes to put in front of
+    theirs. ``claims`` has (events claimed, bytes) of each append; at least one has bytes."""
     if len(claims) > 1:
         laid: list[int] = []
         records = 0
@@ -96,7 +96,7 @@ def gathered(claims: Sequence[tuple[int, int]], most: int) -> tuple[Shape, int, 
             if size:
                 possible = size // EVENT_HEAD
                 offsets = events if events < possible else possible
-                if not 1 <= offsets <= most:  # as shape_of says, which would be most of what this costs
+                if not 1 <= offsets <= most:  # shape_of inlined: the call would be most of the cost
                     offsets = 1
                 records += offsets
                 laid += (offsets, size)
@@ -120,8 +120,8 @@ def encode(
     time_ms: int = -1,
     part: InTransaction | None = None,
 ) -> bytes:
-    """A batch of ``records`` offsets whose bytes are ``parts``, ``size`` bytes together without what stands in front of
-    them."""
+    """Encode a batch of ``records`` offsets. ``parts`` are its bytes; ``size`` counts those of the segment, without the
+    prefix of the shape."""
     transaction, epoch = (-1, 0) if part is None else part[:2]
     head = bytearray(
         _HEAD.pack(0, _VERSION, shape, epoch, writer_id, last_number, events, records, size, time_ms, transaction)
@@ -130,11 +130,11 @@ def encode(
     for one in parts:
         checksum = crc32c(one, checksum)
     _CRC.pack_into(head, 0, checksum)
-    return b"".join((bytes(head), *parts))  # of bytes alone, as records have them, it lets others go on
+    return b"".join((bytes(head), *parts))  # a join of bytes alone releases the interpreter
 
 
 def parse_header(payload: Buffer) -> Header:
-    """The header, whose sizes agree with the bytes that are there. Raises BatchInvalid."""
+    """Return the header, after checking its sizes against the payload. Raises BatchInvalid."""
     if len(payload) < HEADER_SIZE:
         raise BatchInvalid(f"a batch of Pravega's has {len(payload)} bytes, fewer than its header")
     _, version, shape, epoch, *fields = _HEAD.unpack_from(payload)
@@ -147,7 +147,7 @@ def parse_header(payload: Buffer) -> Header:
 
 
 def _front(header: Header, payload: Buffer) -> int:
-    """Bytes between the header and the segment's bytes."""
+    """Return the number of bytes between the header and the segment's bytes."""
     if header.shape == Shape.SCATTERED:
         return _CRC.size * header.records
     if header.shape == Shape.GATHERED and len(payload) >= HEADER_SIZE + _CRC.size:
@@ -156,18 +156,18 @@ def _front(header: Header, payload: Buffer) -> int:
 
 
 def byte_count(payload: Buffer) -> int:
-    """How many bytes of its segment a batch is. Raises BatchInvalid."""
+    """Return how many bytes of its segment a batch is. Raises BatchInvalid."""
     return parse_header(payload).size
 
 
 def segment_bytes(payload: Buffer) -> memoryview:
-    """The bytes that readers of the segment get. Raises BatchInvalid."""
+    """Return the bytes that readers of the segment get. Raises BatchInvalid."""
     header = parse_header(payload)
     return memoryview(payload)[HEADER_SIZE + _front(header, payload) :]
 
 
 def claims_of(header: Header, payload: Buffer) -> list[tuple[int, int]]:
-    """Of each append of a batch, in their order, the offsets it has and its bytes. Raises BatchInvalid."""
+    """Return (offsets, bytes) of each append of a batch, in order. Raises BatchInvalid."""
     if header.shape != Shape.GATHERED:
         return [(header.records, header.size)]
     front = memoryview(payload)[HEADER_SIZE + _CRC.size : HEADER_SIZE + _front(header, payload)]
@@ -179,7 +179,7 @@ def claims_of(header: Header, payload: Buffer) -> list[tuple[int, int]]:
 
 
 def check(payload: Buffer) -> Header:
-    """The header of a batch whose checksum was compared with its bytes. Raises BatchInvalid, BatchCorrupt."""
+    """Return the header of a batch after verifying its checksum. Raises BatchInvalid, BatchCorrupt."""
     header = parse_header(payload)
     view = memoryview(payload)
     if crc32c(view[_BODY_OF_CHECKSUM:]) != _CRC.unpack_from(payload)[0]:
@@ -188,7 +188,7 @@ def check(payload: Buffer) -> Header:
 
 
 class PravegaFormat:
-    """The stored-format plug of Pravega's appends (see :class:`bridges.formats.base.StoredFormat`)."""
+    """The stored format of Pravega's appends (see :class:`bridges.formats.base.StoredFormat`)."""
 
     id = FormatId.PRAVEGA
     name = "pravega"
@@ -202,14 +202,14 @@ class PravegaFormat:
         return BatchInfo(header.time_ms, -1, stamp, transaction=part)
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
-        return None  # where its bytes lie is derived from what is before them
+        return None  # positions are derived from the batches before it
 
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         header = check(batch.payload)
         base, end = batch.base_offset, batch.end_offset
         body = memoryview(batch.payload)[HEADER_SIZE:]
         if len(batch.payload) > _PIECE:
-            yield None  # the checksum was compared with up to 16 MiB
+            yield None  # the checksum has just covered up to 16 MiB
         span = end - base
         if header.shape == Shape.SCATTERED:
             at = _front(header, batch.payload)
@@ -226,9 +226,9 @@ class PravegaFormat:
             return
         place = 0
         for number, (offsets, size) in enumerate(claims_of(header, batch.payload), 1):
-            # Where events end is looked at first: none is shown of what does not parse.
+            # Find the events' ends first: an append that does not parse yields no event.
             events = yield from _whole_events(body, at, at + size)
-            # A batch of bytes has one event only where its writer claimed too many.
+            # A batch of bytes has one event only if its writer claimed too many.
             room = offsets if header.shape != Shape.BYTES or header.events > 1 else 0
             if 0 < events <= room:
                 exact = events == offsets and header.events == header.records
@@ -261,7 +261,7 @@ class PravegaFormat:
         while place < span:
             taken, values = _run(bytes(body[at : at + CHUNK]))
             if not values:
-                return  # a large one
+                return  # a large event
             count = len(values)
             sequences = numbers(first if first < 0 else first + place, count)
             yield Plain(batch.base_offset + place, None, values, (header.time_ms,) * count, sequences, producer)
@@ -280,7 +280,7 @@ class PravegaFormat:
 
 
 def _run(data: bytes) -> tuple[int, list[bytes]]:
-    """The events at the beginning of ``data``, which were looked at, and where they end."""
+    """Return the end and the values of the events at the beginning of ``data``, which were checked before."""
     values: list[bytes] = []
     at, end, size_at = 0, len(data), _SIZE.unpack_from
     while at + EVENT_HEAD <= end and len(values) < AT_ONCE:
@@ -293,7 +293,7 @@ def _run(data: bytes) -> tuple[int, list[bytes]]:
 
 
 def _whole_events(body: memoryview, at: int, end: int) -> Generator[None, None, int]:
-    """How many whole events the bytes from ``at`` to ``end`` are; -1 if they are none."""
+    """Return how many whole events the bytes from ``at`` to ``end`` are; -1 if they are not whole events."""
     events = 0
     while at + EVENT_HEAD <= end:
         kind, size = _EVENT.unpack_from(body, at)
@@ -317,9 +317,9 @@ def _shown(
     scattered: bool = False,
     numbered: bool = True,
 ) -> Iterator[Record | None]:
-    """The events from ``at`` on, which were looked at, as records at ``places`` in their batch."""
+    """Yield the events from ``at`` on, which were checked before, as records at ``places`` in their batch."""
     base, span = batch.base_offset, batch.end_offset - batch.base_offset
-    # A writer numbers its events one by one, or the append as a whole.
+    # A writer numbers its events one by one, or an append as a whole.
     first = header.last_number - header.events + 1 if numbered and header.events == header.records else None
     work = 0
     last = -1
@@ -360,7 +360,8 @@ def _record(
 
 
 class PravegaBuilder(FinishedAtOnce):
-    """Each record's value becomes an event; keys and headers are lost, as Pravega has no place for them."""
+    """A builder that makes an event of each record's value; keys and headers are lost, because Pravega has no place for
+    them."""
 
     __slots__ = ("_base", "_end", "_parts", "_places", "_size", "_time")
 
@@ -383,7 +384,7 @@ class PravegaBuilder(FinishedAtOnce):
         self._time = max(self._time, record.timestamp)
 
     def add_plain(self, plain: Plain) -> None:
-        """Many at once (:mod:`bridges.formats.plain`)."""
+        """Add many records at once (:mod:`bridges.formats.plain`)."""
         parts: list[bytes] = []
         heads: dict[int, bytes] = {}
         for value in plain.values:

@@ -1,7 +1,7 @@
-"""What a batch says of who wrote it: a key of the ledger, and the numbers that tell repetitions.
+"""Stamps: a batch's claim of who wrote it, with a key for the ledger and the numbers that identify repetitions.
 
-Every kind of writer has a stamp of its own (bridges/log/ledger/rules.py decides by them). A stored format's
-``describe`` gives the stamp of a stored batch, so that the ledger can be rebuilt from the log.
+Every kind of writer has its own stamp (bridges/log/ledger/rules.py decides by them). A stored format's ``describe``
+returns the stamp of a stored batch, so that the ledger can be rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SEQUENCES = 1 << 31
 
 _ID = struct.Struct(">q")
 _KEY_BYTES = 64
-"""Longer names of producers are known by their digests: how long a name is, is for clients to choose."""
+"""Longer names of producers are replaced by their digests, because clients choose how long a name is."""
 
 
 FIRST_KIND_OF_FRONTS = 128
-"""From here on up to :data:`LAST_KIND` kinds of writers are those that fronts bring rules for."""
+"""The kinds of writers from here up to :data:`LAST_KIND` are for fronts, which bring their rules."""
 LAST_KIND = 255
 
 
@@ -34,8 +34,8 @@ class LedgerKind(IntEnum):
 
 
 class InTransaction(NamedTuple):
-    """A batch that belongs to a transaction of a producer (64 bits, signed). ``commit`` is None of what was written in
-    it; of the marker that ends it, whether that commits it or aborts it."""
+    """A batch's part in a transaction of a producer (64 bits, signed). ``commit`` is None for data; for the marker that
+    ends the transaction it says whether that commits or aborts."""
 
     producer_id: int
     epoch: int
@@ -43,7 +43,7 @@ class InTransaction(NamedTuple):
 
 
 class Stamp(Protocol):
-    """What a batch says of its writer: the ledger knows that by ``kind`` and ``key`` (at most 64 bytes)."""
+    """A batch's claim of its writer. The ledger knows the writer by ``kind`` and ``key`` (at most 64 bytes)."""
 
     @property
     def kind(self) -> int: ...
@@ -60,14 +60,15 @@ class _Producer(NamedTuple):
 
 
 def producer_key(producer_id: int) -> bytes:
-    """By what the ledger knows one of Kafka's producers."""
+    """Return the ledger's key of a Kafka producer."""
     return _ID.pack(producer_id)
 
 
 class ProducerStamp(_Producer):
     """Kafka: producer id, epoch, sequence number of the first record, number of records.
 
-    Without records it only tells the epoch: batches of earlier ones are refused from then on (:func:`fence`).
+    Without records the stamp only carries the epoch: batches of earlier epochs are refused from then on
+    (:func:`fence`).
     """
 
     __slots__ = ()
@@ -83,8 +84,8 @@ class ProducerStamp(_Producer):
 
 
 def fence(part: InTransaction) -> ProducerStamp | None:
-    """The stamp of the marker that ends ``part``: what its producer wrote in earlier epochs comes too late from then on
-    (KIP-890). None for an epoch of -1, whose writers have other ways to tell."""
+    """Return the stamp of the marker that ends ``part``: batches of the producer's earlier epochs are refused from then
+    on (KIP-890). None for an epoch of -1, whose writers use other ways to fence."""
     return None if part.epoch < 0 else ProducerStamp(part.producer_id, part.epoch, -1, 0)
 
 
@@ -96,8 +97,8 @@ class _Event(NamedTuple):
 
 
 class EventStamp(_Event):
-    """Pravega: a writer's id (16 bytes), the number of the last of ``events`` events, and, if the append depends on it,
-    what must be the writer's last number now (-1: none)."""
+    """Pravega: a writer's id (16 bytes), and the number of the last of ``events`` events. ``expected``, for a
+    conditional append, is the last number that the ledger must have of this writer (-1: none)."""
 
     __slots__ = ()
     kind: ClassVar[int] = LedgerKind.EVENT_NUMBER
@@ -113,9 +114,9 @@ class _SeqNos(NamedTuple):
 
 
 class SeqNoStamp(_SeqNos):
-    """YDB: producer id (or message group), the sequence number of each record, strictly ascending.
+    """YDB: producer id (or message group), and the sequence number of each record, strictly ascending.
 
-    A ``range`` says as much as a list where there are no gaps.
+    Without gaps a ``range`` serves as well as a list.
     """
 
     __slots__ = ()

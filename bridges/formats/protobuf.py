@@ -1,8 +1,8 @@
-"""Reading the wire format of protocol buffers field by field, without a schema and without objects.
+"""A reader of protocol buffers' wire format, field by field, without a schema and without objects.
 
 A field is a varint of its number and wire type, then a varint (type 0), 8 bytes (1), a length and as many bytes (2), a
 group (3 up to 4) or 4 bytes (5). Whatever the bytes are, these functions raise nothing but BatchInvalid and IndexError,
-which stands for bytes that end too early.
+which means that the bytes end too early.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ END_GROUP = 4
 FIXED32 = 5
 
 _MOST_GROUPS = 100
-"""Groups inside one another, as many as other implementations read."""
+"""Depth of nested groups, as in other implementations."""
 
 
 def varint(data: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned number of up to 64 bits at ``position``, and where the next field lies."""
+    """Return an unsigned number of up to 64 bits at ``position``, and the position after it."""
     result = data[position]
     position += 1
     if result < 0x80:
@@ -41,12 +41,12 @@ def varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """What an int64 field says whose varint is ``value``."""
+    """Return the value of an int64 field with the varint ``value``."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def length(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Where the bytes of a field of type BYTES begin and end, whose length lies at ``position``."""
+    """Return the beginning and end of the bytes in a field of type BYTES whose length lies at ``position``."""
     size, position = varint(data, position)
     if size > end - position:
         raise BatchInvalid("a field is longer than its message")
@@ -54,7 +54,7 @@ def length(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def skip(data: Buffer, tag: int, position: int, end: int) -> int:
-    """Where the field ends whose ``tag`` ends at ``position``."""
+    """Return the end of the field whose ``tag`` ends at ``position``."""
     groups: list[int] = []
     while True:
         kind = tag & 7
@@ -78,7 +78,7 @@ def skip(data: Buffer, tag: int, position: int, end: int) -> int:
 
 
 def put_varint(out: bytearray, value: int) -> None:
-    """Append ``value``, which may be negative, as an int64 field has it."""
+    """Append ``value``, which may be negative, as an int64 field encodes it."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

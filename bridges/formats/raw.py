@@ -1,7 +1,7 @@
-"""Batches written by bare SBP clients: the payload means nothing to us.
+"""Batches of bare SBP clients: the payload is opaque.
 
-A reader of another protocol sees the payload as the value of the batch's first record; the other offsets of the batch
-are gaps, because nothing says where in the payload their records would begin.
+A reader of another protocol gets the payload as the value of the batch's first record. The other offsets of the batch
+are gaps, because the payload does not say where their records would begin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bridges.formats.records import Buffer, Record, StoredBatch
 
 
 class RawFormat:
-    """The stored-format plug of opaque payloads."""
+    """The stored format of opaque payloads."""
 
     id = FormatId.RAW
     name = "raw"
@@ -41,7 +41,7 @@ class RawFormat:
 
 
 class RawBuilder(FinishedAtOnce):
-    """The values of records, one behind the other."""
+    """A builder that concatenates the values of records."""
 
     __slots__ = ("_values",)
 
@@ -55,4 +55,4 @@ class RawBuilder(FinishedAtOnce):
         self._values.append(record.value or b"")
 
     def finish(self) -> Buffer:
-        return b"".join(self._values)  # of bytes alone, which lets others go on
+        return b"".join(self._values)  # a join of bytes alone releases the interpreter

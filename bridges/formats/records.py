@@ -10,20 +10,20 @@ from msgspec import Struct, field
 Buffer = bytes | bytearray | memoryview
 
 CODEC_HEADER = "anabranch.codec"
-"""The header by which readers of other protocols are told that a value is still encoded, and how."""
+"""The header that tells readers of other protocols that a value is still encoded, and with which codec."""
 
 LOSSY_HEADER = "anabranch.lossy"
-"""The header that tells readers of other protocols which headers are not as they were written, by place, with commas
-between: one number for a name that is not UTF-8 and has U+FFFD instead, a range for headers that are left out."""
+"""The header that tells readers of other protocols which headers differ from the written ones, by place, with commas
+between: a number for a name that is not UTF-8 and has U+FFFD instead, a range for headers that were left out."""
 
 
 class Record(Struct):
-    """One record; ``offset`` -1 until it is stored.
+    """One record; ``offset`` is -1 until it is stored.
 
-    ``timestamp`` is when it was created, as its writer says, and ``written`` when the log took it; both in ms since the
-    epoch, -1 unknown. ``producer`` and ``sequence`` name who wrote it where the writer's protocol says so. ``codec`` is
-    what the value is still encoded with, None when it is plain. ``attributes`` are what the writer's protocol says of a
-    record besides its headers; formats that have no place for them leave them out.
+    ``timestamp`` is its creation time by its writer's claim, and ``written`` is when the log stored it; both in ms
+    since the epoch, -1 unknown. ``producer`` and ``sequence`` name the writer if its protocol does. ``codec`` names the
+    encoding of the value, None when it is plain. ``attributes`` are protocol-specific facts besides headers; formats
+    that have no place for them leave them out.
     """
 
     key: bytes | None
@@ -39,13 +39,13 @@ class Record(Struct):
 
     @property
     def size(self) -> int:
-        """Bytes of key, value and headers."""
+        """Return the bytes of key, value and headers."""
         size = len(self.key or b"") + len(self.value or b"")
         return size + sum(len(name) + len(value or b"") for name, value in self.headers) if self.headers else size
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it lies in the log: offsets ``[base_offset, end_offset)``, format flags, the format's own bytes, and
+    """A batch as the log stores it: offsets ``[base_offset, end_offset)``, format flags, the format's own bytes, and
     the wall clock (ms) of its append, -1 unknown."""
 
     base_offset: int
@@ -56,18 +56,18 @@ class StoredBatch(NamedTuple):
 
 
 def told_headers(record: Record) -> list[tuple[str, bytes | None]]:
-    """The headers that a reader gets whose protocol cannot say how a value is encoded: one tells it."""
+    """Return the headers for a reader whose protocol cannot name a value's encoding: an additional header names it."""
     if record.codec is None:
         return record.headers
     return [*record.headers, (CODEC_HEADER, record.codec.encode())]
 
 
 def bounded(records: Iterator[Record | None], max_records: int = -1, max_bytes: int = -1) -> Iterator[Record | None]:
-    """The first of ``records``: at most ``max_records``, and at most ``max_bytes`` of keys, values and headers.
+    """Yield the first of ``records``: at most ``max_records``, and at most ``max_bytes`` of keys, values and headers.
 
-    Negative: no limit. The first record comes even if it alone is larger, so that whoever goes on behind the last one
-    gets on. What stands between records is passed on (:meth:`bridges.formats.base.StoredFormat.records`). Nothing is
-    decoded beyond the record that is too much.
+    Negative: no limit. The first record comes even if it alone is larger, so that a reader always makes progress. None
+    items between records are passed on (:meth:`bridges.formats.base.StoredFormat.records`). Nothing is decoded after
+    the first record that exceeds a limit.
     """
     count = size = 0
     while count != max_records and (max_bytes < 0 or not count or size < max_bytes):

@@ -1,13 +1,13 @@
-"""YDB's messages as a stored format: what one WriteRequest brought, or several small ones, behind a small header.
+"""YDB's messages as a stored format: the messages of one WriteRequest, or of several small ones, behind a small header.
 
 Layout, numbers big-endian: CRC-32C of all that follows (4 bytes), version (1), flags (1), bytes of the producer id (2),
 codec (4), number of messages (4), first and last seq_no (8 each), highest created_at in ms or -1 (8), bytes of the
-session's metadata (4); the producer id; the metadata of the write session as field 3 of an InitRequest has it, which is
-also what a reader's Batch has; the WriteRequest's fields, of which only the messages count (field 1).
+session's metadata (4); the producer id; the write session's metadata, encoded as field 3 of an InitRequest, and as in a
+reader's Batch; the WriteRequest's fields, of which only the messages count (field 1).
 
 Fields of a message (StreamWriteMessage.WriteRequest.MessageData): seq_no 1, created_at 2, data 3, uncompressed_size 4,
-metadata_items 7. A message lies at the offset of its place. Batches that were translated out of another format may have
-gaps: their flag says that each message has its distance from the batch's first offset in field 15, which is ours.
+metadata_items 7. A message lies at the offset of its place. Batches that were translated from another format may have
+gaps: then a flag says that each message has its distance from the batch's first offset in field 15, which is ours.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from bridges.formats.ydb_codecs import Codec, codec_name, gunzip_short, undo
 from bridges.formats.ydb_messages import read_messages
 
 KEY_ITEM = "__key"
-"""The metadata item that is a record's key in protocols that have keys."""
+"""The metadata item for a record's key, which YDB's messages lack."""
 TOMBSTONE_ITEM = "anabranch.tombstone"
-"""The metadata item of a message without data that tells a record without a value from one whose value is empty."""
+"""The metadata item that marks a message without data as a record without a value; otherwise its value is empty."""
 NULL_ITEM = "anabranch.null"
-"""The metadata item that tells what has no value where items cannot: places of headers, from 0, and ``key`` of a record
-without one that has a header :data:`KEY_ITEM`; with commas between."""
+"""The metadata item for null values, which items cannot express: places of headers, from 0, and ``key`` for a record
+without a key that has a header :data:`KEY_ITEM`; with commas between."""
 TIMESTAMP_ITEM = "anabranch.timestamp"
-"""The metadata item that tells the time in ms of a message without a created_at, which ends with the year 9999."""
+"""The metadata item for a time in ms outside the range of created_at, which ends with the year 9999."""
 
 DELTA_TAG = 15 << 3
-"""Of our field in a message: its distance from the batch's first offset."""
+"""Tag of our field in a message: its distance from the batch's first offset."""
 
 _VERSION = 1
 _SPARSE = 1
@@ -54,12 +54,12 @@ _MESSAGE_MIN = 2
 _CREATED_AT_TAG = 2 << 3 | 2
 _FIELDS_LOOKED_AT = 4
 _LATEST = 1 << 53
-"""Times beyond this many milliseconds from 1970 are taken for mistakes: no other format is sure to hold them."""
+"""Milliseconds from 1970 beyond which a time counts as a mistake: not every format can hold it."""
 _FIRST_CREATED, _LAST_CREATED = -62_135_596_800_000, 253_402_300_799_999
 """What a created_at may be, in ms: SDKs fail on one outside the years 1 to 9999 (google/protobuf/timestamp.proto)."""
 _CHECKED_AT_ONCE = 1 << 20
 _AT_ONCE = 100
-"""Messages that are read in one go: each takes some microseconds."""
+"""Messages read in one go: each takes some microseconds."""
 _PASSED_AT_ONCE = 2000
 _KNOWN = frozenset(Codec)
 _NULLS = re.compile(rb"(key|\d{1,9})(,\d{1,9})*")
@@ -67,8 +67,8 @@ _TIME = re.compile(rb"-?\d{1,18}")
 
 
 class Head(NamedTuple):
-    """What stands before the messages; they lie in the payload from ``body`` on. ``session_meta`` is encoded. An empty
-    ``producer_id`` keeps the ledger out of it: nothing is known of repetitions then."""
+    """The header before the messages, which lie in the payload from ``body`` on. ``session_meta`` is encoded. With an
+    empty ``producer_id`` the ledger does not know the batch, so repetitions are not recognised."""
 
     sparse: bool
     codec: int
@@ -82,13 +82,13 @@ class Head(NamedTuple):
 
 
 def created_ms(seconds: int, nanos: int) -> int:
-    """A created_at in ms since the epoch, -1 for one that no other format is sure to hold."""
+    """Return a created_at in ms since the epoch, -1 if not every other format can hold it."""
     ms = seconds * 1000 + nanos // 1_000_000
     return ms if -_LATEST < ms < _LATEST else -1
 
 
 def encode_batch(head: Head, messages: Buffer) -> bytes:
-    """A batch of ``messages``, encoded as the fields of a WriteRequest."""
+    """Return a batch of ``messages``, encoded as the fields of a WriteRequest."""
     parts = (_packed(head)[_CRC.size :], head.producer_id, head.session_meta, messages)
     crc = 0
     for part in parts:
@@ -97,7 +97,7 @@ def encode_batch(head: Head, messages: Buffer) -> bytes:
 
 
 def encode_in_slices(head: Head, messages: Buffer) -> Generator[None, None, Buffer]:
-    """The same as :func:`encode_batch` for messages of many mebibytes, of which one step copies one."""
+    """Return the same batch as :func:`encode_batch`, in steps of a mebibyte, for messages of many mebibytes."""
     layout = Layout(_packed(head))
     for part in (head.producer_id, head.session_meta, messages):
         layout.put(part)
@@ -107,7 +107,7 @@ def encode_in_slices(head: Head, messages: Buffer) -> Generator[None, None, Buff
 
 
 def _seal(whole: bytearray) -> Generator[None, None, None]:
-    """Put the checksum of what lies behind it, yielding now and then."""
+    """Write the checksum of all that follows it, yielding now and then."""
     crc = yield from _checksum(whole)
     _CRC.pack_into(whole, 0, crc)
 
@@ -123,14 +123,14 @@ def _checksum(payload: Buffer) -> Generator[None, None, int]:
 
 
 def _packed(head: Head) -> bytes:
-    """What stands first, with a checksum that is not one yet."""
+    """Return the fixed part of the header; its checksum is still 0."""
     sparse, codec, count, first, last, created, producer, meta, _ = head
     flags = _SPARSE if sparse else 0
     return _HEAD.pack(0, _VERSION, flags, len(producer), codec, count, first, last, created, len(meta))
 
 
 def parse_head(payload: Buffer) -> Head:
-    """Raises BatchInvalid for what cannot be the beginning of a batch."""
+    """Return the header. Raises BatchInvalid for what cannot be the beginning of a batch."""
     try:
         _, version, flags, name, codec, count, first, last, created, meta = _HEAD.unpack_from(payload)
     except struct.error as error:
@@ -147,7 +147,7 @@ def parse_head(payload: Buffer) -> Head:
 
 
 def check_crc(payload: Buffer) -> Generator[None, None, None]:
-    """Compare a batch with its checksum, yielding now and then. Raises BatchCorrupt."""
+    """Verify a batch's checksum, yielding now and then. Raises BatchCorrupt."""
     crc = yield from _checksum(payload)
     yield None
     if _CRC.unpack_from(payload)[0] != crc:
@@ -155,7 +155,7 @@ def check_crc(payload: Buffer) -> Generator[None, None, None]:
 
 
 def next_message(payload: Buffer, position: int, end: int) -> tuple[int, int] | None:
-    """Where the message at ``position`` or behind it begins and ends; None if there is no other.
+    """Return the beginning and end of the next message from ``position`` on; None if there is none.
 
     Raises BatchInvalid, or IndexError for a field that ends too early.
     """
@@ -168,7 +168,7 @@ def next_message(payload: Buffer, position: int, end: int) -> tuple[int, int] | 
 
 
 def first_created_ms(messages: Buffer) -> int:
-    """The created_at of the first of encoded messages, in ms, -1 if it has none, or not among its first fields, or
+    """Return the created_at of the first encoded message, in ms; -1 if it has none, or not among its first fields, or
     one before 1970."""
     try:
         found = next_message(messages, 0, len(messages))
@@ -184,13 +184,13 @@ def first_created_ms(messages: Buffer) -> int:
                 seconds, nanos = _timestamp(messages, *length(messages, start, end))
                 return max(-1, created_ms(signed(seconds), signed(nanos)))
     except (BatchInvalid, IndexError):
-        pass  # it is not ours to find mistakes
+        pass  # mistakes are reported elsewhere
     return -1
 
 
 def _timestamp(payload: Buffer, position: int, end: int, seconds: int = 0, nanos: int = 0) -> tuple[int, int]:
-    """Seconds and nanoseconds as varints say them, over those that were said before. Raises BatchInvalid, or IndexError
-    for a field that ends too early."""
+    """Return seconds and nanoseconds as varints; fields that are missing keep the values passed in. Raises
+    BatchInvalid, or IndexError for a field that ends too early."""
     while position < end:
         tag, position = varint(payload, position)
         if tag == 0x08:
@@ -203,7 +203,7 @@ def _timestamp(payload: Buffer, position: int, end: int, seconds: int = 0, nanos
 
 
 def without_first(messages: Buffer, count: int) -> memoryview:
-    """The encoded messages without the first ``count``. Raises BatchInvalid if there are not so many."""
+    """Return the encoded messages without the first ``count``. Raises BatchInvalid if there are fewer."""
     position = 0
     try:
         for _ in range(count):
@@ -217,7 +217,7 @@ def without_first(messages: Buffer, count: int) -> memoryview:
 
 
 class _Message(NamedTuple):
-    """One message; ``data`` and the items are places in the payload. ``delta`` -1 if it has none."""
+    """One message; ``data`` and ``items`` are places in the payload, ``delta`` is -1 without one."""
 
     seq_no: int
     created_ms: int
@@ -256,7 +256,7 @@ def _message(payload: Buffer, position: int, end: int) -> _Message:
 
 
 def _item(payload: Buffer, position: int, end: int) -> tuple[str, bytes]:
-    """A metadata item: key 1, value 2."""
+    """Return key (field 1) and value (field 2) of a metadata item."""
     key = value = b""
     try:
         while position < end:
@@ -277,14 +277,14 @@ def _item(payload: Buffer, position: int, end: int) -> tuple[str, bytes]:
 
 
 class YdbFormat:
-    """The stored-format plug of YDB's messages (see :class:`bridges.formats.base.StoredFormat`)."""
+    """The stored format of YDB's messages (see :class:`bridges.formats.base.StoredFormat`)."""
 
     id = FormatId.YDB
     name = "ydb"
 
     def describe(self, payload: Buffer) -> BatchInfo:
-        """The stamp knows the last seq_no and how many there are, which is what the ledger remembers; those between
-        stand in the messages."""
+        """Return the header's facts. The stamp has the last seq_no and the number of messages, which the ledger
+        remembers; the seq_nos between are only in the messages."""
         head = parse_head(payload)
         stamp = None
         if head.producer_id and head.messages:
@@ -293,11 +293,11 @@ class YdbFormat:
         return BatchInfo(head.max_created_ms, -1, stamp)
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
-        return None  # neither is stored in the batch
+        return None  # the batch stores neither
 
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
-        """A body that does not decode, or not within ``limit``, is passed on as it is, with its codec: it must not
-        hide those behind it."""
+        """Yield the records. A body that does not decode, or not within ``limit``, is passed on as it is, with its
+        codec: it must not hide the records after it."""
         payload = batch.payload
         head = parse_head(payload)
         yield from check_crc(payload)
@@ -358,7 +358,7 @@ class YdbFormat:
             position += end
             number += count
             if number == head.messages and position != len(payload):
-                return  # there is something behind them
+                return  # other bytes follow them
             yield Plain(batch.base_offset + number - count, None, values, times, seq_nos, producer)
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
@@ -373,13 +373,13 @@ class YdbFormat:
 
 
 def _run(data: bytes, most: int) -> tuple[int, int]:
-    """Where whole messages at the beginning of ``data`` end, at most so many, and how many there are."""
+    """Return the end and the number of the whole messages at the beginning of ``data``, at most ``most``."""
     at, count, size = 0, 0, len(data)
     try:
         while count < most:
             if data[at] != _MESSAGE_TAG:
                 break
-            # Of two bytes of length, as most have.
+            # Most lengths have two bytes.
             if (low := data[at + 1]) >= 0x80 > data[at + 2]:
                 stop = at + 3 + (low & 0x7F | data[at + 2] << 7)
             else:
@@ -395,7 +395,7 @@ def _run(data: bytes, most: int) -> tuple[int, int]:
 
 
 def _walk(batch: StoredBatch, head: Head, start: int) -> Iterator[tuple[int, _Message] | None]:
-    """Offset and content of each message at ``start`` or above, and None now and then."""
+    """Yield offset and content of each message at ``start`` or above, and None now and then."""
     payload = batch.payload
     end = len(payload)
     position = head.body
@@ -436,8 +436,8 @@ def _walk(batch: StoredBatch, head: Head, start: int) -> Iterator[tuple[int, _Me
 def _without_values(
     nulls: bytes, key: bytes | None, before_key: int, headers: list[tuple[str, bytes | None]]
 ) -> bytes | None:
-    """The key, and ``headers`` changed, by what a :data:`NULL_ITEM` says of them. Where it says what cannot be, nothing
-    is changed."""
+    """Return the key, and update ``headers``, by the places in a :data:`NULL_ITEM`. Impossible places change
+    nothing."""
     places = nulls.split(b",")
     if places[0] == b"key":
         del places[0]
@@ -451,7 +451,7 @@ def _without_values(
 
 
 class _Decoder:
-    """Undoes the codec of one batch's messages, to at most ``limit`` bytes together."""
+    """A decoder of the bodies of one batch, up to ``limit`` bytes together."""
 
     __slots__ = ("_codec", "_left", "_name", "_payload", "_spent")
 
@@ -463,7 +463,7 @@ class _Decoder:
         self._name = codec_name(codec)
 
     def decode(self, start: int, end: int) -> Generator[None, None, tuple[str | None, bytes]]:
-        """(None, the plain body) or (codec, the body as it is)."""
+        """Return (None, the plain body) or (codec, the body as it is)."""
         body = self._payload[start:end]
         self._spent += len(body)
         if self._spent >= PIECE:
@@ -477,8 +477,8 @@ class _Decoder:
             self._spent += len(short)
             return None, short
         if self._codec == Codec.LZOP:
-            yield None  # a block may expand to much more than it says: never on the event loop
-        whole = BytesIO()  # parts that are joined take their bytes twice
+            yield None  # a block may expand beyond its claim: never on the event loop
+        whole = BytesIO()  # joining parts would need their bytes twice
         size = 0
         try:
             for piece in undo(self._codec, body, self._left):
@@ -489,7 +489,7 @@ class _Decoder:
                     size += whole.write(piece)
                     self._spent += len(piece) + PIECE // 64
         except BatchInvalid:
-            # One that lies about its length may have cost much more than it gave: not many of them are tried.
+            # A body with a false length may have cost much more than it gave: halve the limit, so that few are tried.
             self._left = min(self._left - size, self._left // 2)
             return self._name, (yield from copied(body))
         self._left -= size
@@ -497,8 +497,8 @@ class _Decoder:
 
 
 class YdbBuilder:
-    """Keys, headers and missing values become metadata items, codecs a header. What items have no words for is told by
-    items of our own, behind the others."""
+    """A builder of YDB messages. Keys, headers and missing values become metadata items, a codec becomes a header.
+    Items of our own, after the others, hold what items cannot express."""
 
     __slots__ = (
         "_base_offset",
@@ -522,15 +522,15 @@ class YdbBuilder:
         self._created = -1
         self._first = self._last = 0
         self._producer = b""
-        # Whether messages say where they lie; they need not where each offset has one.
+        # Whether messages carry their offsets; needless if every offset has a message.
         self._sparse = True
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, record: Record) -> None:
-        """Records that have no offset are numbered in order; the seq_no of one without a sequence is its offset and 1,
-        as numbers begin with 1."""
+        """Add a record. Records without an offset are numbered in order; one without a sequence gets its offset + 1 as
+        seq_no, because seq_nos begin with 1."""
         offset = record.offset if record.offset >= 0 else self._base_offset + self._count
         seq_no = record.sequence if record.sequence >= 0 else offset + 1
         if not self._count:
@@ -575,7 +575,7 @@ class YdbBuilder:
         layout.take(one)
 
     def add_plain(self, plain: Plain) -> None:
-        """Many at once (:mod:`bridges.formats.plain`)."""
+        """Add many records at once (:mod:`bridges.formats.plain`)."""
         if not self._count:
             self._sparse = False
             self._first = plain.sequences[0] if plain.sequences[0] >= 0 else plain.first + 1
@@ -633,7 +633,7 @@ class YdbBuilder:
 
 _LOW = [bytes((digit,)) for digit in range(0x80)]
 _HIGH = [bytes((digit | 0x80,)) for digit in range(0x80)]
-"""The first byte of a number below 128, and of a larger one."""
+"""First bytes of varints: of numbers below 128, and of larger ones."""
 
 
 def _encoded(value: int) -> bytes:
@@ -643,7 +643,7 @@ def _encoded(value: int) -> bytes:
 
 
 def _created(timestamp: int) -> tuple[bytes, bytes]:
-    """The field created_at, and what tells a time behind the others that it cannot."""
+    """Return the field created_at, and the metadata item for a time that created_at cannot hold."""
     if timestamp == -1 or not _FIRST_CREATED <= timestamp <= _LAST_CREATED:
         told = b"" if timestamp == -1 else _laid_item(TIMESTAMP_ITEM, b"%d" % timestamp)
         return b"", told
@@ -662,7 +662,7 @@ def _laid_item(name: str, value: bytes) -> bytes:
 
 
 def _nulls(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> bytes:
-    """What a :data:`NULL_ITEM` has to say; nothing if items say it all."""
+    """Return the value of a :data:`NULL_ITEM`; empty if the other items suffice."""
     found = [b"%d" % place for place, (_, value) in enumerate(headers) if value is None]
     if key is None and any(name == KEY_ITEM for name, _ in headers):
         found.insert(0, b"key")

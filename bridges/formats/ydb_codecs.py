@@ -1,8 +1,8 @@
-"""What YDB's codecs do to the body of a message, undone within a limit (docs/protocols/ydb.md, "Codecs").
+"""YDB's message codecs, which decompress up to a limit (docs/protocols/ydb.md, "Codecs").
 
-The codec is told for a whole request, each body is compressed by itself. RAW, GZIP, LZOP and ZSTD are everybody's;
-numbers from 10000 on are for those who chose them. Here what is cut short is an error, not a shorter body: readers of
-another protocol are to get a body whole, or as it is.
+A request names one codec, and each body is compressed by itself. RAW, GZIP, LZOP and ZSTD are standard; numbers from
+10000 on are private to their users. A truncated body is an error here, not a shorter body: readers of another protocol
+must get a body whole, or as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bridges.formats.compression import PIECE, bounded, gunzip
 from bridges.formats.records import Buffer
 
 FIRST_CUSTOM = 10_000
-"""Codecs from here on are known to their users only."""
+"""The first custom codec; the node cannot decode these."""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = 0x184D2A5
@@ -36,7 +36,7 @@ class Codec(IntEnum):
 
 
 def codec_name(codec: int) -> str:
-    """``gzip``, ``custom-10007``: what readers of other protocols are told of a value that is still encoded."""
+    """Return the codec's name for readers of other protocols: ``gzip``, ``custom-10007``."""
     try:
         return Codec(codec).name.lower()
     except ValueError:
@@ -44,10 +44,10 @@ def codec_name(codec: int) -> str:
 
 
 def undo(codec: int, data: memoryview, limit: int) -> Iterator[Buffer | None]:
-    """What a body decodes to, in pieces, empty ones among them; None stands where much was done, or is about to be.
+    """Yield the pieces that a body decodes to, empty ones included; None comes where much was done, or is about to be.
 
-    Raises BatchInvalid for what is not whole, DecompressedTooLarge before more than ``limit`` bytes come out,
-    CompressionUnsupported for a codec that nobody here knows.
+    Raises BatchInvalid for a truncated or damaged body, DecompressedTooLarge before more than ``limit`` bytes come out,
+    CompressionUnsupported for an unknown codec.
     """
     if codec == Codec.RAW:
         return iter((data,))
@@ -61,7 +61,8 @@ def undo(codec: int, data: memoryview, limit: int) -> Iterator[Buffer | None]:
 
 
 def gunzip_short(data: memoryview) -> bytes | None:
-    """A body of one gzip member that is no longer than a piece; None for all others. Most bodies are such."""
+    """Return a body of one gzip member, at most a piece long in both forms; None for all others. Most bodies are
+    such."""
     if len(data) > PIECE:
         return None
     member = zlib.decompressobj(31)
@@ -84,7 +85,7 @@ def _zstd(data: memoryview) -> Iterator[Buffer | None]:
 
 
 def _check_frames(data: memoryview) -> Iterator[None]:
-    """Follow the frames from block to block up to the end: the library does not tell when the last one is missing."""
+    """Follow the frames from block to block to the end, because the library does not report a missing last block."""
     position = blocks = 0
     while position < len(data) or not position:
         head = data[position : position + 18]

@@ -1,5 +1,5 @@
-"""Messages of YDB's writers, many in one call of protobuf's own parser: only of those that are nothing but a number, a
-time and data. Everything else about them is read by :mod:`bridges.formats.ydb`."""
+"""A fast reader of YDB's messages, many in one call of protobuf's own parser. It reads only messages that have nothing
+but a number, a time and data; :mod:`bridges.formats.ydb` reads all others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import cache
 from typing import Any
 
 _LATEST_S = 1 << 43
-"""Times further from 1970 are taken for mistakes, which the long way finds."""
+"""Seconds from 1970 beyond which a time counts as a mistake; the slow reader handles it."""
 
 
 @cache
 def _request() -> tuple[Callable[[bytes], Any], type[Exception]]:
-    """What parses fields of a WriteRequest, of which what is not looked at is left out, and what it raises. Only who
-    reads YDB's messages needs protobuf: a node without its front starts without."""
+    """Return the parser of the WriteRequest fields needed here, and the error it raises. The import is local: a node
+    without YDB's front starts without protobuf."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
@@ -45,8 +45,8 @@ def _request() -> tuple[Callable[[bytes], Any], type[Exception]]:
 
 
 def read_messages(data: bytes) -> tuple[list[int], list[int], list[bytes]] | None:
-    """The seq_nos, times (ms, -1 without) and data of encoded messages; None if one of them has something else, or is
-    not as it should be."""
+    """Return the seq_nos, times (ms, -1 without) and data of encoded messages; None if a message has anything else, or
+    is malformed."""
     parse, malformed = _request()
     try:
         messages = parse(data).messages
