@@ -1,1 +1,1 @@
-"""What listeners of every protocol share."""
+"""Listeners, connections, quotas and gRPC servers that the fronts of every protocol share."""

@@ -1,8 +1,8 @@
-"""Which calls begin in a turn of the event loop: gRPC hands over all that came, and each may be as large as it may.
+"""Turns for gRPC calls: limits how many calls begin in one turn of the event loop.
 
-A call counts by what came with it, besides what every call costs. Connections take turns
-(:mod:`anabranch_kit.net.turn`), so whoever asks one thing is not behind the hundreds that somebody else asks for; large
-calls are not before small ones.
+gRPC hands over all calls that have arrived, each as large as a message may be. A call costs by its bytes, plus a fixed
+cost. Connections take turns (:mod:`anabranch_kit.net.turn`), so a client with a single call does not wait behind the
+hundreds of another client; small calls do not wait behind large ones.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from anabranch_kit.net.turn import Turn
 from anabranch_kit.run.barrier import Barrier
 
 CALL_WORK = 128 * 1024
-"""What a call counts besides its bytes: as long as it takes to deal with a small one, in the currency of a turn."""
+"""Fixed cost of a call, in the unit of :class:`anabranch_kit.net.turn.Turn`: the time that a small call takes."""
 BYTE_WORK = 16
-"""What a byte counts: it is parsed into objects, looked through, and often built again."""
+"""Cost of a byte of a call: it is parsed into objects, examined, and often encoded again."""
 
 LITTLE = 16 * 1024
-"""Bytes of a call that does not wait for larger ones, of which one may be a turn's work."""
+"""Largest call, in bytes, that does not wait behind larger ones: a single large call may be a turn's work."""
 
 
 class CallTurns:
-    """Has calls begin some at a time."""
+    """Lets the calls of a server begin a few per turn of the event loop."""
 
     __slots__ = ("_large", "_little")
 
@@ -33,12 +33,12 @@ class CallTurns:
         self._large = _Line(Turn(loop, barrier))
 
     async def begin(self, connection: str, size: int) -> None:
-        """Return when a call with ``size`` bytes that came by ``connection`` is to be dealt with."""
+        """Return when a call of ``size`` bytes that arrived on ``connection`` may begin."""
         await (self._little if size <= LITTLE else self._large).begin(connection, CALL_WORK + BYTE_WORK * size)
 
 
 class _Line:
-    """Calls that have come and wait for their turn, by connection."""
+    """A queue of calls that wait for their turn, by connection."""
 
     __slots__ = ("_turn", "_waiting")
 
@@ -62,7 +62,7 @@ class _Line:
         turn, waiting = self._turn, self._waiting[connection]
         while waiting and not turn.is_over:
             work, granted = waiting.popleft()
-            if not granted.done():  # otherwise whoever called has gone
+            if not granted.done():  # done: the client has cancelled the call
                 turn.spend(work)
                 granted.set_result(None)
         if waiting:

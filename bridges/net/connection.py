@@ -1,7 +1,8 @@
-"""One client's connection, whatever the protocol: frames in, responses out in the order of their requests.
+"""A client's connection, independent of the protocol: frames in, responses out in the order of their requests.
 
-What a protocol adds is a subclass of :class:`Connection`: which requests may overlap, and what a frame means. Here are
-receiving into a shared buffer, the count of all memory it holds, pausing, and sending as fast as the peer takes it.
+A protocol adds a subclass of :class:`Connection`, which says which requests may overlap and what a frame means. This
+module has the rest: receiving into a shared buffer, counting all memory that a connection holds, pausing, and sending
+as fast as the peer reads.
 """
 
 from __future__ import annotations
@@ -33,36 +34,36 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Later than any time: no frame is under way.
+#: Later than any time: no frame is being received.
 _NOT_RECEIVING = float("inf")
-#: Memory that frames may take behind a request that they have to wait for.
+#: Memory that frames may take that wait behind an earlier request.
 _QUEUED_BYTES = 64 * 1024
-#: What a frame that waits takes besides its bytes (measured): of a few bytes, it takes ten times as much.
+#: Memory of a waiting frame besides its bytes (measured): for a few bytes it is ten times as much as these.
 _FRAME_BYTES = 100
-#: What is read of a response at once while other connections read large ones.
+#: Bytes of a response that are read ahead while other connections read large responses.
 _CROWDED_AHEAD = 64 * 1024
-#: The same while less than a part of the budget is held, and what is read then: whatever the budget grants.
+#: The part of the budget below which the budget alone bounds what is read ahead; _WHOLE stands for no bound.
 _PLENTIFUL = 1 / 4
 _WHOLE = 1 << 62
-#: What is received at once while memory is short: all connections together may do so in one turn of the loop.
+#: Bytes received at once while memory is short: all connections may receive so much in one turn of the event loop.
 _CAUTIOUS_BYTES = 16 * 1024
-#: While memory is short, who waits for a quota may hold a large request for so long.
+#: Seconds for which a throttled client may hold a large request while memory is short.
 _MUTED_PATIENCE_S = 5.0
 
 
 class Slot:
-    """The place of one request's response among those of its connection.
+    """The place of one request's response in the order of its connection.
 
-    ``arrived`` is the monotonic clock in seconds when the request's last byte came in.
+    ``arrived`` is the monotonic time in seconds when the request's last byte arrived.
     """
 
     __slots__ = ("_done", "_output", "_request", "_retained", "_sent", "_size", "arrived")
 
     def __init__(self, size: int, arrived: float) -> None:
         self.arrived = arrived
-        # Bytes of the request that count as held.
+        # Bytes of the request that the budget counts.
         self._size = size
-        # What is kept of the request until its response leaves.
+        # The parts of the request that are kept until its response leaves.
         self._request: Any = None
         self._output: list[Buffer] | None = None
         self._sent = 0
@@ -73,8 +74,8 @@ class Slot:
 class Connection(asyncio.BufferedProtocol):
     """A client's connection. Its listener, addresses and :attr:`account` (the memory it holds) are public.
 
-    A subclass says in :meth:`_may_start` and :meth:`_start` what is done with frames; a request it starts gets a slot
-    at the end of ``_slots`` and is answered through :meth:`_fill`.
+    A subclass decides in :meth:`_may_start` and :meth:`_start` how frames are handled. A request that it starts gets a
+    slot at the end of ``_slots`` and is answered through :meth:`_fill`.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class Connection(asyncio.BufferedProtocol):
         self.id = 0
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
-        #: The host and port that clients of this listener must be told.
+        #: The host and port that the protocol advertises to clients of this listener.
         self.advertised: tuple[str, int] = advertised or ("", 0)
-        #: What it calls itself; quotas may be about that.
+        #: The client id, if the client has sent one; quotas may depend on it.
         self.client_id: str | None = None
-        #: Who the client is, by its certificate or by what it has proved since.
+        #: The client's principal, from its certificate or from a later login.
         self.principal: Principal = ANONYMOUS
         self.last_active = 0.0
         self.in_flight = 0
@@ -106,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tls_bytes = 0
         self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
         self._waiting_bytes = 0
-        # What the budget counts for those that wait besides their bytes.
+        # What the budget counts for waiting frames besides their bytes.
         self._waiting_held = 0
         self._slots: deque[Any] = deque()
         self._output: list[Buffer] = []
@@ -115,11 +116,11 @@ class Connection(asyncio.BufferedProtocol):
         self._scheduled = False
         self._reading = True
         self._write_paused = False
-        # What waits is started in a later turn of the loop, by a call of ``_work``.
+        # Waiting frames are started in a later turn of the event loop, by a call of ``_work``.
         self._resting = False
         self._closing = False
         self._draining = False
-        # Whether it waits for a quota, and its place in the queues, once there is any.
+        # Whether the connection is throttled, and its place in the queues of quotas, once it has one.
         self._muted = False
         self._muted_since = 0.0
         self._throttle: Throttle | None = None
@@ -129,9 +130,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @abstractmethod
     def _may_start(self, frame: bytes | bytearray | None) -> bool:
-        """Whether a request may start while others of the connection are in progress.
+        """Return whether a request may start while others of the connection are in progress.
 
-        None stands for a large one of which nothing is known yet: it is received only when it could start.
+        None stands for a large request that has not been read: it is received only when it could start.
         """
 
     @abstractmethod
@@ -139,15 +140,17 @@ class Connection(asyncio.BufferedProtocol):
         """Handle one request."""
 
     def _admits(self, frame: bytes | bytearray) -> bool:
-        """Whether quotas let a request start now; if not the connection waits. Asked where anybody has a quota."""
+        """Return whether quotas let a request start now; if not, the connection waits. Called only while a quota is
+        set.
+        """
         return self._passes(self.server.quotas.request)
 
     def _outlives(self, slot: Any) -> bool:
-        """Whether a request's bytes are held beyond the end of the connection, until :meth:`_fill`."""
+        """Return whether a request's bytes stay in memory after the end of the connection, until :meth:`_fill`."""
         return False
 
     def _begun_bytes(self) -> int:
-        """Bytes held of frames that are one request with the next one: what has begun is to be completed."""
+        """Return the bytes held of a request whose frames have arrived in part: it should be completed."""
         return 0
 
     # --- asyncio ---------------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         self.local = _address(transport.get_extra_info("sockname"))
         self.advertised = self._advertised or self.local
         self.last_active = monotonic()
-        # With TLS, a limit of zero would mean that nothing held is too much already.
+        # With TLS, a limit of zero would count an empty buffer as too full.
         tls = transport.get_extra_info("sslcontext") is not None
         self.principal = (certified(transport) if tls else ANONYMOUS).at(self.peer[0])
         if tls:
@@ -208,12 +211,12 @@ class Connection(asyncio.BufferedProtocol):
         self.in_flight += size
         self._waiting_bytes += size
         if framer.reserved and not framer.receiving:
-            size -= framer.reserved  # what was reserved for it is the frame's from now on
+            size -= framer.reserved  # the reservation becomes the frame's memory
             framer.reserved = 0
         if size >= 0:
             self.account.take(Kind.REQUESTS, size)
         else:
-            self.account.give(Kind.REQUESTS, -size)  # a line is seldom as long as it might have become
+            self.account.give(Kind.REQUESTS, -size)  # a line is seldom as long as its reservation
         self._work()
         if framer.blocked and not self._closing:
             framer.retry()
@@ -222,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause()
 
     def _count_stash(self) -> None:
-        """The bytes of a small frame that is not complete count as well: connections are many."""
+        """Count the bytes of an incomplete small frame: there may be many connections."""
         stashed = self._framer.stashed
         if stashed > self._stashed:
             self.account.take(Kind.REQUESTS, stashed - self._stashed)
@@ -231,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stashed = stashed
 
     def _reserve(self, size: int) -> bool:
-        """May a large frame be received? Not while what came before it keeps it from being started."""
+        """Return whether a large frame may be received: not while an earlier frame keeps it from being started."""
         if self._waiting or self._muted or (self._slots and not self._may_start(None)):
             return False
         begun = self._begun_bytes()
@@ -254,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
             self._check_unsent()
 
     def _check_unsent(self) -> None:
-        """Start no more requests while too much is unsent, or anything when memory is scarce."""
+        """Pause requests while too many bytes are unsent; while memory is scarce, while any byte is unsent."""
         if self._outbox is None:
             return
         unsent = self._outbox.unsent
@@ -270,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._pause()
 
     def _cannot_send(self, reason: str) -> None:
-        """The rest of a response cannot be had: the client must not take what comes next for it."""
+        """Abort because the rest of a response cannot be read: the client must not take the next response for it."""
         self._tell_closed(reason, {})
         self.abort()
 
@@ -311,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._closing
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when the connection is gone; at once if it is gone already. It must not raise."""
+        """Have ``callback`` called when the connection ends; at once if it has ended. It must not raise."""
         if self._closing and self._transport is None:
             callback()
         else:
@@ -323,7 +326,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Within, the running task is cancelled once the connection is gone: nobody else waits for what it finds."""
+        """Cancel the running task when the connection ends while inside: only this client waits for the task's
+        result.
+        """
         task = asyncio.current_task()
         assert task is not None, "run by a task"
 
@@ -337,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
             self.forget_on_close(cancel)
 
     def close(self, reason: str, **told: object) -> None:
-        """Close after what is answered already has been sent; the rest is dropped. Reason and ``told`` are logged."""
+        """Close after sending the responses that are ready, and drop the rest. Logs ``reason`` and ``told``."""
         if self._closing:
             return
         self._closing = True
@@ -348,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         log.warning("connection closed", reason=reason, **told, peer="{}:{}".format(*self.peer), listener=self.listener)
 
     def drain(self) -> None:
-        """Start nothing more, and close as soon as what is in progress is answered."""
+        """Start no more requests, and close as soon as the requests in progress are answered."""
         self._draining = True
         self._release(self._forget_waiting())
         if self._reading:
@@ -357,37 +362,37 @@ class Connection(asyncio.BufferedProtocol):
             self.shut()
 
     def shut(self) -> None:
-        """Close quietly: shutdown, or an idle connection."""
+        """Close without a warning, for shutdown or an idle connection."""
         if self._closing:
             return
         self._closing = True
         self._close_transport()
 
     def abort(self) -> None:
-        """Close now, dropping what is not sent yet."""
+        """Close now and drop unsent bytes."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def unread_socket(self) -> int:
-        """The descriptor of its socket while nothing is read of it; -1 otherwise."""
+        """The socket's descriptor while reading is paused, otherwise -1."""
         if self._reading or self._closing or self._transport is None:
             return -1
         return int(self._transport.get_extra_info("socket").fileno())
 
     def hung_up(self) -> None:
-        """The client has closed its side; what it sent before still waits. May be told more than once."""
+        """Called when the client has closed its side while earlier bytes are unread. May be called more than once."""
 
     @property
     def idle(self) -> bool:
-        """Nothing is in progress."""
+        """Return whether no request is in progress."""
         return not self._slots and not self._waiting and not self._output
 
     # --- requests and responses ------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Go on at the end of the loop's cycle: answers of one cycle leave in one write."""
+        """Continue at the end of the event loop's cycle, so that the answers of one cycle leave in one write."""
         if not self._scheduled and not self._closing:
             self._scheduled = True
             self.server.cycle.answer(self._turn)
@@ -398,13 +403,13 @@ class Connection(asyncio.BufferedProtocol):
             self._work()
 
     def _work(self) -> None:
-        """Start what may start, then write what is answered."""
+        """Start the requests that may start, then write the answers that are ready."""
         self._busy = True
         waiting, slots, quotas = self._waiting, self._slots, self.server.quotas
         until = 0.0
         while waiting and not self._closing:
             if self._output_bytes > self.server.limits.write_buffer_bytes:
-                self._flush()  # what is not sent yet must count before more is started
+                self._flush()  # unsent bytes must count before more requests start
             if self._write_paused or self._resting or self._muted:
                 break
             frame, arrived = waiting[0]
@@ -420,7 +425,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.charge(quotas.request, (perf_counter() - began) * 1e6)
             else:
                 self._start(frame, arrived)
-            if waiting:  # what one costs beside its bytes differs by a thousand, so a turn is a time
+            # the cost of a frame besides its bytes differs by a factor of 1000, so a turn is bounded in time
+            if waiting:
                 now = monotonic()
                 until = until or max(now + LEAST_SECONDS, self.server.cycle.began + TURN_SECONDS)
                 if now >= until:
@@ -441,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
         self.account.count(Kind.REQUESTS, self._waiting_held - held)
 
     def _fill(self, slot: Slot, output: list[Buffer], sent: int) -> None:
-        """The response to a request: ``sent`` bytes in ``output``, none where there is no response. Once for each."""
+        """Set the response to a request: ``sent`` bytes in ``output``; empty for no response. Call once per slot."""
         size = 0
         if not slot._retained:
             size, slot._size = slot._size, 0
@@ -462,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
                 if slots or self._waiting or self._draining:
                     self._schedule()
                 else:
-                    self._flush()  # nothing can join it in this turn
+                    self._flush()  # no other response can join it in this turn
         self._release(size)
 
     def _flush(self) -> None:
@@ -476,7 +482,7 @@ class Connection(asyncio.BufferedProtocol):
             self._check_unsent()
 
     def _close_transport(self) -> None:
-        """Close once everything answered so far has been sent."""
+        """Close once all answers so far have been sent."""
         self._flush()
         if self._outbox is not None and self._transport is not None:
             self._outbox.finish(self._transport.close)
@@ -486,7 +492,7 @@ class Connection(asyncio.BufferedProtocol):
     def _must_pause(self) -> bool:
         framer = self._framer
         if framer.receiving:
-            return False  # its memory is reserved: the sooner it is complete the better
+            return False  # its memory is reserved, so it should complete soon
         return (
             framer.blocked
             or self._write_paused
@@ -501,12 +507,12 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = False
             self._transport.pause_reading()
             if self.in_flight or self._framer.blocked or self._muted:
-                self.receiving_since = _NOT_RECEIVING  # it is we who keep it from sending
+                self.receiving_since = _NOT_RECEIVING  # the node, not the client, delays the frame
             if not self._draining:
                 self.maybe_resume()  # or wait for room
 
     def _forget_waiting(self) -> int:
-        """Drop what was not started; returns its bytes."""
+        """Drop the frames that were not started, and return their size in bytes."""
         size, self._waiting_bytes = self._waiting_bytes, 0
         self._waiting.clear()
         self._count_waiting()
@@ -520,7 +526,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.maybe_resume()
 
     def _on_room(self) -> None:
-        """The budget has room for what this connection waits for: what is to be sent goes first."""
+        """Continue because the budget has room: sending goes before reading."""
         if self._outbox is not None and self._outbox.starved:
             self._outbox.go_on()
         if not self._reading:
@@ -528,8 +534,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def read_ahead(self) -> int:
-        """Bytes of a response that may be read before it is sent: few while others wait for their turns to read, or
-        while much memory is held."""
+        """The bytes of a response that may be read before it is sent.
+
+        Few while other connections wait for their turn to read, or while much memory is held.
+        """
         if self.server.turns.busy:
             return _CROWDED_AHEAD
         return CHUNK if self.account.level >= _PLENTIFUL else _WHOLE
@@ -537,8 +545,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- quotas ----------------------------------------------------------------------------------------------------
 
     def charge(self, limiter: Limiter, amount: float) -> None:
-        """The client has taken so much of its quota; if that was too much nothing more is read of it, or started, until
-        it has come in again (KIP-219)."""
+        """Charge the client's quota. If it is exhausted, pause reading and starting until it has refilled (KIP-219)."""
         bucket = limiter.bucket(self.principal.name, self.client_id)
         if bucket is not None and not self._closing:
             self._place.charge(bucket, amount)
@@ -546,7 +553,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def throttled_seconds(self) -> float:
-        """How long its client should ask for nothing."""
+        """The seconds for which the client should send no request."""
         return self._throttle.seconds if self._muted and self._throttle is not None else 0.0
 
     def _passes(self, limiter: Limiter) -> bool:
@@ -574,11 +581,13 @@ class Connection(asyncio.BufferedProtocol):
     def _unmuted(self) -> None:
         self._muted = False
         if not self._closing:
-            self._work()  # at once, so that what it takes counts before others of the queue go on
+            self._work()  # at once, so that its use of the quota counts before the next client of the queue continues
 
     def shed(self, since: float) -> None:
-        """Give back memory of a response that the client has taken nothing of since then (monotonic clock). Who has to
-        wait for its quota, and holds more than a little of what it sent, must come again."""
+        """Give back memory of a response that the client has not read from since ``since`` (monotonic clock).
+
+        A throttled client that holds a large request is disconnected and must come again.
+        """
         if self._muted and self._waiting_bytes > _QUEUED_BYTES and self._muted_since < since - _MUTED_PATIENCE_S:
             self._tell_closed("a quota would hold up a large request for long, while memory is short", {})
             self.abort()
@@ -588,13 +597,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def stalled_since(self) -> float:
-        """When the client was last known to take what it asked for (monotonic clock)."""
+        """The time since which the client does not read its responses (monotonic clock), infinite if it does."""
         if self._outbox is None or self._outbox.blocked_since is None:
             return _NOT_RECEIVING
         return self._outbox.blocked_since
 
     def maybe_resume(self) -> None:
-        """Read again if nothing stands against it any more; if it is memory, wait for that."""
+        """Read again if nothing prevents it; if memory is short, wait for the budget."""
         if self._reading or self._closing or self._draining or self._transport is None:
             return
         if (

@@ -1,9 +1,10 @@
-"""How gRPC's Python hears from its C library: a thread hands events over, and wakes the loop with a byte for each.
+"""A faster reader of the events of gRPC's C library.
 
-The loop's side takes one byte in each turn, though it takes all events there are. So bytes are left over, each of which
-costs a turn for nothing; and when some hundred are, which is when the loop has the most to do, the thread waits until
-there is room for another: from then on there is one event in each turn of the loop, of five that a call takes, and
-whoever calls waits for minutes. Here all bytes are taken.
+A thread of gRPC's Python layer passes events on, and wakes the event loop with a byte per event. The loop's side reads
+one byte per turn, although it takes all events that there are. So bytes are left over, each of which costs a turn for
+nothing. When a few hundred are left over, which happens when the loop is busiest, the thread blocks until there is room
+for another. From then on the loop gets one event per turn, of the five that a call takes, and clients wait for minutes.
+This module reads all bytes at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _QUEUE = "PollerCompletionQueue"
 
 
 class Wakening:
-    """What the loop calls when bytes have come: takes all but one, and has ``handle`` take that and the events."""
+    """The reader callback for gRPC's wake-up bytes: reads all but one, and has ``handle`` read that one and the
+    events.
+    """
 
     __slots__ = ("_count", "_handle", "_link")
 
@@ -35,14 +38,16 @@ class Wakening:
         fcntl.ioctl(self._link, termios.FIONREAD, self._count)
         (count,) = _COUNT.unpack(self._count)
         if count > 1:
-            # Whose bytes these are has been handed over before them.
+            # The events of these bytes were handed over before the bytes.
             self._link.recv(count - 1)
         self._handle()
 
 
 def take_all_wakenings(loop: asyncio.AbstractEventLoop) -> bool:
-    """Have ``loop`` take all of gRPC's bytes, once there is a server or a channel; False where its insides are others,
-    and everything stays as it is. Harmless when repeated."""
+    """Have ``loop`` read all of gRPC's wake-up bytes; call once there is a server or a channel. Harmless when repeated.
+
+    Return False, and change nothing, if the internals of gRPC or asyncio are not as expected.
+    """
     selector: Any = getattr(loop, "_selector", None)
     if selector is None:
         return False
@@ -60,7 +65,7 @@ def take_all_wakenings(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _owner(callback: Any) -> object:
-    """Whose method is called, in the end."""
+    """Return the object whose method ``callback`` calls, through any partials."""
     while isinstance(callback, partial):
         callback = callback.func
     return getattr(callback, "__self__", None)

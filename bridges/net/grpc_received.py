@@ -1,14 +1,15 @@
-"""What clients have sent of gRPC messages that are not whole yet: gRPC does not tell, but the kernel does.
+"""Memory of gRPC messages that have arrived in part. gRPC does not report it, so it is computed from the kernel's
+counts.
 
-Whoever waits for the next message of a stream has gRPC receive it, up to its largest size, and hears of it when it is
-whole. So what the kernel has received on a connection, less what came out of it as messages, is counted in the memory
-budget, from the sockets themselves: every second, soon after the process has grown, and twenty times a second while
-much is held, since a client on the same machine sends a gigabyte in that time. What HTTP/2 adds is taken for somewhat
-more than it is, so that long-lived connections do not seem to hold what they do not.
+When a stream waits for its next message, gRPC receives up to the largest message, and reports it when it is complete.
+So the bytes that the kernel has received on a connection, less the messages that came out of it, count in the memory
+budget. The sockets are read every second, soon after the process has grown, and twenty times a second while much is
+held: a client on the same machine sends a gigabyte in that time. The overhead of HTTP/2 is overestimated, so that
+long-lived connections do not seem to hold bytes that they do not.
 
-Nobody can be kept from sending the rest of a message. So while memory is short, a connection that holds much of one and
-has completed none for a while is closed, and while more is held than there may be, that which holds most. What gRPC had
-for them lies all over the heap, from where it goes back to the system only when that is asked for.
+A client cannot be kept from sending the rest of a message. So while memory is short, a connection that holds much of a
+message and has completed none for a while is closed; and while more is held than the budget allows, the connection that
+holds most. gRPC's memory for them lies all over the heap, and returns to the system only on request.
 """
 
 from __future__ import annotations
@@ -34,44 +35,47 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 GLANCE_SECONDS = 0.2
-"""How often it is asked whether the process has grown, for which it is looked at once: what comes in this time on a
-machine of two cores fits into what there is for all."""
+"""Interval at which the process's size is checked; the sockets are read at once if it has grown. What arrives in this
+time on a machine with two cores fits into the budget.
+"""
 HURRY_SECONDS = 0.05
-"""How often it is looked while much is held: what comes in this time may come too much."""
+"""Interval at which the sockets are read while much is held: more than the budget may arrive in a longer one."""
 _MUCH = 8
-"""One part in so many of the budget is much to hold."""
+"""Much is held above this fraction (1/n) of the budget."""
 _GROWN = 16
-"""One part in so many of it is much to grow by."""
+"""The process has grown if it is larger by this fraction (1/n) of the budget."""
 _PAUSE = 20
-"""Looking takes one part in so many of a core's time at most."""
+"""Reading the sockets takes at most this fraction (1/n) of a core's time."""
 _SHORT_SECONDS = 0.002
-"""Looking that takes no longer, as with some hundred descriptors, is done on the event loop."""
+"""If reading the sockets takes no longer, as with a few hundred descriptors, it is done on the event loop."""
 GIVE_BACK_BYTES = 32 * 1024 * 1024
-"""When connections have gone with so many bytes of messages, the heap's free memory goes back to the system."""
+"""When connections with this many bytes of messages have ended, the heap's free memory is returned to the system."""
 GIVE_BACK_SECONDS = 0.2
-"""Not more often than that."""
+"""Shortest interval between two returns of free memory."""
 GIVE_BACK_FIRST_SECONDS = 10.0
-"""So long after the last time, also as soon as much is held: what the heap keeps of other work is not needed for it."""
+"""After this time memory is also returned when much is held: free memory of other work may be in the heap."""
 PATIENCE_SECONDS = 10.0
-"""While memory is short, a message of which much is there has to be whole after this time."""
+"""While memory is short, a large message must be complete after this time."""
 LARGE_BYTES = 256 * 1024
-"""What a connection may hold of messages, however short memory is, while all that do fit into a quarter of it."""
+"""Bytes of messages that a connection may always hold, while those of all connections fit into a quarter of the
+budget.
+"""
 _LARGE_PART = 4
 MESSAGE_BYTES = 96
-"""At most, what HTTP/2 and gRPC add to a small message, and to the answer that the client acknowledges."""
+"""Most bytes that HTTP/2 and gRPC add to a small message, and to the answer that the client acknowledges."""
 CALL_BYTES = 512
-"""The same of a call, besides its headers."""
+"""Most bytes that HTTP/2 and gRPC add to a call, besides its headers."""
 PING_BYTES = 8
-"""What a connection that does nothing receives in a second: a ping now and then."""
+"""Bytes per second that an idle connection receives: a ping now and then."""
 PINGS_BYTES = 60 * PING_BYTES
-"""As much of that may come at once."""
+"""Most bytes of pings that may arrive at once."""
 _PER_BYTE = 200
-"""One byte in so many is a frame's, or TLS's."""
+"""One byte in this many is overhead of frames or TLS."""
 log = structlog.get_logger(__name__)
 
 
 class Connection:
-    """One client's connection: ``pending`` bytes of it are no message yet, as far as is known."""
+    """A client's connection. ``pending`` estimates its bytes that are not yet a complete message."""
 
     __slots__ = (
         "_ahead",
@@ -91,20 +95,20 @@ class Connection:
         self._memory = memory
         self.pending = 0
         self.since = monotonic()
-        """When the last message was whole."""
+        """Time of the last complete message."""
         self.unseen = 0
-        """How often it was looked for in vain."""
+        """In how many reads of the sockets it was missing."""
         self.leaving = False
-        """It was closed, and gRPC has not given it up yet."""
+        """The node has closed it, but gRPC has not released it yet."""
         self._cookie = b""
         self._looked = self.since
-        self._pings = 0.0  # bytes of pings that may have come
-        self._seen = 0  # the kernel's bytes when it was last looked
-        self._ahead = 0  # bytes of messages beyond what the kernel had told by then
+        self._pings = 0.0  # bytes of pings that may have arrived
+        self._seen = 0  # the kernel's count at the last read
+        self._ahead = 0  # bytes of messages beyond the kernel's last count
         self._marked = 0
 
     def took(self, size: int) -> None:
-        """A message of ``size`` bytes came out of it."""
+        """Count a message of ``size`` bytes that gRPC has delivered."""
         size += MESSAGE_BYTES + size // _PER_BYTE
         settled = min(self.pending, size)
         if settled:
@@ -113,24 +117,24 @@ class Connection:
         self.since = monotonic()
 
     def sent(self) -> None:
-        """A message went to the client, which says that it has room again."""
+        """Count the bytes with which the client acknowledges a message."""
         self._ahead += MESSAGE_BYTES
 
     def called(self, headers: int) -> None:
-        """A call began, with so many bytes of headers."""
+        """Count the start of a call with this many bytes of headers."""
         self._ahead += headers + CALL_BYTES
 
     def hold(self, change: int) -> None:
-        """So many bytes more, or less, are no message yet."""
+        """Change ``pending`` by ``change`` bytes."""
         self.pending += change
         self._memory.count(change)
 
     def mark(self) -> None:
-        """The kernel is about to be asked."""
+        """Remember the count of messages just before the kernel is asked."""
         self._marked = self._ahead
 
     def is_of(self, cookie: bytes) -> None:
-        """The socket's; another than before is a new connection from the same place."""
+        """Set the socket's cookie. Another cookie than before means a new connection from the same address."""
         if cookie != self._cookie and self._cookie:
             self.hold(-self.pending)
             self._seen = 0
@@ -138,9 +142,9 @@ class Connection:
         self._cookie = cookie
 
     def received(self, total: int) -> None:
-        """The kernel has received so many bytes since the connection began."""
+        """Take the kernel's count of bytes received since the connection began."""
         new, self._seen = total - self._seen, total
-        later = self._ahead - self._marked  # of messages that may have come after the kernel was asked
+        later = self._ahead - self._marked  # of messages that may have arrived after the kernel was asked
         missing = new - self._ahead
         self._ahead = max(0, min(-missing, later))
         now = monotonic()
@@ -153,7 +157,7 @@ class Connection:
 
 
 class ReceivedMemory:
-    """What all connections of a gRPC server hold in this way. ``watch`` follows the sockets of its ``ports``."""
+    """The memory of incomplete messages of a gRPC server. :meth:`watch` follows the sockets of its ports."""
 
     def __init__(self, budget: MemoryBudget, barrier: Barrier) -> None:
         self._budget = budget
@@ -162,24 +166,24 @@ class ReceivedMemory:
         self._connections: dict[Peer, Connection] = {}
         self._sockets = Sockets()
         self.cut = 0
-        """Connections that were closed for what they held."""
+        """Number of connections that were closed for the memory they held."""
         self._looked = monotonic()
-        self._took = 0.0  # seconds of a core's time, to look
-        self._size = 0  # of the process, when it was looked
-        self._gone = 0  # bytes of messages that connections have left behind
-        self._gave_back = -GIVE_BACK_FIRST_SECONDS  # when, by the monotonic clock
+        self._took = 0.0  # seconds of a core's time that the last read took
+        self._size = 0  # of the process, at the last read
+        self._gone = 0  # bytes of messages that ended connections had left
+        self._gave_back = -GIVE_BACK_FIRST_SECONDS  # monotonic time
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """The bytes of incomplete messages of all connections."""
         return self._account.held
 
     def count(self, change: int) -> None:
-        """Bytes of a connection."""
+        """Add the change in bytes of a connection."""
         self._account.count(Kind.REQUESTS, change)
 
     def of(self, peer: str) -> Connection:
-        """The connection of a client, whose address is written as gRPC writes it (``ipv4:127.0.0.1:50123``)."""
+        """Return the connection of a client, given its address as gRPC writes it (``ipv4:127.0.0.1:50123``)."""
         return self._at(peer_of(peer))
 
     def _at(self, peer: Peer) -> Connection:
@@ -189,7 +193,7 @@ class ReceivedMemory:
         return found
 
     async def watch(self, ports: Collection[int]) -> None:
-        """Look at the sockets again and again; never returns."""
+        """Read the sockets again and again; never returns."""
         while True:
             await asyncio.sleep(HURRY_SECONDS if self._much else GLANCE_SECONDS)
             try:
@@ -203,14 +207,14 @@ class ReceivedMemory:
                 self._barrier.caught("looking at sockets", error)
 
     def _due(self) -> bool:
-        """Whether it is time to look. Raises OSError."""
+        """Return whether it is time to read the sockets. Raises OSError."""
         since = monotonic() - self._looked
         if since < _PAUSE * self._took:
             return False
         return since >= LOOK_SECONDS or self._much or resident() - self._size > self._budget.total // _GROWN
 
     def _leaves_much(self) -> bool:
-        """Whether it is time to give back what is free."""
+        """Return whether it is time to return free memory to the system."""
         ago = monotonic() - self._gave_back
         if self._gone >= GIVE_BACK_BYTES:
             return ago > GIVE_BACK_SECONDS
@@ -221,14 +225,15 @@ class ReceivedMemory:
         return self.held > self._budget.total // _MUCH
 
     async def look(self, ports: Collection[int]) -> None:
-        """Count what there is now, and close what may not stay. Raises OSError."""
+        """Count what connections hold now, and close those that hold too much. Raises OSError."""
         connections = self._connections
         self._looked = monotonic()
         self._size = resident()
         for connection in connections.values():
             connection.mark()
         ask = partial(self._ask, frozenset(ports))
-        # A thread waits for the interpreter where others compute, up to a quarter of a second, in which much comes.
+        # A thread waits up to a quarter of a second for the interpreter's lock while others compute: much arrives
+        # meanwhile.
         found = ask() if self._took < _SHORT_SECONDS else await asyncio.to_thread(ask)
         for peer, arrived in found.items():
             connection = self._at(peer)
@@ -238,7 +243,7 @@ class ReceivedMemory:
         for peer in [peer for peer in connections if peer not in found]:
             connection = connections[peer]
             connection.unseen += 1
-            if connection.unseen > 1:  # it may have been made since the kernel was asked
+            if connection.unseen > 1:  # it may have been opened since the kernel was asked
                 self._gone += connection.pending
                 connection.hold(-connection.pending)
                 del connections[peer]
@@ -271,7 +276,7 @@ class ReceivedMemory:
 
 
 def peer_of(text: str) -> Peer:
-    """Of ``ipv4:127.0.0.1:50123`` or ``ipv6:[::1]:50123``."""
+    """Parse an address such as ``ipv4:127.0.0.1:50123`` or ``ipv6:[::1]:50123``."""
     _, _, place = unquote(text).partition(":")
     host, _, port = place.rpartition(":")
     return plain(host.strip("[]")), int(port) if port.isdecimal() else 0

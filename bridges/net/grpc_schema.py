@@ -1,6 +1,6 @@
-"""Messages of gRPC services, from tables of their fields, in a pool of their own.
+"""Messages of gRPC services, built from tables of their fields, in a private descriptor pool.
 
-A table has a line for each message, enumeration and field, which is all that the wire needs:
+A table has a line for each message, enumeration and field, which is all that the wire format needs:
 
     message Outer
       1 name string
@@ -12,10 +12,11 @@ A table has a line for each message, enumeration and field, which is all that th
     enum Outer.Colour
       0 COLOUR_UNSPECIFIED
 
-``optional`` fields know whether they were set, those ``in`` a name are the choices of one. Names of messages are those
-of the table's own package, or whole ones with the package in front; an enumeration's name follows the word ``enum``.
+An ``optional`` field records whether it was set. Fields ``in`` a name belong to the oneof of that name. A message's
+name is relative to the table's package, or complete with the package in front. An enumeration's name follows the word
+``enum``.
 
-The pool is private: a client library in the same process may bring the same messages without either noticing.
+The pool is private, so that a client library in the same process may define the same messages without a conflict.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 MessageClass = Any
-"""A class made at run time, whose attributes are the fields of its table."""
+"""A class built at run time, whose attributes are the fields of its table."""
 
 WELL_KNOWN = (any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
 """Files of the package ``google.protobuf`` that every table may use."""
@@ -55,9 +56,9 @@ _SCALARS: Mapping[str, int] = {
 
 
 class Messages:
-    """The messages of some packages. ``tables`` are by package, in an order in which each uses only earlier ones.
+    """The messages of several packages. ``tables`` are by package; each uses only packages before it.
 
-    Raises ValueError for a table that cannot be read, TypeError for messages that do not go together.
+    Raises ValueError for a table that cannot be parsed, TypeError for messages that are inconsistent.
     """
 
     def __init__(self, tables: Mapping[str, str]) -> None:
@@ -73,7 +74,7 @@ class Messages:
         self._classes: dict[str, MessageClass] = {}
 
     def __getitem__(self, name: str) -> MessageClass:
-        """The class of the message called ``name``, its package in front. Raises KeyError."""
+        """Return the class of a message by its full name. Raises KeyError."""
         found = self._classes.get(name)
         if found is None:
             found = self._classes[name] = GetMessageClass(self.pool.FindMessageTypeByName(name))
@@ -112,14 +113,14 @@ def _file(package: str, text: str, known: Iterable[str]) -> FileDescriptorProto:
                     raise ValueError("neither a message, an enumeration nor a field")
         except (KeyError, ValueError) as error:
             raise ValueError(f"{package}, line {number}: {' '.join(words)!r} cannot be read: {error}") from error
-    # Those that stand for an optional field come behind the others in their message, as descriptors want it.
+    # Oneofs that stand for an optional field must come last in their message: descriptors require it.
     for message, field, choice in sorted(choices, key=lambda one: one[1].proto3_optional):
         field.oneof_index = _index(message, choice)
     return file
 
 
 class _Types:
-    """Fills fields in, from what a line says behind their names."""
+    """Sets the type of fields from the words behind their names."""
 
     __slots__ = ("_own", "_package", "at")
 
@@ -127,10 +128,10 @@ class _Types:
         self._package = package
         self._own = own
         self.at = ""
-        """The message whose fields these are."""
+        """The message whose fields are being parsed."""
 
     def fill(self, message: DescriptorProto, field: FieldDescriptorProto, words: list[str]) -> str:
-        """Gives the name of the choice that the field is part of, if any. Raises ValueError."""
+        """Set the type of a field, and return the name of its oneof, empty if it has none. Raises ValueError."""
         match words:
             case ["repeated", *words]:
                 field.label = FieldDescriptorProto.LABEL_REPEATED

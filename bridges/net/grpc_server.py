@@ -1,7 +1,7 @@
-"""A gRPC server for fronts whose protocols are gRPC services: listeners, calls and streams, memory, the end.
+"""A gRPC server for fronts whose protocols are gRPC services: listeners, calls, streams, memory, shutdown.
 
-Bytes come in and bytes go out: what they mean is the front's, which parses them itself, since how much work that is
-depends on the client. Around every handler stands a barrier. gRPC's own C library does HTTP/2 and TLS.
+Handlers get and return bytes. The front parses them itself, because the cost of parsing depends on the client. Every
+handler runs inside a barrier. gRPC's C library implements HTTP/2 and TLS.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 Code = grpc.StatusCode
 _FEW_BYTES = 64 * 1024
-"""Of a request, and of an answer: nobody is refused for so few, and there are as many as there may be calls."""
+"""Requests and answers up to this size are never refused: their number is bounded by that of calls."""
 
 _TOLD_SECONDS = 5.0
-"""How long it is waited for that a client is told how its call ends."""
+"""Seconds to wait until the final status of a call has been sent."""
 
 
 class GrpcRefusal(Exception):
-    """The call ends with a status of gRPC's own: for what the protocol above it has no words for."""
+    """The call ends with a gRPC status, for errors that the protocol above gRPC cannot express."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -46,26 +46,30 @@ class GrpcRefusal(Exception):
 
 
 class GrpcLimits(Struct, frozen=True):
-    """Bounds of a server: bytes of one message; of each listener calls and streams at a time, of one connection and of
-    all, and connections, of which a further one is closed as soon as it is made."""
+    """Bounds of a server.
+
+    ``message_bytes``: largest message. Per listener: ``streams``, calls and streams at a time;
+    ``streams_per_connection``, the same per connection; ``connections``, beyond which a new connection is closed at
+    once.
+    """
 
     message_bytes: int
     streams: int
     streams_per_connection: int
     idle_seconds: float
-    """A connection without a call is closed after this time."""
+    """A connection is closed after this time without a call."""
     connections: int = 10_000
 
 
 class Calls(Protocol):
-    """Is told what calls of one method cost."""
+    """Metrics of the calls of one method."""
 
     def done(self, seconds: float, received: int, sent: int) -> None: ...
     def failed(self, error: str) -> None: ...
 
 
 class Observer(Protocol):
-    """Is told what happens, as a front's metrics are; a stream counts as a connection."""
+    """Hooks for a front's metrics; a stream counts as a connection."""
 
     def connection_opened(self) -> None: ...
     def connection_closed(self) -> None: ...
@@ -73,7 +77,7 @@ class Observer(Protocol):
 
 
 class GrpcCall:
-    """What is known of one call besides its messages, and what memory it holds."""
+    """One call: its metadata and the memory that it holds, without its messages."""
 
     __slots__ = (
         "_certificate_name",
@@ -92,7 +96,7 @@ class GrpcCall:
     ) -> None:
         self._context = context
         self.listener = listener
-        """Name of the one that it came by."""
+        """Name of the listener on which the call arrived."""
         self._task = asyncio.current_task()
         self._metadata: dict[str, str] | None = None
         self._certificate_name: str | None = None
@@ -103,20 +107,20 @@ class GrpcCall:
         self.account: Account = budget.account(self._on_room())
 
     def _on_room(self) -> Callable[[], None]:
-        """What the account calls when there is room. A call never waits for that."""
+        """Return the callback for when the budget has room. A unary call never waits for that."""
         return _nothing
 
     def header(self, name: str) -> str:
-        """What the client says under ``name`` (small letters); empty if it says nothing."""
+        """Return the metadata value ``name`` (lower case), empty if the client has sent none."""
         return self.headers.get(name, "")
 
     def replace_header(self, name: str, value: str) -> None:
-        """From now on the client says ``value`` under ``name``, for protocols whose messages may tell it anew."""
+        """Set a metadata value, for protocols in which a message may replace it."""
         self._headers()[name] = value
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All that the client says, by names in small letters."""
+        """The client's metadata, by lower-case names."""
         return self._headers()
 
     def _headers(self) -> dict[str, str]:
@@ -127,8 +131,11 @@ class GrpcCall:
 
     @contextmanager
     def room(self, size: int) -> Iterator[None]:
-        """Hold so many bytes of the request, or of what is made of it, in here. Raises GrpcRefusal (UNAVAILABLE) if
-        they are many and there is no room: clients come back, and whoever waited would hold them meanwhile."""
+        """Hold ``size`` bytes of the request, or of what is decoded from it, while inside.
+
+        Raises GrpcRefusal (UNAVAILABLE) for a large size without room: clients retry, and a waiting call would hold its
+        bytes meanwhile.
+        """
         if size <= _FEW_BYTES:
             self.account.take(Kind.REQUESTS, size)
         elif not self.account.admit(Kind.REQUESTS, size):
@@ -139,14 +146,16 @@ class GrpcCall:
             self.account.give(Kind.REQUESTS, size)
 
     def admits(self, size: int) -> bool:
-        """Whether the call may hold so many bytes more for its answer. They are counted until gRPC has sent that, or
-        the client has gone."""
+        """Return whether the call may hold ``size`` more bytes for its answer.
+
+        They are counted until gRPC has sent the answer, or the client has gone.
+        """
         if size <= _FEW_BYTES:
             self.account.take(Kind.RESPONSES, size)
         elif not self.account.admit(Kind.RESPONSES, size):
             return False
-        # gRPC's task of the call ends when the answer is sent. A callback at its context would be kept by that, and
-        # keep it: both would stay until the collector comes.
+        # gRPC's task of the call ends when the answer is sent. A callback on the context would form a reference cycle
+        # with it: both would stay until the garbage collector runs.
         assert self._task is not None
         account = self.account
         self._task.add_done_callback(lambda _: account.give(Kind.RESPONSES, size))
@@ -154,9 +163,11 @@ class GrpcCall:
 
     @property
     def certificate_name(self) -> str:
-        """The common name in the client's certificate, the last one if there are several; empty if it has shown none,
-        or none that the listener's authority has signed."""
-        if self._certificate_name is None:  # it stays the same, and to ask takes its time
+        """The last common name in the client's certificate.
+
+        Empty if the client has presented none, or none that the listener's authority has signed.
+        """
+        if self._certificate_name is None:  # it does not change, and asking for it is slow
             names = self._context.auth_context().get("x509_common_name", ())
             self._certificate_name = str(names[-1], "utf-8", "replace") if names else ""
         return self._certificate_name
@@ -188,7 +199,7 @@ class GrpcStream(GrpcCall):
         self._on_drain: Callable[[], None] | None = None
         self._unread: bytes | None = None
         self.draining = False
-        """The node stops: nothing new is to begin."""
+        """The node is stopping: handlers must begin nothing new."""
         self.received = 0
         self.sent = 0
 
@@ -200,11 +211,11 @@ class GrpcStream(GrpcCall):
             self._waiting.set_result(None)
 
     async def read(self) -> bytes | None:
-        """The next message, None when the client has sent its last one. Its bytes are held in the account as a
-        request, until whoever takes it gives them back.
+        """Return the next message, None after the client's last one.
 
-        While the node is short of memory nothing is read. What gRPC receives meanwhile is bounded by HTTP/2's windows,
-        and counted (:mod:`bridges.net.grpc_received`), as is what has come of the next message.
+        The message counts in the account as a request until the caller gives its bytes back. While the node is short of
+        memory, no message is read. What gRPC receives meanwhile is bounded by HTTP/2's windows, and is counted
+        (:mod:`bridges.net.grpc_received`), as are the bytes of an incomplete next message.
         """
         if self._unread is not None:
             unread, self._unread = self._unread, None
@@ -224,20 +235,22 @@ class GrpcStream(GrpcCall):
         return message
 
     def unread(self, raw: bytes) -> None:
-        """Have :meth:`read` give this message once more, whose bytes are held still."""
+        """Have :meth:`read` return this message again; its bytes are still counted."""
         self._unread = raw
 
     async def write(self, raw: bytes) -> None:
-        """Send a message; returns when gRPC has taken it, which it does as fast as the client reads. Raises
-        CancelledError when the client has gone."""
+        """Send a message. Return when gRPC has taken it, which happens as fast as the client reads.
+
+        Raises CancelledError when the client has gone.
+        """
         self.sent += len(raw)
-        size = 2 * len(raw)  # gRPC makes a copy
+        size = 2 * len(raw)  # gRPC copies it
         self.account.take(Kind.RESPONSES, size)
         try:
             await self._context.write(raw)
             self._connection.sent()
         except grpc.aio.InternalError as error:
-            # gRPC sends nothing any more because the client has gone, for which it also cancels who serves the stream.
+            # gRPC sends no more because the client has gone; it also cancels the task that serves the stream.
             raise asyncio.CancelledError from error
         finally:
             self.account.give(Kind.RESPONSES, size)
@@ -249,36 +262,36 @@ class GrpcStream(GrpcCall):
             callback()
 
     def drain(self) -> None:
-        """For the server: the node stops."""
+        """Called by the server when the node begins to stop."""
         self.draining = True
         if self._on_drain is not None:
             self._on_drain()
 
     def close(self) -> None:
-        """For the server: the stream has ended, and keeps nobody who knows it."""
+        """Called by the server when the stream has ended; drops the reference to its handler."""
         self._on_drain = None
         self.account.close()
 
 
 Unary = Callable[[bytes, GrpcCall], Awaitable[bytes]]
-"""Answers a call. Raises GrpcRefusal."""
+"""Handler of a unary call. Raises GrpcRefusal."""
 Streaming = Callable[[GrpcStream], Awaitable[None]]
-"""Serves a stream until it ends. Raises GrpcRefusal."""
+"""Handler of a stream, which runs until the stream ends. Raises GrpcRefusal."""
 
 
 class GrpcServer:
-    """Listeners, and what serves their clients. Use on the event loop."""
+    """Listeners, and the handlers that serve their clients. Use on the event loop."""
 
     def __init__(self, limits: GrpcLimits, observer: Observer, budget: MemoryBudget, barrier: Barrier) -> None:
         self._limits = limits
         self._observer = observer
         self._budget = budget
         self._barrier = barrier
-        # One for each listener: gRPC does not tell of a call by which port it came.
+        # One server per listener: gRPC does not report on which port a call arrived.
         self._servers: list[grpc.aio.Server] = []
         self._services: dict[str, dict[str, Callable[[str], grpc.RpcMethodHandler]]] = {}
         self.received = ReceivedMemory(budget, barrier)
-        """What clients have sent of messages that are not whole."""
+        """Memory of incomplete messages."""
         self._turns = CallTurns(asyncio.get_running_loop(), barrier)
         self._watching: asyncio.Task[None] | None = None
         self._streams: set[GrpcStream] = set()
@@ -288,7 +301,7 @@ class GrpcServer:
         self._draining = False
 
     def add_call(self, service: str, method: str, handler: Unary) -> None:
-        """Have calls of a method answered by ``handler``."""
+        """Have ``handler`` answer the calls of a method."""
 
         def serve(listener: str) -> grpc.RpcMethodHandler:
             return grpc.unary_unary_rpc_method_handler(partial(self._answer, handler, method, listener))
@@ -296,7 +309,7 @@ class GrpcServer:
         self._services.setdefault(service, {})[method] = serve
 
     def add_stream(self, service: str, method: str, handler: Streaming) -> None:
-        """Have streams of a method served by ``handler``."""
+        """Have ``handler`` serve the streams of a method."""
 
         def serve(listener: str) -> grpc.RpcMethodHandler:
             return grpc.stream_stream_rpc_method_handler(partial(self._stream, handler, method, listener))
@@ -304,9 +317,10 @@ class GrpcServer:
         self._services.setdefault(service, {})[method] = serve
 
     async def start(self, listen: Mapping[str, tuple[str, int, ssl.SSLContext | None]]) -> dict[str, int]:
-        """Listen on (host, port, TLS) of each listener, by name; gives the ports. Raises OSError if one is taken.
+        """Listen on (host, port, TLS) of each listener, by name, and return the ports. Raises OSError if a port is
+        taken.
 
-        Methods that were not added are answered UNIMPLEMENTED.
+        Methods without a handler are answered with UNIMPLEMENTED.
         """
         ports: dict[str, int] = {}
         for listener, (host, port, tls) in listen.items():
@@ -330,20 +344,21 @@ class GrpcServer:
         for name, methods in self._services.items():
             handlers = {method: serve(listener) for method, serve in methods.items()}
             server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers)])
-            # gRPC takes calls one by one, each when the loop has come round, from a queue that has no end. With
-            # handlers that it knows by method each method has a queue of its own: calls of one do not wait behind
-            # those of others.
+            # gRPC takes calls one per turn of the event loop, from an unbounded queue. Registered handlers give each
+            # method its own queue, so that calls of one method do not wait behind those of others.
             server.add_registered_method_handlers(name, handlers)
 
     async def drain(self) -> None:
-        """Refuse what is new, tell streams that the node stops, and return when all calls and streams have ended."""
+        """Refuse new calls, tell streams that the node is stopping, and return when all calls and streams have
+        ended.
+        """
         self._draining = True
         for stream in list(self._streams):
             self._barrier.call("drain", stream.drain)
         await self._idle.wait()
 
     async def stop(self) -> None:
-        """Cancel what is left, and close every connection."""
+        """Cancel the remaining calls, and close every connection."""
         self._draining = True
         if self._watching is not None:
             await ended(self._watching)
@@ -370,9 +385,9 @@ class GrpcServer:
                 code, message = self._failed("gRPC call", method, error)
             finally:
                 call.account.close()
-            # gRPC's context keeps the exception that it raises, and that keeps this frame and those that an exception
-            # in progress has come through: while one of them knew the context, all that they know would stay until
-            # the collector comes, which a node has come seldom.
+            # gRPC's context keeps the exception that it raises. That exception keeps this frame, and the frames of any
+            # exception in progress. If one of them referred to the context, everything they refer to would stay until
+            # the garbage collector runs, which happens seldom in a node.
             aborting = context.abort(code, message)
             del raw, call, context
             await _told(aborting)
@@ -404,7 +419,7 @@ class GrpcServer:
             self._leave()
 
     def _failed(self, what: str, method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
-        """Tell of what a handler raised; gives how its call ends."""
+        """Report an exception of a handler, and return the status with which its call ends."""
         if isinstance(error, GrpcRefusal):
             self._observer.kind(method).failed(error.code.name)
             return error.code, str(error)
@@ -423,33 +438,37 @@ class GrpcServer:
 
 
 async def _told(aborting: Awaitable[None]) -> None:
-    """Tell a client how its call ends. Raises what that does, and CancelledError where it is told later or is gone."""
+    """Send the final status of a call.
+
+    Raises the exception of ``aborting``, and CancelledError if the client is gone or takes longer than
+    :data:`_TOLD_SECONDS`.
+    """
     try:
         async with asyncio.timeout(_TOLD_SECONDS):
             await aborting
     except (TimeoutError, grpc.aio.InternalError):
-        # gRPC tells it when the client takes what was sent before. Nobody else waits for that.
+        # gRPC sends the status when the client has read what was sent before. Nothing else waits for that.
         raise asyncio.CancelledError from None
 
 
 def options(limits: GrpcLimits) -> list[tuple[str, int]]:
-    """What a server is told of how to treat its connections."""
+    """Return the channel options of a server."""
     return [
         ("grpc.max_receive_message_length", limits.message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", limits.streams_per_connection),
         ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
         ("grpc.max_allowed_incoming_connections", limits.connections),
-        # One that never becomes HTTP/2 does not keep its place for longer.
+        # A connection that never becomes HTTP/2 does not keep its place for longer.
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
-        # Clients ping every ten seconds, with and without calls; the default takes that for an attack.
+        # Clients ping every ten seconds, with and without calls; by default, gRPC takes that for an attack.
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),
-        # A client that went away without a word is noticed.
+        # Notices a client that vanished without closing its connection.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        # Two nodes on one port would take turns instead of the second being refused.
+        # With SO_REUSEPORT, two nodes could share a port instead of the second being refused.
         ("grpc.so_reuseport", 0),
     ]
 
@@ -459,7 +478,7 @@ def _nothing() -> None:
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
-    """Cancel ``task`` and return when it has ended, whatever came of it."""
+    """Cancel ``task``, and return when it has ended; ignore its result and exception."""
     task.cancel()
     with suppress(asyncio.CancelledError, Exception):
         await task

@@ -1,4 +1,4 @@
-"""TLS of gRPC listeners, which want PEM text where asyncio wants a context."""
+"""TLS of gRPC listeners, which need PEM text where asyncio needs a context."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from anabranch_kit.net.tls import ListenerTls, Pem
 
 
 def credentials(tls: ssl.SSLContext) -> Any:
-    """What ``add_secure_port`` is given: every new connection gets what the node read last.
+    """Return server credentials for ``add_secure_port``: a new connection gets the files that the node has read last.
 
-    gRPC either demands certificates of clients or asks for none: ``client=optional`` asks for none.
+    gRPC either requires client certificates or requests none; ``client=optional`` therefore requests none. Raises
+    TypeError for a context that the node did not make.
     """
     if not isinstance(tls, ListenerTls):
         raise TypeError("a gRPC listener's TLS is made by the node")
     given: list[Pem] = [tls.pem]
 
     def latest() -> Any:
-        # Called by gRPC, in a thread of its own, when a connection begins; None: what it has is good.
+        # gRPC calls this in its own thread when a connection begins; None means that nothing has changed.
         if tls.pem is given[0]:
             return None
         given[0] = tls.pem

@@ -11,21 +11,23 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 _SHUTDOWN_S = 2.0
 _READ_BYTES = 32 * 1024
-"""Of a body, half of what is kept for its reader before no more is received: counted in nothing, but the number of
-connections is bounded."""
+"""Half of the bytes of a body that are buffered for its reader before receiving pauses. The memory budget does not
+count them, but the number of connections is bounded.
+"""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Begins = Callable[[asyncio.Transport, web.Request], bool]
-"""Is told that a request of a connection begins, and says whether there is room for it."""
+"""Called when a request of a connection begins; returns whether there is room for it."""
 Refusal = Callable[[web.Request], str | None]
-"""Says why a request is not to be answered."""
+"""Returns why a request is refused, None if it is not."""
 Ends = Callable[[asyncio.Transport], None]
-"""Is told that it has ended."""
+"""Called when a request of a connection has ended."""
 
 
 class _PeersFault(logging.Filter):
-    """What is no HTTP, or a peer that does not stay for the answer: for those who debug, in a line, no traceback.
+    """A log filter for errors of peers: bytes that are no HTTP, or a client that leaves early. One debug line, no
+    traceback.
 
-    Nor does the error keep its traceback: aiohttp keeps the error in one of its frames, and with it the connection.
+    It also clears the error's traceback: aiohttp keeps the error in one of its frames, and with it the connection.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -40,18 +42,18 @@ class _PeersFault(logging.Filter):
 logger = logging.getLogger(__name__)
 _server_logger = logging.getLogger(f"{__name__}.server")
 _server_logger.addFilter(_PeersFault())
-_server_logger.setLevel(logging.DEBUG)  # at which aiohttp tells of some of them
+_server_logger.setLevel(logging.DEBUG)  # the level at which aiohttp logs some of these errors
 
 
 class Running:
-    """What :func:`run` started."""
+    """A running application, as :func:`run` returns it."""
 
     __slots__ = ("_runner", "protocol")
 
     def __init__(self, runner: web.AppRunner, protocol: Callable[[], asyncio.Protocol]) -> None:
         self._runner = runner
         self.protocol = protocol
-        """Makes what serves one more connection."""
+        """Returns the protocol of one more connection."""
 
     async def stop(self) -> None:
         """Finish requests in progress for a short time, then close everything."""
@@ -61,8 +63,10 @@ class Running:
 async def run(
     app: web.Application, refusal: Refusal, begins: Begins, ends: Ends, handler_cancellation: bool
 ) -> Running:
-    """Have ``app``, which must not be running, serve those of whom ``refusal`` does not say why not; ``begins`` and
-    ``ends`` are told of requests."""
+    """Serve requests with ``app``, which must not be running, and refuse those for which ``refusal`` gives a reason.
+
+    ``begins`` and ``ends`` are called around each request.
+    """
 
     @web.middleware
     async def in_progress(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -80,7 +84,8 @@ async def run(
                 return _refused(reason, 403)
             return await handler(request)
         except web.HTTPException as refused:
-            # Not raised further: the request that is refused keeps it, as a path that there is not, and it its frames.
+            # Not re-raised: the refused request, for instance of an unknown path, would keep the exception, and that
+            # its frames.
             refused.__traceback__ = None
             return _told(refused)
         finally:
@@ -105,5 +110,5 @@ def _refused(reason: str, status: int) -> web.Response:
 
 
 def _told(refused: web.HTTPException) -> web.Response:
-    """The answer that an exception is."""
+    """Return the response that an HTTP exception stands for."""
     return web.Response(status=refused.status, reason=refused.reason, headers=refused.headers, body=refused.body)

@@ -1,10 +1,11 @@
-"""Serves an aiohttp application to strangers: bounded in connections and in how long one may hold one for nothing.
+"""A bounded HTTP server around an aiohttp application: limits connections and how long an idle client may keep one.
 
-aiohttp itself takes every connection and waits for ever for a request's end, its body included, and for an answer to
-be taken. Each connection holds a file descriptor, of which the other listeners of the process need some, too.
+aiohttp itself accepts every connection, and waits without limit for the end of a request, including its body, and for a
+client to read its answer. Each connection holds a file descriptor, and the other listeners of the process need
+descriptors too.
 
-The application is made, and aiohttp imported, when the first client has come: it takes a quarter of the time and of the
-memory of a node's start, and many nodes are never asked anything over HTTP.
+The application is made, and aiohttp imported, when the first client connects: this takes a quarter of the time and of
+the memory of a node's start, and many nodes never get an HTTP request.
 """
 
 from __future__ import annotations
@@ -38,27 +39,31 @@ _log = structlog.get_logger("anabranch.http")
 
 
 HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Paths by which the process is watched."""
+"""Paths for monitoring the process."""
 
 _KEPT_PLACES = 16
-"""For the paths that are answered whatever else is going on."""
+"""Connections reserved for the paths that are answered under any load."""
 _RECEIVED_AT_ONCE = 64 * 1024
-"""asyncio takes four times as much otherwise, of each connection, for which nobody has asked yet."""
+"""Bytes received at once per connection. asyncio receives four times as much by default, before a reader asks
+for it.
+"""
 _LOOKED_AT = 16
-"""Connections that are looked at for one to close, when a further one comes."""
+"""Connections that are examined for one to close, when a new one arrives and all places are taken."""
 
 
 class BodyStalled(ConnectionError):
-    """The client sends nothing of its body any more. A :class:`ConnectionError`: when it is answered, if it can be, the
-    connection is over."""
+    """The client has stopped sending its body.
+
+    A :class:`ConnectionError`, so that the connection ends with the answer, if that can be sent.
+    """
 
 
 class _Gated(asyncio.Protocol):
-    """A connection on its way to aiohttp's handler.
+    """A connection whose data passes through to aiohttp's handler.
 
-    ``since``: when its client last did something of what it owes, which is a request, the rest of a body (``body``), or
-    to take what is sent (``unsent`` bytes are not). ``busy``: a request is in progress. ``extra``: it came when all
-    places were taken. ``told``: its body has ended for who reads it.
+    ``since``: when the client last made progress with what it owes: a request, the rest of a body (``body``), or
+    reading its answer (``unsent`` bytes are left). ``busy``: a request is in progress. ``extra``: it came when all
+    places were taken. ``told``: the body's reader has got :class:`BodyStalled`.
     """
 
     __slots__ = (
@@ -101,13 +106,13 @@ class _Gated(asyncio.Protocol):
         self._site.admit(self)
 
     def serve(self, handler: asyncio.Protocol) -> None:
-        """Hand over to ``handler`` from now on, with what has come already."""
+        """Pass data to ``handler`` from now on, with the data received so far."""
         assert self.transport is not None
         self._handler = handler
         handler.connection_made(self.transport)
         early, self._early = self._early, b""
         if early:
-            self.transport.resume_reading()  # first: the handler may pause it again
+            self.transport.resume_reading()  # before the handler gets data: it may pause reading again
             handler.data_received(early)
 
     def data_received(self, data: bytes) -> None:
@@ -140,11 +145,13 @@ class _Gated(asyncio.Protocol):
 
     @property
     def owes(self) -> bool:
-        """Whether it is the client's turn."""
+        """Return whether the connection waits for its client."""
         return not self.busy or self.body is not None or self.unsent > 0
 
     def has_moved(self) -> bool:
-        """Whether more was taken since the last time, or it is for us to go on, who read nothing of the body."""
+        """Return whether the client has read more since the last call, or reading of its body is paused on this
+        side.
+        """
         transport, before = self.transport, self.unsent
         assert transport is not None
         if transport.is_closing():
@@ -161,15 +168,14 @@ class _Gated(asyncio.Protocol):
 
 
 class HttpSite:
-    """One application, at one HTTP listener or several.
+    """One application, at one or several HTTP listeners.
 
-    At most ``most_connections`` at the same time: a further one takes the place of the one that has been waited for
-    longest, for a request, the rest of a body, or to take what it is sent. A connection that is waited for so for
-    ``request_seconds``, and does nothing of it meanwhile, is closed. Only requests that ask for one of their listener's
-    names are answered.
+    At most ``most_connections`` are open at a time. A further one replaces the connection that has waited longest for
+    its client: for a request, the rest of a body, or reading its answer. A connection that waits so for
+    ``request_seconds`` without progress is closed. Only requests for one of the listener's names are answered.
 
-    When nobody is waited for, a few further ones are taken, which are answered if they ask for one of the paths in
-    ``kept``, and told otherwise that there is no room; without ``kept`` they are closed at once.
+    When no connection waits for its client, a few extra ones are accepted. They are answered if they ask for one of the
+    paths in ``kept``, and otherwise with status 503. Without ``kept`` they are closed at once.
     """
 
     def __init__(
@@ -185,38 +191,39 @@ class HttpSite:
         self._running: Running | None = None
         self._listeners: list[asyncio.Server] = []
         self._open: dict[asyncio.Transport, _Gated] = {}
-        # Those that are waited for, the one that has done nothing for longest first.
+        # Connections that wait for their client, the one without progress for longest first.
         self._owing: dict[_Gated, None] = {}
         self._extra: set[_Gated] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._open)
 
     @property
     def waited_for(self) -> Collection[_Gated]:
-        """Those whose turn it is, the one that has done nothing for longest first (a live view)."""
+        """The connections that wait for their client, the one without progress for longest first (a live view)."""
         return self._owing.keys()
 
     @property
     def is_running(self) -> bool:
-        """Whether the application has been made."""
+        """Return whether the application has been made."""
         return self._running is not None
 
     def serve(self, make: Callable[[], Awaitable[web.Application]], *, handler_cancellation: bool = False) -> None:
-        """Have ``make`` make the application, when the first client has come or :meth:`open` is called.
+        """Have ``make`` make the application when the first client connects or :meth:`open` is called.
 
-        If it raises, that is logged, those who have come are sent away, and it is asked again for the next one.
+        If it raises, the error is logged, all clients are disconnected, and ``make`` is called again for the next
+        client.
         """
         self._make, self._cancelling = make, handler_cancellation
         self._sweep_later(asyncio.get_running_loop())
 
     async def listen(self, name: str, address: Address, names: OwnNames, tls: ssl.SSLContext | None = None) -> Address:
-        """Listen at one address, behind :meth:`serve`; returns the real one. Raises OSError.
+        """Listen at an address, after :meth:`serve`, and return the bound address. Raises OSError.
 
-        Whoever comes is told apart by ``name`` (:meth:`listener_of`), and may ask for one of ``names``.
+        ``name`` identifies the listener in :meth:`listener_of`; requests must be for one of ``names``.
         """
         gated = served(lambda: _Gated(self, name, names), tls, HANDSHAKE_SECONDS)
         listener = await listen(gated, address.host, address.port)
@@ -225,12 +232,12 @@ class HttpSite:
         return Address(str(host), int(port))
 
     def listener_of(self, request: web.Request) -> str:
-        """By which listener a request came; empty once its connection is gone."""
+        """Return the name of the listener on which a request arrived; empty once its connection has ended."""
         gated = self._gated(request)
         return "" if gated is None else gated.listener
 
     def refusal(self, request: web.Request) -> str | None:
-        """For the application: why a request is not for its listener to answer; None if it is."""
+        """Return why the listener must not answer a request, None if it may. Called by the application."""
         gated = self._gated(request)
         return "the connection has ended" if gated is None else gated.names.refusal(request)
 
@@ -238,7 +245,7 @@ class HttpSite:
         return None if request.transport is None else self._open.get(request.transport)
 
     async def open(self) -> None:
-        """Make the application now, unless it is there. Raises what that raises."""
+        """Make the application now, unless it exists. Raises what making it raises."""
         if self._running is None:
             await asyncio.shield(self._opening or self._begin())
 
@@ -249,7 +256,7 @@ class HttpSite:
 
     async def _run(self) -> None:
         assert self._make is not None, "started before"
-        # In a thread: others are served meanwhile.
+        # In a thread, so that the event loop serves other clients meanwhile.
         running = await asyncio.to_thread(import_module, "bridges.net.http_running")
         app = await self._make()
         self._running = await running.run(app, self.refusal, self.request_begins, self.request_ends, self._cancelling)
@@ -272,7 +279,7 @@ class HttpSite:
             listener.close()
         self._listeners.clear()
         if self._opening is not None:
-            await asyncio.wait({self._opening})  # what it has begun can be ended then
+            await asyncio.wait({self._opening})  # wait, so that what it has begun can be stopped
         running, self._running = self._running, None
         if running is not None:
             await running.stop()
@@ -280,7 +287,7 @@ class HttpSite:
             self._drop(gated)
 
     def admit(self, gated: _Gated) -> None:
-        """Count a new connection, and close one when there are too many."""
+        """Count a new connection, and close one if there are too many."""
         assert gated.transport is not None
         if len(self._open) - len(self._extra) >= self._most and not self._make_room():
             self._observer.connection_refused()
@@ -298,7 +305,7 @@ class HttpSite:
             self._begin()
 
     def _make_room(self, *, extra: bool = False) -> bool:
-        """Close the one that has been waited for longest; False if nobody is."""
+        """Close the connection that has waited longest for its client; return False if none waits."""
         for gated in [*islice((one for one in self._owing if one.extra is extra), _LOOKED_AT)]:
             if not gated.has_moved():
                 self._drop(gated)
@@ -318,14 +325,16 @@ class HttpSite:
             gated.transport.abort()
 
     def forget(self, gated: _Gated) -> None:
-        """The connection is gone."""
+        """Forget a connection that has ended."""
         if gated.transport is not None and self._open.pop(gated.transport, None) is not None:
             self._observer.connection_closed()
         self._owing.pop(gated, None)
         self._extra.discard(gated)
 
     def request_begins(self, transport: asyncio.Transport, request: web.Request) -> bool:
-        """For the application: a request of the connection is in progress. False: there is no room for it."""
+        """Note that a request of the connection begins; return False if there is no room for it. Called by the
+        application.
+        """
         gated = self._open.get(transport)
         if gated is None:
             return True
@@ -345,7 +354,7 @@ class HttpSite:
             self.moved(gated)
 
     def moved(self, gated: _Gated) -> None:
-        """The client of a request in progress has done something of what it owes."""
+        """Note that the client of a request in progress has made progress."""
         if gated.busy and gated.transport in self._open:
             if gated.owes:
                 self._wait_for(gated)
@@ -353,7 +362,7 @@ class HttpSite:
                 self._owing.pop(gated, None)
 
     def request_ends(self, transport: asyncio.Transport) -> None:
-        """For the application: it is no more."""
+        """Note that a request of the connection has ended. Called by the application."""
         gated = self._open.get(transport)
         if gated is not None:
             gated.busy, gated.body = False, None
@@ -374,7 +383,7 @@ class HttpSite:
             if idle.has_moved():
                 self._wait_for(idle)
             elif idle.body is not None and not idle.told:
-                # Whoever reads it can still say so; if nobody does, the connection ends the next time.
+                # The body's reader can still answer. If it does not, the next sweep closes the connection.
                 idle.told = True
                 idle.body.set_exception(BodyStalled(f"nothing of the body came for {self._request_s:g} s"))
                 self._wait_for(idle)

@@ -1,16 +1,16 @@
-"""By which names browsers may ask an HTTP listener.
+"""The host names under which an HTTP listener may be asked, as a defence against DNS rebinding.
 
-A page of any site can have its own name lead to an address inside somebody's network (DNS rebinding). The browser then
-takes our listener for that site: the page reads every answer, and changes what it likes, from within. What tells such a
-request from one that is meant is the name in ``Host`` (RFC 9110, section 7.2), which a page cannot choose freely: it is
-the one that the page was loaded by. So a request is taken if it names
+A page of any site can make its own name resolve to an address inside a private network (DNS rebinding). The browser
+then takes our listener for that site: from inside the network, the page reads every answer and changes what it likes.
+The name in ``Host`` (RFC 9110, section 7.2) tells such a request from a legitimate one: a page cannot choose it freely,
+because it is the name under which the page was loaded. So a request is accepted if it names
 
-* an address: no page can have been loaded by one that is not really its site's, since nothing is looked up;
+* an address: it involves no lookup, so the page really comes from there;
 * ``localhost``, which resolves nowhere else, or the machine's own name;
-* the name the listener was opened at, or is advertised by;
-* a name that ``node.http_names`` lists, as that of a proxy in front.
+* the name at which the listener was opened, or which it advertises;
+* a name that ``node.http_names`` lists, such as that of a proxy in front.
 
-Whoever sends no ``Host`` at all is no browser.
+A client that sends no ``Host`` is no browser, and is accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READS = frozenset({"GET", "HEAD"})
 
 
 class OwnNames:
-    """The names of one listener, besides all addresses; ``further`` are those that only an operator can know of."""
+    """The names of one listener, besides all addresses. ``further`` are names that only the operator knows."""
 
     __slots__ = ("_further", "_names")
 
@@ -37,7 +37,7 @@ class OwnNames:
         self._names = self._further | {"localhost", _plain(socket.gethostname()), *map(_plain, names)}
 
     def refusal(self, request: web.Request) -> str | None:
-        """Why a request is not for us to answer; None if it is."""
+        """Return why the listener must not answer a request, None if it may."""
         given = request.headers.getall("Host", [])
         if len(given) > 1:
             return "a request has one Host"
@@ -48,7 +48,7 @@ class OwnNames:
             return None
         try:
             site = urlsplit(origin)
-            # The second: a proxy that is told of may put its own name into Host.
+            # The second condition: a proxy that the operator has listed may put its own name into Host.
             if site.netloc == request.host or (site.hostname or "") in self._further:
                 return None
         except ValueError:
@@ -61,7 +61,7 @@ class OwnNames:
 
 
 def _name(host: str) -> str:
-    """The name in a ``Host``, which may have a port behind it."""
+    """Return the name in a ``Host`` header without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     name, colon, port = host.rpartition(":")

@@ -1,11 +1,11 @@
-"""Quotas as they are kept to: who has used up what he may waits, in the order in which he came, and nobody else does.
+"""Enforcement of quotas: clients that have used up their quota wait, in the order in which they came; others do not.
 
-Each user, client or pair that a quota binds has a bucket. A request is begun while there is anything left in it and
-pays for all that it takes, so the next one waits until that has come in again; one client's connections share the wait.
-Where no quota of a kind is set, asking costs one comparison (:attr:`Limiter.in_force`).
+Each user, client or pair that a quota binds has a bucket. A request may begin while the bucket is not empty, and pays
+for all that it uses, so the next one waits until the bucket has refilled. The connections of a client share the wait.
+Where no quota of a kind is set, the check costs one comparison (:attr:`Limiter.in_force`).
 
-Clients choose their ids. So there are buckets for so many of them; when none of the oldest is full, and so as good as
-new, further ones share a bucket for each quota.
+Clients choose their ids, so the number of buckets is bounded. When it is reached and none of the oldest buckets is
+full, which would make it as good as new, further clients share one bucket per quota.
 """
 
 from __future__ import annotations
@@ -24,65 +24,65 @@ if TYPE_CHECKING:
     from anabranch_kit.run.barrier import Barrier
 
 _PER_PERCENT = 10_000.0
-"""Microseconds of the event loop that a percent of it has in a second."""
+"""Microseconds of the event loop in a second that make one percent."""
 _LONGEST_TIMER_S = 3600.0
 _SHORTEST_TIMER_S = 0.001
 _PER_TURN = 100
-"""Clients of one bucket that go on in one turn of the event loop."""
+"""Waiting clients of a bucket that continue in one turn of the event loop."""
 _LOOKED_AT = 8
 
 Released = Callable[[], None]
 
 
 class QuotaBucket:
-    """What one entity has left, and who waits for it. Made by a :class:`Limiter`."""
+    """The unused quota of one entity, and its queue of waiting clients. Made by a :class:`Limiter`."""
 
     __slots__ = ("_bucket", "_limiter", "_queue", "_timer")
 
     def __init__(self, limiter: Limiter, speed: Speed) -> None:
         self._limiter = limiter
         self._bucket = Bucket(speed, limiter.clock)
-        # Who waits, in order, and since when.
+        # Callbacks of waiting clients, in order, and since when each waits.
         self._queue: dict[Released, float] = {}
         self._timer: asyncio.Handle | None = None
 
     @property
     def is_blocked(self) -> bool:
-        """Whether somebody who comes now has to wait."""
+        """Return whether a client that comes now has to wait."""
         return bool(self._queue) or self._bucket.wait() > 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is as good as a new one."""
+        """Return whether the bucket is full and has no queue, so that a new one could replace it."""
         return not self._queue and self._bucket.is_full
 
     @property
     def seconds(self) -> float:
-        """How long it takes, from now on, until something is left."""
+        """The seconds from now until the bucket is not empty."""
         return self._bucket.wait()
 
     def change(self, speed: Speed) -> None:
-        """The quota is another one."""
+        """Change the rate of the quota."""
         self._bucket.change(speed)
 
     def take(self, amount: float) -> None:
-        """So much was done."""
+        """Take ``amount`` from the bucket."""
         self._bucket.take(amount)
 
     def join(self, released: Released) -> None:
-        """Have ``released`` called when it is its turn, once."""
+        """Enter the queue: have ``released`` called once, when its turn comes."""
         self._queue[released] = self._limiter.clock()
         self._limiter.waiting += 1
         self._arm()
 
     def leave(self, released: Released) -> None:
-        """It does not wait any more. Harmless if it does not."""
+        """Leave the queue. Does nothing if ``released`` is not in it."""
         since = self._queue.pop(released, None)
         if since is not None:
             self._limiter.waited(self._limiter.clock() - since)
 
     def release(self) -> None:
-        """Everybody who waits now is to look again under which quota it is."""
+        """Have all waiting clients look again under which quota they fall."""
         if self._queue:
             self._cancel()
             self._timer = self._limiter.loop.call_soon(self._release, len(self._queue))
@@ -125,34 +125,34 @@ class QuotaBucket:
 
 
 class Limiter:
-    """One kind of quota."""
+    """The buckets of one kind of quota."""
 
     def __init__(
         self, key: QuotaKey, rules: QuotaRules, most: int, barrier: Barrier, clock: Callable[[], float]
     ) -> None:
         self.key = key
         self.in_force = False
-        """Whether anybody has a quota of the kind."""
+        """Whether a quota of this kind is set."""
         self.throttled = 0
-        """How often somebody has had to wait, and no longer does."""
+        """Number of waits that have ended."""
         self.seconds = 0.0
-        """How long that was, of all together."""
+        """Total seconds of these waits."""
         self.waiting = 0
-        """How many wait now."""
+        """Number of clients that wait now."""
         self.clock = clock
         self.barrier = barrier
         self.loop = asyncio.get_running_loop()
         self._rules = rules
         self._most = most
         self._buckets: OrderedDict[Entity, QuotaBucket] = OrderedDict()
-        # By whose quota it is, for those that have no bucket of their own.
+        # Shared buckets of clients that have none of their own, by the entity whose quota binds them.
         self._shared: dict[Entity, QuotaBucket] = {}
 
     def __len__(self) -> int:
         return len(self._buckets) + len(self._shared)
 
     def bucket(self, user: str, client_id: str | None) -> QuotaBucket | None:
-        """The bucket of a client; None if no quota binds it."""
+        """Return the bucket of a client, None if no quota binds it."""
         client_id = (client_id or DEFAULT)[:LONGEST_NAME]
         entity = self._rules.decides(self.key, user, client_id)
         if entity is None:
@@ -161,19 +161,19 @@ class Limiter:
         return self._find(entity, whose)
 
     def bucket_at(self, host: str) -> QuotaBucket | None:
-        """The bucket of an address; None if no quota binds it."""
+        """Return the bucket of an address, None if no quota binds it."""
         entity = self._rules.decides_at(self.key, host)
         return None if entity is None else self._find(entity, Entity(ip=host))
 
     def changed(self) -> None:
-        """The quotas are others: who waits looks again."""
+        """Apply changed rules: waiting clients look again under which quota they fall."""
         self.in_force = self.key in self._rules
         for bucket in (*self._buckets.values(), *self._shared.values()):
             bucket.release()
         self._shared.clear()
 
     def waited(self, seconds: float) -> None:
-        """Somebody has waited so long."""
+        """Count a wait that has ended."""
         self.waiting -= 1
         self.throttled += 1
         self.seconds += seconds
@@ -204,59 +204,61 @@ class Limiter:
 
 
 class Quotas:
-    """All kinds of quotas of a node, for everything that listens. ``most`` buckets of each kind are kept."""
+    """All kinds of quotas of a node, for all its listeners. At most ``most`` own buckets of each kind are kept."""
 
     def __init__(
         self, rules: QuotaRules, most: int, barrier: Barrier, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.rules = rules
         self.in_force = False
-        """Whether anybody has a quota."""
+        """Whether any quota is set."""
         self.limiters = {key: Limiter(key, rules, most, barrier, clock) for key in QuotaKey}
         self.produce = self.limiters[QuotaKey.PRODUCE]
         self.fetch = self.limiters[QuotaKey.FETCH]
         self.request = self.limiters[QuotaKey.REQUEST]
-        """Microseconds of the event loop."""
+        """In microseconds of the event loop."""
         self.mutation = self.limiters[QuotaKey.MUTATION]
-        """Partitions that are made and deleted."""
+        """In partitions created and deleted."""
         self.connection = self.limiters[QuotaKey.CONNECTION]
         self.changed()
 
     def changed(self) -> None:
-        """To be called when the rules have changed, and once they are known."""
+        """Apply changed rules. To be called once the rules are known, and after every change."""
         self.in_force = len(self.rules) > 0
         for limiter in self.limiters.values():
             limiter.changed()
 
 
 def _nobody() -> None:
-    """Who has ended need not be told anything."""
+    """Do nothing, as the callback of a client that has ended."""
 
 
 class Throttle:
-    """One client's place in the queues of its buckets: it waits in one at a time. ``released`` is called when it need
-    not any more, and may be told to wait again within the call."""
+    """One client's place in the queues of its buckets; it waits in one queue at a time.
+
+    ``released`` is called when the client need not wait any more. Within the call the client may begin to wait again.
+    """
 
     __slots__ = ("_bucket", "_released", "_turn")
 
     def __init__(self, released: Released) -> None:
         self._released = released
         self._bucket: QuotaBucket | None = None
-        # In which it has just come to the front of the queue.
+        # The bucket whose queue the client has just left at the front.
         self._turn: QuotaBucket | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether it waits."""
+        """Return whether the client waits."""
         return self._bucket is not None
 
     @property
     def seconds(self) -> float:
-        """How long it has to wait at least."""
+        """The least seconds that the client has to wait."""
         return 0.0 if self._bucket is None else self._bucket.seconds
 
     def passes(self, bucket: QuotaBucket | None) -> bool:
-        """Whether it may begin something that the bucket is to pay for; if not it waits."""
+        """Return whether the client may begin something that the bucket pays for; if not, it waits."""
         if bucket is None:
             return True
         if bucket is self._turn:
@@ -269,21 +271,20 @@ class Throttle:
         return False
 
     def charge(self, bucket: QuotaBucket | None, amount: float) -> None:
-        """It has taken so much; if that was too much it waits."""
+        """Take ``amount`` from the bucket; if that empties it, the client waits."""
         if bucket is not None:
             bucket.take(amount)
             if self._bucket is None and bucket.seconds > 0:
                 self._wait(bucket)
 
     def leave(self) -> None:
-        """It waits for nothing any more."""
+        """Stop waiting."""
         bucket, self._bucket = self._bucket, None
         if bucket is not None:
             bucket.leave(self._go)
 
     def end(self) -> None:
-        """It waits for nothing any more, nor will it: whoever made it is let go of, and so is free with its last
-        user."""
+        """Stop waiting for good, and drop the reference to ``released``, so that its owner can be freed."""
         self.leave()
         self._released = _nobody
 
@@ -300,7 +301,7 @@ class Throttle:
 
 
 async def turn(bucket: QuotaBucket | None, amount: float = 0) -> float:
-    """Return when something may begin that takes ``amount`` of a bucket, which is taken; gives the seconds it took."""
+    """Wait until the bucket is not empty, take ``amount`` from it, and return the seconds waited."""
     if bucket is None:
         return 0.0
     if not bucket.is_blocked:

@@ -1,7 +1,7 @@
-"""Connections of protocols that answer one request after the other, each by a coroutine.
+"""Connections of protocols that answer one request after the other, each in a coroutine.
 
-What remains for the protocol is how its frames are told apart and what the answer to one is. Who must say who it is and
-has not is no business of the answers: its frames go elsewhere until it has (:meth:`Answers.greet`).
+The protocol adds its framing and the answer to a frame. Clients that must log in are kept apart from its answers: until
+they have, their frames go to :meth:`Answers.greet`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ Frame = bytes | bytearray
 
 
 def _nothing() -> None:
-    """Of whom nothing has to be ended."""
+    """Do nothing, as the end of a session that there is not."""
 
 
 class Answers(Protocol):
-    """What a protocol of requests and answers is."""
+    """A request-response protocol."""
 
     def must_log_in(self, listener: str) -> bool:
-        """Whether clients of a listener must say who they are."""
+        """Return whether clients of a listener must log in."""
 
     async def greet(self, client: RequestConnection, frame: Frame) -> bytes:
-        """The answer to a client that must still say who it is."""
+        """Return the answer to a client that has not logged in yet but must."""
         ...
 
     async def answer(self, client: RequestConnection, frame: Frame) -> bytes:
-        """The answer to a request, bytes as they are sent; none for none."""
+        """Return the answer to a request as sent; empty for no answer."""
         ...
 
 
 class RequestConnection(Connection):
-    """A client. Its ``principal`` is who it has shown to be."""
+    """A client's connection. ``principal`` is the client as it has logged in."""
 
     server: RequestServer
 
@@ -56,11 +56,14 @@ class RequestConnection(Connection):
 
     @property
     def must_log_in(self) -> bool:
-        """Whether nothing may be answered before it has said who it is."""
+        """Return whether the client must log in before its requests are answered."""
         return self.principal.is_anonymous and self.server.protocol.must_log_in(self.listener)
 
     def log_in(self, principal: Principal, sessions: Sessions) -> None:
-        """It has shown to be ``principal``, in this turn of the loop; it ends when that is not good any more."""
+        """Log the client in as ``principal``, in the turn in which its credential was checked.
+
+        The connection closes when that credential becomes invalid.
+        """
         self._leave()
         if self.closed:
             return
@@ -73,10 +76,10 @@ class RequestConnection(Connection):
         end()
 
     def _may_start(self, frame: Frame | None) -> bool:
-        return False  # one at a time
+        return False  # one request at a time
 
     def _outlives(self, slot: object) -> bool:
-        return True  # whoever answers it holds it
+        return True  # the coroutine that answers it holds it
 
     def _start(self, frame: Frame, arrived: float) -> None:
         slot = Slot(len(frame), arrived)
@@ -96,7 +99,7 @@ class RequestConnection(Connection):
 
 
 class RequestServer(Server):
-    """All listeners of a front of that kind."""
+    """All listeners of a front with a request-response protocol."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Listening sockets and what their connections share: limits, the memory budget, admission, the idle sweep."""
+"""Listening sockets, and what their connections share: limits, the memory budget, admission, the idle sweep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 _BUDGET = 256 * 1024 * 1024
 _SHED_SECONDS = 1.0
-#: Connections that are looked at for an idle one, from the longest silent on, when a new one finds all places taken.
+#: Connections, from the longest silent on, that are searched for an idle one when a new one finds all places taken.
 _LOOKED_AT = 64
 
 
@@ -47,7 +47,7 @@ class Limits(Struct, frozen=True):
 
     #: Largest request (socket.request.max.bytes).
     frame_bytes: int = 100 * 1024 * 1024
-    #: Bytes of unanswered requests of one connection above which it is not read; all connections share the budget.
+    #: Bytes of unanswered requests above which a connection is not read; all connections share the budget.
     connection_bytes: int = 64 * 1024 * 1024
     #: Unsent bytes of responses above which a connection's next request waits.
     write_buffer_bytes: int = 1024 * 1024
@@ -69,10 +69,10 @@ class Observer(Protocol):
 
 
 class Server(ABC):
-    """All listeners of one front, which says in a subclass what a :meth:`connection` is.
+    """All listeners of one front. A subclass makes each :meth:`connection`.
 
-    Use: ``await listen(...)`` for each listener, then :meth:`drain` and :meth:`close`. ``budget`` bounds what all
-    connections hold; without one the server has its own. ``name`` is the front's.
+    Use: ``await listen(...)`` for each listener, then :meth:`drain` and :meth:`close`. ``budget`` bounds the memory of
+    all connections; by default the server has its own. ``name`` is the front's.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Server(ABC):
         self.budget = budget or MemoryBudget(_BUDGET, self.loop.call_soon)
         self.turns = Turns(self.loop, self.barrier)
         self.receive_buffer = ReceiveBuffer()
-        #: In the order of their last activity, the one that has been silent for longest first.
+        #: Ordered by last activity, the longest silent first.
         self.connections: OrderedDict[Connection, None] = OrderedDict()
         self._servers: list[asyncio.Server] = []
         self._tasks = TaskSet()
@@ -108,7 +108,7 @@ class Server(ABC):
 
     @abstractmethod
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:
-        """What serves a client that came to a listener."""
+        """Return the protocol object for a client that connects to a listener."""
 
     async def listen(
         self,
@@ -118,10 +118,10 @@ class Server(ABC):
         advertised: tuple[str, int] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> tuple[str, int]:
-        """Open a listener; gives the bound host and port. Raises OSError.
+        """Open a listener, and return the bound host and port. Raises OSError.
 
-        ``advertised`` is what clients of this listener are told to connect to; without it, each connection's own
-        local address, which is right wherever no address translation lies between.
+        ``advertised`` is the address that clients of this listener are told to connect to. By default it is each
+        connection's local address, which is right where no address translation lies between.
         """
         server = await listen(served(lambda: self.connection(name, advertised), tls, HANDSHAKE_SECONDS), host, port)
         self._servers.append(server)
@@ -129,7 +129,9 @@ class Server(ABC):
         return str(bound[0]), int(bound[1])
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection. When there are too many it takes the place of an idle one, if there is any."""
+        """Admit a new connection, or return False. When all places are taken, it replaces an idle connection, if there
+        is one.
+        """
         full = len(self.connections) >= self.limits.max_connections
         if self._closed or (full and not self._make_room()):
             self.observer.connection_refused()
@@ -145,7 +147,7 @@ class Server(ABC):
         return True
 
     def _within_rate(self, host: str) -> bool:
-        """Whether one more connection of an address is within its quota: it counts if so."""
+        """Return whether one more connection of an address is within its quota; if so, count it."""
         bucket = self.quotas.connection.bucket_at(host)
         if bucket is not None and bucket.is_blocked:
             return False
@@ -154,7 +156,7 @@ class Server(ABC):
         return True
 
     def _make_room(self) -> bool:
-        """Close the idle connection that has been silent for longest: whoever holds it comes back when it needs one."""
+        """Close the idle connection that has been silent for longest: its client reconnects when it needs to."""
         for connection in islice(self.connections, _LOOKED_AT):
             if connection.idle:
                 self.observer.connection_refused()
@@ -164,7 +166,7 @@ class Server(ABC):
         return False
 
     def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Forget a connection that has ended."""
         if connection in self.connections:
             del self.connections[connection]
             self.observer.connection_closed()
@@ -172,7 +174,7 @@ class Server(ABC):
             self._emptied.set()
 
     def touched(self, connection: Connection) -> None:
-        """Something came in on the connection."""
+        """Note that data has arrived on the connection."""
         if connection in self.connections:
             self.connections.move_to_end(connection)
 
@@ -181,7 +183,7 @@ class Server(ABC):
         self._tasks.spawn(coroutine)
 
     async def off_loop(self, work: Callable[..., T], *args: Any) -> T:
-        """Do work whose size a client chose in a thread, one such work after the other."""
+        """Run ``work`` in a thread, one call at a time: for work whose size a client chose."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self.name}-long")
         return await self.loop.run_in_executor(self._executor, work, *args)
@@ -193,7 +195,7 @@ class Server(ABC):
             server.close()
 
     async def drain(self) -> None:
-        """Accept no more connections and requests; returns when what is in progress is answered."""
+        """Accept no more connections and requests; return when the requests in progress are answered."""
         self._stop_listening()
         for connection in list(self.connections):
             connection.drain()
@@ -205,7 +207,7 @@ class Server(ABC):
             await self._emptied.wait()
 
     async def close(self, grace_seconds: float = 5.0) -> None:
-        """Close all connections; coroutine handlers get ``grace_seconds`` to end before they are cancelled."""
+        """Close all connections. Handlers get ``grace_seconds`` to end before they are cancelled."""
         self._stop_listening()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -233,7 +235,7 @@ class Server(ABC):
         )
 
     def _sweep(self) -> None:
-        """Close connections nobody used for long, and those that send too slowly: one timer for all of them."""
+        """Close connections that were idle for too long, or that send or read too slowly: one timer for all of them."""
         self._sweep_later()
         now = monotonic()
         oldest, slowest = now - self.limits.idle_seconds, now - self.limits.receive_seconds
@@ -246,7 +248,7 @@ class Server(ABC):
                 connection.shut()
 
     def _shed(self) -> None:
-        """While others need memory, nobody keeps what its client does not take."""
+        """While memory is short, free what clients do not read. Called every second."""
         self._shedder = self.loop.call_later(_SHED_SECONDS, self._shed)
         if self.budget.scarce or self.budget.waiting:
             since = monotonic() - _SHED_SECONDS
@@ -255,7 +257,10 @@ class Server(ABC):
         self._notice_ends()
 
     def _notice_ends(self) -> None:
-        """Of connections that are not read, since much of them waits, the end would be seen behind all that."""
+        """Tell paused connections that their client has hung up.
+
+        They are not read because many requests wait, so the end of the stream would be seen only behind these.
+        """
         unread = {number: one for one in self.connections if (number := one.unread_socket) >= 0}
         for number in hung_up(unread) if unread else ():
             unread[number].hung_up()
