@@ -1,1 +1,1 @@
-"""The part that runs inside a node: a front over HTTP, through which the pipeline writes and finds out."""
+"""The pipeline's part of a node: an HTTP front through which the pipeline's clients query the node and write to it."""

@@ -1,4 +1,4 @@
-"""What all routes of the pipeline's front share: the node, who may do what, bodies and answers within bounds."""
+"""The base of all routes of the pipeline's front: the node, access checks, bounded request bodies and answers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 L = TypeVar("L")
 
 _LENGTH = 4
-"""Bytes of the length of a head."""
+"""Bytes of the length field in front of a head."""
 _AGAIN, _REFUSED = 503, 409
 
 
 class PipelineCore:
-    """Handed to every module of routes (``register(app, core)``)."""
+    """The shared objects and helpers that every module of routes gets (``register(app, core)``)."""
 
     def __init__(
         self, node: NodeServices, settings: PipelineSettings, listener_of: Callable[[web.Request], str]
@@ -41,14 +41,14 @@ class PipelineCore:
         self.node = node
         self.settings = settings
         self.listener_of = listener_of
-        """By which listener a request came."""
+        """Returns the name of the listener that a request came by."""
         self.access = Access(node.authorizer)
         self.writes = Writes(node, settings)
         self.jobs = Jobs(node)
 
     @web.middleware
     async def final(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Have what may not be repeated not look as if it might."""
+        """Answer 409 instead of 503 to errors that a client must not retry."""
         try:
             response: web.StreamResponse = await handler(request)
         except LogError as error:
@@ -58,13 +58,13 @@ class PipelineCore:
         return response
 
     def memory(self, request: web.Request) -> RequestMemory:
-        """The request's account, for what it reads in pieces by itself."""
+        """Return the request's memory account, for routes that read the body in pieces."""
         return memory_of(request)
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def body(self, request: web.Request, most: int) -> bytearray:
-        """The whole body, whose memory stays counted until the request ends. Raises RequestError."""
+        """Return the whole body; its memory stays counted until the request ends. Raises RequestError."""
         size = length_of(request, most)
         memory = memory_of(request)
         try:
@@ -77,9 +77,10 @@ class PipelineCore:
     async def framed(
         self, request: web.Request, most: int, head_bytes: int, sizes_of: Callable[[Any], list[int]]
     ) -> tuple[Any, list[memoryview]]:
-        """A body that has a length of four bytes, a JSON head of that length, and parts whose sizes the head tells.
+        """Read a body of a four-byte length, a JSON head of that length, and parts whose sizes the head contains.
 
-        Each part is a buffer of its own, so that who keeps one keeps nothing else. Raises RequestError.
+        Each part is a buffer of its own, so that keeping one part does not keep the others in memory. Raises
+        RequestError.
         """
         size = length_of(request, most)
         memory = memory_of(request)
@@ -100,7 +101,7 @@ class PipelineCore:
             raise RequestError("the body did not arrive in time", 408) from None
 
     async def json(self, request: web.Request, known: set[str]) -> dict[str, Any]:
-        """The body, a JSON object with none but ``known`` keys. Raises RequestError."""
+        """Return the body, a JSON object with ``known`` keys only. Raises RequestError."""
         data = await self.body(request, JSON_BYTES)
         memory_of(request).take(Kind.REQUESTS, PARSED * len(data))
         return object_of(await parsed(data), known)
@@ -108,13 +109,18 @@ class PipelineCore:
     # --- out --------------------------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request, content: object, status: int = 200) -> web.StreamResponse:
-        """Send ``content``, which the caller has kept small, as JSON; counted until the client has taken it."""
+        """Send ``content``, which the caller has kept small, as JSON; its memory is counted until the client has taken
+        it.
+        """
         return await self.send(request, [json.dumps(content).encode()], "application/json", status)
 
     async def send(
         self, request: web.Request, parts: Sequence[bytes | bytearray | memoryview], kind: str, status: int = 200
     ) -> web.StreamResponse:
-        """Send bytes; counted until the client has taken them, which may not take for ever."""
+        """Send bytes; their memory is counted until the client has taken them.
+
+        Raises ConnectionAbortedError if the client takes longer than ``pipeline.request_ms``.
+        """
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
                 return await sent(request, parts, kind, status)
@@ -124,11 +130,11 @@ class PipelineCore:
     # --- words ------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int) -> PartitionLog:
-        """The log of a listed topic's partition. Raises RequestError."""
+        """Return the log of a listed topic's partition. Raises RequestError."""
         return self._there(self.node.logs.get(topic, partition), topic, partition)
 
     def log_to_read(self, topic: str, partition: int) -> ReadableLog:
-        """As :meth:`log`, for readers: whichever node owns the partition. Raises RequestError."""
+        """Return the log for readers, also of a partition that another node owns. Raises RequestError."""
         return self._there(self.node.logs.to_read(topic, partition), topic, partition)
 
     def _there(self, log: L | None, topic: str, partition: int) -> L:
@@ -138,7 +144,7 @@ class PipelineCore:
 
 
 class Pieces:
-    """A body as it comes, cut as it is asked for."""
+    """A request's body, read in pieces of the sizes that the caller chooses."""
 
     __slots__ = ("_content", "_rest")
 
@@ -147,13 +153,15 @@ class Pieces:
         self._rest = memoryview(b"")
 
     async def read(self, size: int) -> bytearray:
-        """The next ``size`` bytes. Raises ConnectionResetError when there are fewer."""
+        """Return the next ``size`` bytes. Raises ConnectionResetError if the body is shorter."""
         data = bytearray(size)
         await self.fill(data, 0)
         return data
 
     async def fill(self, data: bytearray, at: int) -> None:
-        """The next bytes into ``data``, from ``at`` to its end. Raises ConnectionResetError when there are fewer."""
+        """Read the next bytes into ``data``, from ``at`` to its end. Raises ConnectionResetError if the body is
+        shorter.
+        """
         while at < len(data):
             if not self._rest:
                 self._rest = memoryview(await self._content.readany())
@@ -166,34 +174,34 @@ class Pieces:
 
 
 def length_of(request: web.Request, most: int) -> int:
-    """How long the body says it is, as it comes over the wire. Raises RequestError."""
+    """Return the body's length on the wire, from its header. Raises RequestError."""
     size = request.content_length
     if size is None:
         raise RequestError("the request does not say how long its body is", 411)
     if size > most:
         raise RequestError(f"a body of {size} bytes is longer than the {most} that are taken", 413)
     if "Content-Encoding" in request.headers:
-        # It would become another length, which nobody has counted.
+        # Decoding would change the length, and the decoded bytes would not be counted.
         raise RequestError("a body is taken as it is, without an encoding", 415)
     return size
 
 
 def whole(value: Any, what: str, least: int = 0, most: int = 2**63 - 1) -> int:
-    """``value``, a whole number from ``least`` to ``most``. Raises RequestError."""
+    """Return ``value``, a whole number from ``least`` to ``most``. Raises RequestError."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise RequestError(f"{what} is not a whole number from {least} to {most}")
     return value
 
 
 def text(value: Any, what: str, most: int = 1000) -> str:
-    """``value``, a text of 1 to ``most`` characters. Raises RequestError."""
+    """Return ``value``, a text of 1 to ``most`` characters. Raises RequestError."""
     if not isinstance(value, str) or not 0 < len(value) <= most:
         raise RequestError(f"{what} is not a text of 1 to {most} characters")
     return value
 
 
 def rows(value: Any, what: str, most: int) -> list[Any]:
-    """``value``, a list of at most ``most`` items. Raises RequestError."""
+    """Return ``value``, a list of at most ``most`` items. Raises RequestError."""
     if not isinstance(value, list):
         raise RequestError(f"{what} is not a list")
     if len(value) > most:

@@ -1,8 +1,9 @@
-"""What a reader must know before it reads by itself: topics, their partitions and streams, positions, aborted ranges.
+"""Routes that prepare a reader: topics, their partitions and streams, positions, aborted ranges.
 
-Everything is told in pages of bounded size. A page is made in one turn of the event loop, so that what it says of its
-topics, and of the positions of the node's own partitions, was true at one moment; other nodes told of theirs while it
-was asked for. Names are matched with patterns by the clients: what a pattern costs is for nobody else to pay.
+Answers come in pages of bounded size. A page is made in one turn of the event loop, so its facts about topics, and
+about the positions of the node's own partitions, were true at one moment; the positions of other nodes' partitions were
+fetched during the request. Clients match topic names with patterns themselves, so that an expensive pattern costs only
+its own client.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore
 
 NAMES = 2_000
-"""Names of topics on a page."""
+"""Most topic names on a page."""
 TOPICS = 25
-"""Topics described on a page."""
+"""Most topics described on a page."""
 PARTITIONS = 1_000
-"""Partitions on a page, and positions told at once."""
+"""Most partitions on a page, and most positions in one answer."""
 SEARCHES = 100
-"""Timestamps looked for at once."""
+"""Most timestamps searched by one request."""
 _SEARCHED_TOGETHER = 8
 _OPENED_TOGETHER = 64
 _TOPICS_LOOKED_AT = 200
 _SENTENCES = 10
 _SKIPPED = 1_000
-"""Spans told with a partition's positions, that operators have declared lost."""
+"""Most spans declared lost by operators in a partition's positions."""
 
 
 class Names:
-    """The names of all listed topics in order, sorted again after there was a change."""
+    """The names of all listed topics in order; sorted again after a change."""
 
     def __init__(self, core: PipelineCore) -> None:
         self._catalog = core.node.catalog
@@ -64,7 +65,7 @@ class Names:
             self._sorted = None
 
     def after(self, name: str, most: int) -> list[str]:
-        """At most so many names behind ``name``."""
+        """Return at most ``most`` names behind ``name``."""
         names = self._sorted
         if names is None:
             names = self._sorted = sorted(self._catalog.topics)
@@ -73,8 +74,9 @@ class Names:
 
 
 class DescribeHandlers:
-    """``/v1/node``, ``/v1/defaults``, ``/v1/topics``, ``/v1/describe``, ``/v1/positions``, ``/v1/timestamps``,
-    ``/v1/aborted``."""
+    """The routes ``/v1/node``, ``/v1/defaults``, ``/v1/topics``, ``/v1/describe``, ``/v1/positions``,
+    ``/v1/timestamps``, ``/v1/aborted``.
+    """
 
     def __init__(self, core: PipelineCore) -> None:
         self._core = core
@@ -82,7 +84,7 @@ class DescribeHandlers:
         self._searches = asyncio.Semaphore(_SEARCHED_TOGETHER)
 
     async def node(self, request: web.Request) -> web.StreamResponse:
-        """Who the node is, and where the streams of its partitions are read."""
+        """Answer with the node's identity and the address at which its partitions' streams are read."""
         core = self._core
         place = core.node.sbp()
         return await core.answer(
@@ -103,15 +105,18 @@ class DescribeHandlers:
         )
 
     async def defaults(self, request: web.Request) -> web.StreamResponse:
-        """The configuration, as texts, of a topic that sets nothing itself, and which ``configured`` keys of that are
-        set for the node: the others have Kafka's own defaults, some of which bind Kafka's batches alone."""
+        """Answer with the configuration, as texts, of a topic that overrides nothing.
+
+        ``configured`` lists the keys that are set for the node. The other keys have Kafka's own defaults, some of which
+        apply to Kafka's batches only.
+        """
         found = self._core.node.catalog.defaults()
         config = {key: one.value or "" for key, one in found.items()}
         configured = [key for key, one in found.items() if one.source is not ConfigSource.DEFAULT]
         return await self._core.answer(request, {"config": config, "configured": configured})
 
     async def topics(self, request: web.Request) -> web.StreamResponse:
-        """Names of topics in alphabetical order, behind the query's ``after``; ``next`` is what to ask for next."""
+        """Answer with topic names in alphabetical order, from behind ``after`` on; ``next`` is the next ``after``."""
         core = self._core
         names = self._names.after(request.query.get("after", ""), NAMES)
         may = core.access.topic
@@ -129,10 +134,10 @@ class DescribeHandlers:
         return await core.answer(request, {"topics": found, "next": names[-1] if len(names) == NAMES else None})
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``topics`` (names), ``partition`` (of the first one, to begin with: default 0).
+        """Answer with topics in the order of the request, each with some or all of its partitions.
 
-        Answers with topics in the order asked for, each with some of its partitions; ``next`` is [index of the topic,
-        partition] to go on with. A topic that is not there, or not to be seen, is told with ``error``.
+        Body: ``topics`` (names), ``partition`` (of the first topic, to begin with; default 0). ``next`` is [index of
+        the topic, partition] to go on with. A topic that does not exist or may not be seen has ``error`` instead.
         """
         core = self._core
         body = await core.json(request, {"topics", "partition"})
@@ -181,16 +186,19 @@ class DescribeHandlers:
         return {key: effective(topic.name, key) for key in TOPIC_CONFIGS}
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``partitions``, a list of [topic, partition]; or ``topics`` (names) for all of their partitions, from
-        ``partition`` of the first one on (default 0). Answers in their order, with what was true at one moment, or for
-        partitions of other nodes during the request. Where any may answer later, all of it is refused with 503.
+        """Answer with the positions of partitions, in the order of the request.
 
-        ``stable`` is where readers of committed data stop; it is never above ``high_watermark``. ``next`` is as in
-        :meth:`describe`. A topic that is not there, or not to be seen, is an error of the whole request.
+        Body: ``partitions``, a list of [topic, partition]; or ``topics`` (names) for all of their partitions, from
+        ``partition`` of the first topic on (default 0). The positions were true at one moment, those of other nodes'
+        partitions at a moment during the request. If any partition may answer later, the whole request fails with 503.
 
-        With ``tickets``, which goes with at most so many ``partitions`` as one is for, the answer has the ``ticket``
-        that lets these be read where ``/v1/node`` says, and for how many ``seconds``; null where nothing is demanded
-        there. Of those that the asker may not read it then tells nothing else.
+        ``stable`` is the last stable offset, where readers of committed data stop; it is never above
+        ``high_watermark``. ``next`` is as in :meth:`describe`. A topic that does not exist or may not be seen is an
+        error of the whole request.
+
+        With ``tickets`` the number of ``partitions`` is bounded by what one ticket covers. The answer then has the
+        ``ticket`` that permits reading their streams at the address from ``/v1/node``, and its life in ``seconds``;
+        null if no ticket is required. Partitions that the client may not read have an error instead of positions.
         """
         core = self._core
         body = await core.json(request, {"partitions", "topics", "partition", "tickets"})
@@ -213,7 +221,7 @@ class DescribeHandlers:
         failures: dict[ReadableLog, LogError | None] = {}
         for some in steps:
             failures.update(zip(some, await asyncio.gather(*map(_refreshed, some)), strict=True))
-        # Of what moved meanwhile nothing is known here any more.
+        # A log that moved to another node during the request has no positions here any more.
         failures |= {log: _moved(log) for log in logs if not log.is_open and failures.get(log) is None}
         _require_answers([failures.get(log) for log in logs])
         told = []
@@ -230,7 +238,9 @@ class DescribeHandlers:
         return await core.answer(request, answer)
 
     def _ticket(self, request: web.Request, streams: set[int]) -> dict[str, object]:
-        """For who may read ``streams``."""
+        """Return the answer's fields for a ticket to ``streams``, which the caller has checked that the client may
+        read.
+        """
         office = self._core.node.tickets
         if office is None or not streams:
             return {"ticket": None, "seconds": 0}
@@ -239,7 +249,7 @@ class DescribeHandlers:
     def _all_of(
         self, request: web.Request, names: list[str], first: int
     ) -> tuple[list[tuple[str, int]], list[int] | None]:
-        """A page of the partitions of topics, and what to go on with. Raises RequestError, TopicNotFound."""
+        """Return a page of the topics' partitions, and the next page's start. Raises RequestError, TopicNotFound."""
         core = self._core
         found: list[tuple[str, int]] = []
         for index, name in enumerate(names):
@@ -255,9 +265,12 @@ class DescribeHandlers:
         return found, None
 
     async def timestamps(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``partitions``, a list of [topic, partition, ms since 1970]. Answers in their order with the first
-        record, in offset order, that is not older: its ``offset`` and ``timestamp``, null if there is none. Where any
-        may answer later, all of it is refused with 503."""
+        """Answer with the first record, in offset order, that is not older than a given time, in the order of the
+        request.
+
+        Body: ``partitions``, a list of [topic, partition, ms since 1970]. Each result has ``offset`` and ``timestamp``,
+        null without such a record. If any partition may answer later, the whole request fails with 503.
+        """
         core = self._core
         body = await core.json(request, {"partitions"})
         wanted = [_place(row, 3) for row in rows(body.get("partitions"), "partitions", SEARCHES)]
@@ -281,17 +294,18 @@ class DescribeHandlers:
         if isinstance(log, Exception):
             return log
         try:
-            # Each may look into batches. Other nodes bound what they look into, and may not answer for a while.
+            # Bound the searches that read batches of this node. Other nodes bound their own, and may answer slowly.
             async with self._searches if isinstance(log, PartitionLog) else nullcontext():
                 return await log.find_timestamp(at_ms)
         except LogError as error:
             return error
 
     async def aborted(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``topic``, ``partition``, ``start``, ``end``. The aborted transactions that have a part in the offsets
-        [start, ``reached``), as [producer id, offset of its first batch, offset of its marker].
+        """Answer with the aborted transactions that overlap the offsets [start, ``reached``).
 
-        ``reached`` is ``end``, or less where there are many, or where what lies behind is not decided yet.
+        Body: ``topic``, ``partition``, ``start``, ``end``. Each transaction is [producer id, offset of its first batch,
+        offset of its marker]. ``reached`` is ``end``, or less if there are many transactions or if the offsets behind
+        it are undecided.
         """
         core = self._core
         body = await core.json(request, {"topic", "partition", "start", "end"})
@@ -299,7 +313,7 @@ class DescribeHandlers:
         start, end = whole(body.get("start"), "start"), whole(body.get("end"), "end")
         core.access.require_topic(request, Operation.READ, topic)
         reached, found = await core.log_to_read(topic, partition).find_aborted(start, end)
-        if len(found) > 2 * MOST_TOLD:  # transactions that reach far: a part of them would be told as all
+        if len(found) > 2 * MOST_TOLD:  # long transactions: a partial list would look complete
             raise RequestError(f"more than {len(found)} aborted transactions overlap at offset {start}", 507)
         return await core.answer(request, {"reached": reached, "aborted": found})
 
@@ -338,7 +352,9 @@ def _moved(log: ReadableLog) -> LogError:
 
 
 def _require_answers(found: Sequence[object]) -> None:
-    """Raise RequestError where partitions are missing that the same request may find later: clients repeat it whole."""
+    """Raise RequestError (503) if a partition's answer is missing that a retry may find; clients repeat the whole
+    request.
+    """
     missing = [one for one in found if isinstance(one, LogError) and one.retriable]
     if missing:
         words = "; ".join(sorted({str(one) for one in missing})[:_SENTENCES])
@@ -346,7 +362,7 @@ def _require_answers(found: Sequence[object]) -> None:
 
 
 def _failure(error: RequestError | LogError) -> dict[str, object]:
-    """What is told in the place of one thing of several: as if it had been asked for alone."""
+    """Return the error of one item of a request, in the form that a request for this item alone would get."""
     return error_body(error, status=error.status if isinstance(error, RequestError) else status_of(error))
 
 
@@ -386,7 +402,7 @@ def _positions(log: ReadableLog) -> dict[str, object]:
 
 
 def _reachable(request: web.Request, host: str, port: int) -> str:
-    """HOST:PORT; of a listener on every interface, the host by which the client has reached us."""
+    """Return HOST:PORT; for a listener on every interface, the host by which the client has reached this node."""
     if host in ("", "0.0.0.0", "::"):
         name = None if request.transport is None else request.transport.get_extra_info("sockname")
         host = name[0] if name else "127.0.0.1"

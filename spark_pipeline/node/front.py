@@ -1,7 +1,7 @@
-"""What the data pipeline needs of a node, as a front of it (docs/fronts.md, docs/spark.md): HTTP on a port of its own.
+"""The pipeline's front of a node (docs/fronts.md, docs/spark.md): HTTP on a port of its own.
 
-Readers ask here what to read and where it lies, and then read from the range servers themselves, or here where the node
-keeps these to itself. Whoever writes does it through the node, which owns the partitions.
+Readers query this front for partitions and streams. They then read from the range servers directly, or through this
+front if the node does not expose its range servers. All writes go through the node, which owns the partitions.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ log = structlog.get_logger(__name__)
 _AGAIN_S = 0.25
 
 PIPELINE = "pipeline"
-"""Name of the front and of its listener."""
+"""The name of the front and of its listener."""
 PORT = 8090
 
 
 class PipelineFront(Front):
-    """What the pipeline's front brings; it stores records in Kafka's format.
+    """The pipeline's front; it stores records in Kafka's format.
 
-    What serves is imported and made when the first client has come, or at once where its tables hold something that is
-    to be carried on.
+    The server is imported and made when the first client connects, or at once if its tables hold work to be continued.
     """
 
     name = PIPELINE
@@ -82,7 +81,7 @@ class PipelineFront(Front):
         return bound
 
     def _gained(self, slots: Collection[int]) -> None:
-        """What has come to this node may be a query that somebody has to carry on."""
+        """Look for queries to continue in slots that this node has gained, unless the server runs already."""
         if self.server is None:
             self._taking_up.spawn(self._take_up())
 
@@ -122,7 +121,7 @@ class PipelineFront(Front):
         return server.application()
 
     async def open(self) -> PipelineServer:
-        """What serves, made now unless it is there."""
+        """Return the server; make it if needed."""
         await self._site.open()
         assert self.server is not None, "made with the application"
         return self.server

@@ -1,4 +1,4 @@
-"""What groups of consumers have committed, in pages of bounded size."""
+"""The route for the committed positions of consumer groups, in pages of bounded size."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore
 
 GROUPS = 500
-"""Groups on a page."""
+"""Most groups on a page."""
 POSITIONS = 5_000
-"""Positions on a page: a group that has more goes on on the next one."""
+"""Most positions on a page; a group with more continues on the next page."""
 
 
 def register(app: web.Application, core: PipelineCore) -> None:
     """Add the routes of this module."""
 
     async def groups(request: web.Request) -> web.StreamResponse:
-        """Groups by name behind the query's ``after``, with [topic, partition, offset] of what each has committed.
+        """Answer with groups behind the query's ``after``, by name, with [topic, partition, offset] of each position.
 
-        A page may end within a group: ``next`` is [group, positions of it that were told] to go on with as ``after``
-        and ``told``.
+        A page may end within a group: ``next`` is [group, number of its positions already sent], to go on with as
+        ``after`` and ``told``.
         """
         progress = core.node.progress
         after, told = request.query.get("after", ""), _count(request.query.get("told", ""))

@@ -1,6 +1,6 @@
-"""What a migration asks of the node: topics that are importing, batches at their offsets, positions, the hand-over.
+"""Routes of a migration: importing topics, batches at their original offsets, positions, the hand-over.
 
-Every request can be repeated. Who writes names the run it belongs to, ``epoch``: a later run keeps earlier ones out.
+Every request can be repeated. A writer names its run of the migration by ``epoch``: a later run fences earlier ones.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _MIGRATION = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _PIECE = 1024 * 1024
-"""Bytes of a body that are taken in at once, if no batch is larger."""
+"""Bytes of a body that are read in one piece, unless a batch is larger."""
 _OPENED_TOGETHER = 64
 _POSITIONS = 5_000
-"""Positions of a group that one request may bring."""
+"""Most positions of a group in one request."""
 _ENDS = 100_000
-"""Partitions of one topic whose ends are told."""
+"""Most partition ends of one topic in a request."""
 _HANDED_OVER = 1_000
-"""Topics that one request may hand over."""
+"""Most topics that one request may hand over."""
 _ORIGIN = 4_000
 
 
 class ImportHandlers:
-    """``/v1/imports`` and what lies below it."""
+    """The routes ``/v1/imports`` and below."""
 
     def __init__(self, core: PipelineCore) -> None:
         self._core = core
@@ -53,16 +53,19 @@ class ImportHandlers:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     async def describe(self, request: web.Request) -> web.StreamResponse:
-        """What has become of one topic of a migration: its run, or that it was handed over, and where it ends."""
+        """Answer with the state of one topic of a migration: its run, the time of its hand-over, and its partitions'
+        offsets.
+        """
         migration, topic = self._own(request, Operation.DESCRIBE)
         return await self._core.answer(request, await self._state(topic, migration))
 
     async def begin(self, request: web.Request) -> web.StreamResponse:
-        """Make the topic, or take the one that the migration has made before; the answer has the new run's epoch.
+        """Create the topic, or continue the one that this migration has created before; answer with the new run's
+        epoch.
 
-        Body: ``partitions``, and ``config`` and ``origin`` for a new topic. ``origin`` is what is brought, in words of
-        who brings it: whoever says otherwise of a topic that is there brings something else, and may not. Earlier runs
-        may not write from now on.
+        Body: ``partitions``, and ``config`` and ``origin`` for a new topic. ``origin`` describes the source in the
+        migration's words; a migration that gives another origin for an existing topic is refused, because it brings
+        other data. Earlier runs may not write from now on.
         """
         migration, name = _migration(request), request.match_info["topic"]
         self._access.require_topic(request, Operation.CREATE, name)
@@ -102,10 +105,11 @@ class ImportHandlers:
     # --- records ----------------------------------------------------------------------------------------------------
 
     async def append(self, request: web.Request) -> web.StreamResponse:
-        """Body: whole batches in a row, of Kafka's format 2 at the offsets they say, or of the stored ``format``
-        that the query names, behind heads (:mod:`spark_pipeline.core.import_frames`).
+        """Append whole batches at their original offsets; answer when all are durable, with the log's ``end``.
 
-        What is there already is compared. Answers when all of it is durable, with the log's ``end``.
+        Body: consecutive batches of Kafka's format 2, which contain their offsets, or batches of the stored ``format``
+        that the query names, behind heads (:mod:`spark_pipeline.core.import_frames`). Batches that are in the log
+        already are compared.
         """
         log, epoch = self._place(request)
         form = form_of(request.query.get("format", ""))
@@ -131,7 +135,11 @@ class ImportHandlers:
         )
 
     async def bounds(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``end``, up to which the log is to reach, with nothing in what it lacks; ``start``, where it begins."""
+        """Set the bounds of a partition's log.
+
+        Body: ``end``, up to which missing offsets are filled without records; ``start``, below which the log is
+        trimmed.
+        """
         log, epoch = self._place(request)
         body = await self._core.json(request, {"start", "end"})
         start = whole(body.get("start", 0), "start")
@@ -145,7 +153,7 @@ class ImportHandlers:
         return await self._core.answer(request, {"start": log.log_start_offset, "end": log.high_watermark})
 
     def _place(self, request: web.Request) -> tuple[PartitionLog, int]:
-        """The log that a request writes to, and in whose name. Raises RequestError, ImportFenced."""
+        """Return the log that a request writes to, and the epoch of its run. Raises RequestError, ImportFenced."""
         _, topic = self._own(request, Operation.WRITE)
         try:
             number = int(request.match_info["partition"])
@@ -154,12 +162,12 @@ class ImportHandlers:
             raise RequestError("partition and epoch are whole numbers") from None
         log = self._core.log(topic.name, number)
         if epoch < 0 or epoch != log.import_epoch:
-            # Also asked with every append; here before a byte is read.
+            # The log checks this with every append, too; here it is refused before the body is read.
             raise log.not_importing(max(0, epoch))
         return log, epoch
 
     async def _pieces(self, request: web.Request, intake: Intake) -> AsyncIterator[bytearray]:
-        """The body as it comes. Raises RequestError."""
+        """Yield the body as it arrives. Raises RequestError."""
         settings = self._core.settings
         size = length_of(request, settings.request_bytes)
         loop = asyncio.get_running_loop()
@@ -181,10 +189,10 @@ class ImportHandlers:
     # --- positions of groups ----------------------------------------------------------------------------------------
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
-        """Set how far a group has read. Body: ``group``, ``positions``: rows of topic, partition, offset, metadata.
+        """Set a group's positions. Body: ``group``, ``positions``: rows of topic, partition, offset, metadata.
 
-        What somebody has committed here himself is kept, and told in ``kept``; a position behind the end of what is
-        here would send its consumers elsewhere, so it is not set but told in ``ahead``.
+        A position that a consumer has committed here is kept, and listed in ``kept``. A position above the high
+        watermark would send the group's consumers elsewhere, so it is not set but listed in ``ahead``.
         """
         migration = _migration(request)
         body = await self._core.json(request, {"group", "positions"})
@@ -218,10 +226,10 @@ class ImportHandlers:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def cutover(self, request: web.Request) -> web.StreamResponse:
-        """Hand topics over, all in one step, if every partition ends where it should and no transaction is open.
+        """Hand topics over, all in one step, if every partition has the expected end and no transaction is open.
 
-        Body: ``topics``: by name a list of the ends of all partitions; ``abort_open``: whether transactions that are
-        open are ended first, as aborted, behind these ends. What was handed over before stays so.
+        Body: ``topics``: by name a list of the ends of all partitions; ``abort_open``: whether open transactions are
+        aborted first, with markers behind these ends. Topics that were handed over before stay so.
         """
         migration = _migration(request)
         body = await self._core.json(request, {"topics", "abort_open"})
@@ -234,7 +242,7 @@ class ImportHandlers:
             topic = self._imported(name, migration)
             if topic.import_epoch < 0:
                 continue
-            # A run of its own: whoever still wrote to it cannot any more, and what is looked at stays as it is.
+            # A new run fences every writer of the topic, so that the checked ends cannot change.
             topic = await self._catalog.take_import(name, migration)
             epochs[name] = topic.import_epoch
             aborted += await self._check_ends(topic, expected, abort_open=abort_open)
@@ -264,8 +272,11 @@ class ImportHandlers:
         return aborted
 
     async def abort(self, request: web.Request) -> web.StreamResponse:
-        """Give a migration up. Body: ``topics``, their names, and ``delete``: false leaves them as they are, for
-        everybody to write to. Those that are no longer the migration's stay as they are."""
+        """Give a migration up.
+
+        Body: ``topics``, their names, and ``delete``: false keeps the topics as they are and opens them to all writers.
+        Topics that no longer belong to the migration are left alone.
+        """
         migration = _migration(request)
         body = await self._core.json(request, {"topics", "delete"})
         names = [text(one, "a topic's name") for one in rows(body.get("topics"), "topics", _HANDED_OVER)]
@@ -304,7 +315,7 @@ class ImportHandlers:
         return migration, self._imported(name, migration)
 
     def _imported(self, name: str, migration: str) -> Topic:
-        """A topic that the migration has made. Raises TopicNotFound, ImportFenced."""
+        """Return a topic that the migration has created. Raises TopicNotFound, ImportFenced."""
         topic = self._catalog.topic(name)
         if topic.imported is None or topic.imported.migration != migration:
             raise ImportFenced(f"topic {name!r} is not one of migration {migration!r}")
@@ -319,7 +330,7 @@ def _migration(request: web.Request) -> str:
 
 
 async def _decided(log: PartitionLog) -> None:
-    """Return when nothing that earlier runs have brought is in flight: a run begins where the log ends then."""
+    """Return when no append of an earlier run is in flight: the new run begins at the log's end at that time."""
     await log.ready()
     await log.until(lambda: log.next_offset == log.high_watermark or not log.is_open)
     await log.ready()
@@ -357,14 +368,14 @@ async def _ends(value: Any) -> Mapping[str, list[int]]:
 
 @web.middleware
 async def _told_as_conflicts(request: web.Request, handler: Any) -> web.StreamResponse:
-    """What only imports can run into, in words of HTTP."""
+    """Translate the errors that only imports raise into HTTP statuses."""
     try:
         response: web.StreamResponse = await handler(request)
         return response
     except ImportConflict as error:
         raise RequestError(str(error), 409, offset=error.offset) from None
     except AppendConditionFailed as error:
-        # Another request of the same run was faster, and is being answered: this one is compared when it comes again.
+        # Another request of the same run appended first. The client repeats this one, and its batches are compared.
         raise RequestError(str(error), 503) from None
 
 

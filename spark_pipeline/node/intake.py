@@ -1,8 +1,8 @@
-"""Batches of another cluster on their way into a partition's log: each at the offset that it had there.
+"""Import of another cluster's batches into a partition's log, each at its original offset.
 
-What the other log lacks (compaction took it, its log began later) becomes a batch without records, as compaction leaves
-one. A batch that is in the log already is compared with what is there, byte by byte, before it counts as written:
-that somebody says so is no proof.
+Offsets that the other log lacks (removed by compaction, or below its log start) become a batch without records, as
+compaction leaves one. A batch whose offsets are in the log already is compared with the stored bytes before it counts
+as written, because a client's claim is no proof.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spark_pipeline.node.intake_forms import Brought, Form, KafkaForm
 
 _KAFKA = KafkaForm()
 _MOST_GAP = (1 << 31) - 1
-"""Offsets that one batch can span."""
+"""Most offsets that one batch can span."""
 _IN_FLIGHT_BYTES = 16 * 1024 * 1024
 _COMPARED_BYTES = 1024 * 1024
 
 
 class ImportConflict(LogError):
-    """At ``offset`` the log holds something else than what the migration brings."""
+    """The log and the migration have different data at ``offset``."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -36,11 +36,11 @@ class ImportConflict(LogError):
 
 
 class Intake:
-    """Appends batches to one partition in the name of a migration's run, many in flight.
+    """A writer of batches to one partition for one run of a migration, with many appends in flight.
 
-    Call :meth:`take` with pieces of a record set as they come, in buffers that :meth:`buffer` gives, and :meth:`finish`
-    at the end; these two raise what went wrong with any batch so far: BatchInvalid, BatchTooLarge, ImportConflict,
-    ImportFenced, LogUnavailable, StorageFull.
+    Call :meth:`take` with pieces of a record set as they arrive, in buffers from :meth:`buffer`, and :meth:`finish` at
+    the end. Both raise the first error of any batch so far: BatchInvalid, BatchTooLarge, ImportConflict, ImportFenced,
+    LogUnavailable, StorageFull.
     """
 
     def __init__(self, log: PartitionLog, epoch: int, form: Form = _KAFKA) -> None:
@@ -53,26 +53,28 @@ class Intake:
         self._wake = asyncio.Event()
         self._stored: deque[StoredBatch] = deque()
         self.appended = 0
-        """Batches that are durable now."""
+        """Number of batches that are durable now."""
         self.offsets = 0
-        """How many they span, of those that were brought."""
+        """Offsets of the appended batches that the client sent; filled gaps do not count."""
         self.compared = 0
-        """Batches that were there already, the same."""
+        """Number of batches that were in the log already, and are equal."""
         self.bytes = 0
         self.missing = 0
-        """Bytes that the batch still lacks which was not whole yet."""
+        """Bytes that are missing from the last, incomplete batch."""
 
     def buffer(self, size: int) -> tuple[bytearray, int]:
-        """A buffer for the next ``size`` bytes of the record set, and where they begin in it: behind what is left of
-        the one before, so that only what was cut is copied."""
+        """Return a buffer for the next ``size`` bytes of the record set, and the position in it at which they begin.
+
+        In front of that position is the incomplete rest of the previous buffer, so that only this rest is copied.
+        """
         rest = self._rest
         data = fresh(len(rest) + size)
         data[: len(rest)] = rest
         return data, len(rest)
 
     async def take(self, data: bytearray) -> None:
-        """A buffer that :meth:`buffer` gave, filled: what is whole in it is on its way to disk when this returns."""
-        # Batches keep what they lie in alive: it is nobody else's from now on.
+        """Append the whole batches of a filled buffer from :meth:`buffer`; on return they are on their way to disk."""
+        # Batches are views that keep this buffer alive: do not reuse it.
         self._rest = memoryview(b"")
         view = memoryview(data)
         self.missing = 0
@@ -89,7 +91,7 @@ class Intake:
         self._rest = view[at:]
 
     async def finish(self) -> None:
-        """Return when all that was taken is durable."""
+        """Return when all taken batches are durable."""
         if self._rest and self._error is None:
             self._error = BatchInvalid(f"the last {len(self._rest)} bytes are no whole batch")
         await self.settled()
@@ -101,14 +103,14 @@ class Intake:
         await self._room(0)
 
     async def fill(self, until: int) -> None:
-        """Have a log that ends before ``until`` reach it, with nothing in what is new; durable by :meth:`finish`."""
+        """Extend a log that ends before ``until`` with offsets without records; durable after :meth:`finish`."""
         while self._log.next_offset < until:
             base = self._log.next_offset
             count = min(until - base, _MOST_GAP)
             await self._append(Batch(encode([], base, count=count), count, _KAFKA.flags), base)
 
     async def abort_open(self) -> int:
-        """End the transactions that are open, as aborted; gives how many. Their producers are no longer there."""
+        """Abort all open transactions and return their number; their producers no longer exist."""
         opened = list(self._log.state.transactions.open)
         for producer in opened:
             part = InTransaction(producer, -1, False)
@@ -159,7 +161,7 @@ class Intake:
         self._log.append(batch, done)
 
     async def _room(self, size: int) -> None:
-        """Return when ``size`` more bytes may be in flight; 0: when nothing is."""
+        """Return when ``size`` more bytes may be in flight; with 0, when nothing is in flight."""
         while self._in_flight and (not size or self._in_flight + size > _IN_FLIGHT_BYTES):
             self._wake.clear()
             await self._wake.wait()
@@ -176,7 +178,7 @@ class Intake:
         if log.high_watermark < end:
             raise LogUnavailable(f"{place} ends at {log.high_watermark} now")
         if end <= log.log_start_offset:
-            return  # it was trimmed: nobody can read it, whatever it was
+            return  # trimmed: it cannot be read any more, so there is nothing to compare
         stored = await self._find(base, len(payload))
         if stored is None or stored.base_offset != base or stored.end_offset != end:
             raise ImportConflict(f"{place} has another batch at offset {base} than the one that is brought", base)
@@ -186,7 +188,9 @@ class Intake:
         self.compared += 1
 
     async def _find(self, base: int, size: int) -> StoredBatch | None:
-        """The stored batch that has ``base``; those behind it are kept, since they are asked for next."""
+        """Return the stored batch that contains ``base``, and keep the batches behind it, which are usually compared
+        next.
+        """
         stored = self._stored
         while stored and stored[0].end_offset <= base:
             stored.popleft()

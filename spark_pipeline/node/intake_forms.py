@@ -1,8 +1,9 @@
-"""What a migration may bring: batches of Kafka's as they are, of others behind heads that tell their offsets.
+"""The wire forms in which a migration sends batches: Kafka's as they are, others behind heads with their offsets.
 
-A form says where one batch ends in what comes, and what the log has to know of it. Producers of Kafka's are numbered by
-their cluster, so what those numbers mean is not known here, and the entry says so (IMPORTED). YDB's have names, which
-they keep: their last ``seq_no`` is known as soon as the batch is in the log, as if it had been written here.
+A form finds the end of a batch in the received bytes, and the facts about it that the log needs. Kafka numbers
+producers per cluster, so the numbers of another cluster mean nothing here, and the entry is flagged so (IMPORTED).
+YDB's producers keep their names: their last ``seq_no`` is known once the batch is in the log, as if it had been written
+here.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from spark_pipeline.core.import_frames import HEAD
 from spark_pipeline.core.kafka_batches import same
 
 MOST_BATCH_BYTES = 16 * 1024 * 1024 - 4096
-"""Largest batch that fits a frame of the backend."""
+"""Size of the largest batch that fits into a frame of the backend."""
 _CRC_FROM = 21
 
 
 class Brought(NamedTuple):
-    """A batch at offsets ``[base, base + span)``, checked. ``newest`` in ms, -1 unknown."""
+    """A checked batch of a migration at offsets ``[base, base + span)``. ``newest`` is in ms, -1 if unknown."""
 
     base: int
     span: int
@@ -38,25 +39,25 @@ class Brought(NamedTuple):
 
 
 class Form(Protocol):
-    """How batches of one stored format come."""
+    """The wire form of batches of one stored format."""
 
     flags: int
-    """Of the entry that the batch becomes."""
+    """Flags of the log entry that the batch becomes."""
     head_bytes: int
-    """Bytes that have to be there before :meth:`size` may be asked."""
+    """Bytes that must have arrived before :meth:`size` may be called."""
 
     def size(self, view: memoryview, at: int) -> int:
-        """Bytes of the batch at ``at``, its head included. Raises BatchInvalid, BatchTooLarge."""
+        """Return the bytes of the batch at ``at``, with its head. Raises BatchInvalid, BatchTooLarge."""
 
     def open(self, piece: memoryview) -> Brought:
-        """The batch that ``piece`` is, whole. Raises BatchInvalid, BatchCorrupt."""
+        """Check the whole batch in ``piece`` and return it. Raises BatchInvalid, BatchCorrupt."""
 
     def same(self, there: memoryview, brought: memoryview) -> bool:
-        """Whether what is stored is what is brought, but for what the log has filled in."""
+        """Return whether the stored batch equals the received one, except for fields that the log fills in."""
 
 
 class KafkaForm:
-    """Record batches of message format 2."""
+    """The form of record batches of message format 2."""
 
     flags = int(FormatId.KAFKA) | IMPORTED
     head_bytes = HEADER_SIZE
@@ -84,7 +85,7 @@ class KafkaForm:
 
 
 class _Framed:
-    """Batches behind heads (:mod:`spark_pipeline.core.import_frames`)."""
+    """The form of batches behind heads (:mod:`spark_pipeline.core.import_frames`)."""
 
     head_bytes = HEAD.size
 
@@ -101,7 +102,7 @@ class _Framed:
 
 
 class YdbForm(_Framed):
-    """Messages of YDB's writers."""
+    """The form of messages of YDB's writers."""
 
     flags = int(FormatId.YDB)
 
@@ -118,7 +119,7 @@ class YdbForm(_Framed):
 
 
 class PravegaForm(_Framed):
-    """Events of a Pravega segment, whose writers are not known any more."""
+    """The form of events of a Pravega segment, whose writers are no longer known."""
 
     flags = int(FormatId.PRAVEGA) | IMPORTED
 
@@ -128,7 +129,7 @@ class PravegaForm(_Framed):
         header = pravega_format.check(payload)
         scattered = header.shape == pravega_format.Shape.SCATTERED
         fits = header.records <= count if scattered else header.records == count
-        fits = fits and header.shape != pravega_format.Shape.GATHERED  # which is how appends of many are stored
+        fits = fits and header.shape != pravega_format.Shape.GATHERED  # the shape of several writers' appends
         if not fits or header.transaction >= 0 or header.writer_id != pravega_format.NO_WRITER:
             raise BatchInvalid(
                 f"the batch at offset {base} has {header.records} events in {count} offsets, or a writer"
@@ -137,11 +138,11 @@ class PravegaForm(_Framed):
 
 
 FORMS: dict[int, Form] = {FormatId.KAFKA: KafkaForm(), FormatId.YDB: YdbForm(), FormatId.PRAVEGA: PravegaForm()}
-"""Stored format -> how its batches come."""
+"""Stored format -> the form of its batches."""
 
 
 def form_of(named: str) -> Form:
-    """The form of a stored format that a request names by its number; Kafka's if it names none. Raises BatchInvalid."""
+    """Return the form of the stored format with number ``named``; Kafka's if it is empty. Raises BatchInvalid."""
     form = FORMS.get(int(named)) if named.isdecimal() else None
     if named and form is None:
         raise BatchInvalid(f"batches of format {named!r:.20} cannot be brought: there are {sorted(map(int, FORMS))}")

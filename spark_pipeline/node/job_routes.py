@@ -1,4 +1,4 @@
-"""Jobs over HTTP: they tell of themselves, and whoever may look at the node is told of them."""
+"""Routes of jobs: jobs report their progress, and clients with access to the node list them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ _FIELDS = {"id", "kind", "name", "state", "done", "total", "unit", "rate", "seco
 
 
 class JobHandlers:
-    """``/v1/jobs``."""
+    """The route ``/v1/jobs``."""
 
     def __init__(self, core: PipelineCore) -> None:
         self._core = core
 
     async def running(self, app: web.Application) -> AsyncIterator[None]:
-        """Before anybody is served, and after nobody is any more."""
+        """Load the jobs before the first request, and start the chore that expires them."""
         await self._core.jobs.load()
         self._core.node.every(_CHORE_MS, self._core.jobs.expire, "expiry of jobs")
         yield
 
     async def report(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``id`` (any that no other job of this owner has), ``kind``, ``name``, ``state``, and how far it is:
-        ``done``, ``total``, ``unit``, ``rate``, ``seconds_left``; ``details``, a few short texts by name."""
+        """Take a job's report.
+
+        Body: ``id`` (unique among this owner's jobs), ``kind``, ``name``, ``state``, and the progress: ``done``,
+        ``total``, ``unit``, ``rate``, ``seconds_left``; ``details``, a few short texts by name.
+        """
         body = await self._core.json(request, _FIELDS)
         state = body.get("state")
         if state not in STATES:
@@ -64,7 +67,7 @@ class JobHandlers:
         return await self._core.answer(request, {})
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All jobs, in the order of :meth:`Jobs.jobs`."""
+        """Answer with all jobs, in the order of :meth:`Jobs.jobs`."""
         self._core.access.require_node(request, Operation.DESCRIBE)
         return await rows.answer(request, "jobs", (view.as_json() for view in [*self._core.jobs.jobs()]))
 

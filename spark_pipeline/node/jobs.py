@@ -1,8 +1,8 @@
-"""Jobs that run elsewhere and say how far they are: kept for the console and for metrics.
+"""Jobs that run elsewhere and report their progress, kept for the console and for metrics.
 
-A report is a claim, shown as such. What a job said is written down when it begins or ends, and now and then in between;
-after a start of the node a job is at what was written, until it is heard again. A job that is not heard of is shown as
-silent, and forgotten after a time, as ended ones are.
+A report is an unchecked claim, and shown as such. The node stores a job's report when the job begins or ends, and now
+and then in between; after a restart of the node it shows the stored report until the next one arrives. A job that stops
+reporting is shown as silent. Silent and ended jobs are forgotten after a time.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 STATES = (RUNNING, "done", "different", "failed", "stopped")
 """``different``: a comparison ran to its end and found differences."""
 MOST = 1_000
-"""Jobs that are known at the same time; beyond that the one that ended first goes."""
+"""Most jobs kept at a time; beyond that, the ended or silent job with the oldest report is forgotten."""
 _SILENT_MS = 60_000
 _KEPT_MS = 7 * 86_400_000
-"""How long a job is known after it was heard of last."""
+"""How long a job is kept after its last report."""
 _WRITTEN_EVERY_MS = 10_000
 
 
 def create(connection: Connection) -> None:
-    """The table, as a migration."""
+    """Create the table, as a migration."""
     connection.execute(
         "CREATE TABLE front_pipeline_jobs (owner TEXT, id TEXT, content TEXT NOT NULL, PRIMARY KEY (owner, id)) STRICT"
     )
 
 
 class TooManyJobs(LogError):
-    """As many jobs are running as are shown."""
+    """The node's list of jobs is full of running jobs."""
 
 
 class _Known(Struct):
@@ -49,14 +49,14 @@ class _Known(Struct):
 
 
 class Jobs:
-    """See :class:`bridges.catalog.job_view.JobDirectory`. Call :meth:`load` first."""
+    """The node's list of jobs, see :class:`bridges.catalog.job_view.JobDirectory`. Call :meth:`load` first."""
 
     def __init__(self, node: NodeServices) -> None:
         self._db = node.db
         self._known: dict[tuple[str, str], _Known] = {}
 
     async def load(self) -> None:
-        """Know what was written down."""
+        """Load the stored reports."""
         query = "SELECT content FROM front_pipeline_jobs"
         rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
         for (content,) in rows:
@@ -72,7 +72,7 @@ class Jobs:
         return sorted(found, key=lambda view: (view.state != RUNNING, -_since(view), view.job_id))
 
     async def heard(self, view: JobView) -> None:
-        """A job tells of itself. Raises TooManyJobs, LogError."""
+        """Take a job's report. Raises TooManyJobs, LogError."""
         key = view.owner, view.job_id
         known = self._known.get(key)
         if known is None:
@@ -104,7 +104,7 @@ class Jobs:
         await self._forget([min(over, key=lambda key: self._known[key].view.heard_ms)])
 
     async def expire(self, now_ms: int) -> None:
-        """A chore: forget what was not heard of for long."""
+        """Forget jobs without a report for a week; a chore."""
         gone = [key for key, one in self._known.items() if one.view.heard_ms + _KEPT_MS < now_ms]
         if gone:
             await self._forget(gone)

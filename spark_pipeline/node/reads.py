@@ -1,8 +1,8 @@
-"""Batches as they are stored, for readers whom the node does not lead to its range servers.
+"""The route for stored batches, for readers to whom the node does not expose its range servers.
 
-Range servers let do everything whoever reaches them: where clients must say who they are, they stay closed, and what a
-reader may see is decided here. An answer is the number of batches in four bytes, a head of fixed size for each, and
-their bytes; :mod:`spark_pipeline.core.stored_batches` has both sides of that.
+A range server lets every client that reaches it do everything. Where clients must authenticate, range servers stay
+closed, and this route checks what a reader may see. An answer is the number of batches in four bytes, a head of fixed
+size for each, and their bytes; :mod:`spark_pipeline.core.stored_batches` has both sides of that.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ def register(app: web.Application, core: PipelineCore) -> None:
     """Add the route of this module."""
 
     async def read(request: web.Request) -> web.StreamResponse:
-        """Body: ``topic``, ``partition``, ``offset``, ``end`` and ``bytes``. Answers with whole batches from the one
-        that holds ``offset`` on, of those that begin below ``end`` and are durable: about so many bytes, at least one
-        batch, none if there is none. From an offset on that was declared lost it gives what comes behind."""
+        """Answer with whole durable batches, from the batch that contains ``offset`` up to the last one that begins
+        below ``end``.
+
+        Body: ``topic``, ``partition``, ``offset``, ``end`` and ``bytes``. The answer has about ``bytes`` bytes, but at
+        least one batch if there is any. If ``offset`` was declared lost, the answer begins behind the lost offsets.
+        """
         body = await core.json(request, {"topic", "partition", "offset", "end", "bytes"})
         topic, partition = text(body.get("topic"), "topic"), whole(body.get("partition"), "partition")
         offset, end = whole(body.get("offset"), "offset"), whole(body.get("end"), "end")
@@ -36,7 +39,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
         log = core.log_to_read(topic, partition)
         memory = core.memory(request)
         await log.ready()
-        held = log.measure(offset, size, end) or max(size, MAX_MESSAGE_BYTES)  # one batch may be as large as that
+        held = log.measure(offset, size, end) or max(size, MAX_MESSAGE_BYTES)  # the largest possible batch
         await memory.admit(Kind.READS, held)
         batches = (await log.read_batches(offset, size, end))[:MOST_BATCHES]
         memory.give(Kind.READS, held)

@@ -1,4 +1,4 @@
-"""What the pipeline's front serves over HTTP; the routes stand in modules of their own."""
+"""The HTTP server of the pipeline's front; its routes are in modules of their own."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
     write_routes.register,
     job_routes.register,
 )
-"""What adds routes. They may use ``app.cleanup_ctx`` for what has to be read before anybody is served, and has to end
-after nobody is."""
+"""Functions that add routes. With ``app.cleanup_ctx`` they may do work before the first request and after the last."""
 
 
 class PipelineServer:
-    """What :class:`spark_pipeline.node.front.PipelineFront` runs."""
+    """The server that :class:`spark_pipeline.node.front.PipelineFront` runs."""
 
     def __init__(self, node: NodeServices, listener_of: Callable[[web.Request], str]) -> None:
-        """``listener_of`` tells by which listener a request came."""
+        """``listener_of`` returns the name of the listener that a request came by."""
         self._node = node
         self._listener_of = listener_of
         self._settings = node.section(PipelineSettings)
@@ -47,21 +46,21 @@ class PipelineServer:
         self._draining = False
 
     def application(self) -> web.Application:
-        """All routes; to be asked for once."""
+        """Return the application with all routes; call it once."""
         core = self.core
         counted = Counted(self._node.budget).middleware
         doorkeeper = Doorkeeper(
             self._node.authenticator, self._listener_of, open_health=False, audience=tokens.AUDIENCE
         )
         middlewares = [self._measured, errors_as_json, doorkeeper.let_in, counted, core.final]
-        # Bodies are read by us, within bounds of each route.
+        # Each route reads its body itself, within its own bounds.
         app = web.Application(middlewares=middlewares)
         for register in ROUTES:
             register(app, core)
         return app
 
     async def drain(self) -> None:
-        """Take no new requests, and return when those in progress are answered."""
+        """Refuse new requests, and return when those in progress are answered."""
         self._draining = True
         await self._idle.wait()
 

@@ -1,4 +1,4 @@
-"""Settings of the pipeline front: the section ``pipeline`` of a node's."""
+"""Settings of the pipeline front: the section ``pipeline`` of a node's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bridges.node.setting import Duration, Section, Size, setting
 
 
 class PipelineSettings(Section):
-    """Of what the jobs and queries of the data pipeline ask a node for."""
+    """Limits for the requests of the pipeline's jobs and queries."""
 
     max_connections: int = setting(
         1_000,
@@ -39,15 +39,15 @@ class PipelineSettings(Section):
     connections_max_idle_ms: ClassVar[Duration] = 600_000
     """Time after which a connection without a request in progress is closed."""
     request_bytes: ClassVar[Size] = 16 * 1024**2
-    """Largest body of a request that brings records; of any other it is 1 MiB."""
+    """Largest body of a request with records; for other requests the limit is 1 MiB."""
     partitions_per_attempt: ClassVar[int] = 10_000
-    """Most partitions that one attempt of a sink's task writes to."""
+    """Most partitions that one attempt of a sink's task may write to."""
     attempt_partitions: ClassVar[int] = 1_000_000
-    """Most partitions that all open attempts of sinks' tasks write to, counted once for each attempt; a million takes
-    about 100 MB."""
+    """Most partitions that all open attempts of sinks' tasks may write to together, counted once per attempt. A million
+    takes about 100 MB."""
     transaction_life_ms: ClassVar[Duration] = 86_400_000
-    """Time after which a sink's transactions are aborted, however often it is heard of."""
+    """Time after which a sink's transactions are aborted, even if the sink is still active."""
     queries: ClassVar[int] = 100_000
-    """Most queries of sinks whose last committed batches are remembered."""
+    """Most queries whose last committed batches are remembered."""
     job_ms: ClassVar[Duration] = 86_400_000
-    """How long that of a write that is no stream is."""
+    """How long the last committed batch of a non-streaming write is remembered."""

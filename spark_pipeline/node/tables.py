@@ -1,4 +1,4 @@
-"""The front's tables in the node's database. What belongs to a topic goes in the transaction that deletes it."""
+"""The front's tables in the node's database. Rows that belong to a topic are deleted in the topic's own transaction."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     write_tables.add_targets,
     write_tables.add_content,
 )
-"""What brings each version to the next; never change one that was released."""
+"""Migrations from each version of the tables to the next; never change one that was released."""
 
 ERASERS: tuple[Callable[[Connection, str], None], ...] = (write_tables.erase_topic,)

@@ -1,14 +1,15 @@
-"""Queries of sinks on a node among others: each has one owner, and its transactions end wherever they write.
+"""Queries of sinks in a cluster: each query has one owner, and its transactions end in partitions of any node.
 
-A query, whatever it writes to, is of the node that owns the slot its name lies in: that begins its attempts and
-decides its batches, and who gets the slot reads what was decided and carries it on. Sinks that ask another node are
-told where the owner is. Its batches go to the owners of partitions as forwarded appends do; for markers these are
-asked, and believe nobody (:mod:`bridges.log.transactions.marking`). That is needed more than anywhere: an attempt's
-producer is used again, in the epoch of its marker.
+A query is owned by the node that owns the slot of its name, whatever it writes to. The owner begins its attempts and
+decides its batches; a node that gains the slot reads the decisions from the database and carries them out. Sinks that
+ask another node are redirected to the owner. The owner forwards batches to the owners of partitions, as for any append.
+For markers it asks these owners, which check the decision in the database themselves
+(:mod:`bridges.log.transactions.marking`). That check matters more here than elsewhere: an attempt's producer is used
+again, in the epoch of its marker.
 
-No batch may come behind a marker of which its new coordinator does not know that it was under way: where an attempt is
-aborted it gets a marker in each partition that the database names, also where nothing of it is open, so the log refuses
-what comes later.
+A new owner does not know of batches that were in flight. A batch must not come behind such an unknown attempt's marker,
+so an abort writes a marker to each partition that the database lists for the attempt, also where nothing of it is open.
+The log then refuses late batches.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Owned(Protocol):
-    """What is used of :class:`spark_pipeline.node.writes.Writes`."""
+    """The methods of :class:`spark_pipeline.node.writes.Writes` that this module uses."""
 
     async def read(self, wanted: Callable[[str], bool]) -> None: ...
 
@@ -40,7 +41,7 @@ class Owned(Protocol):
 
 
 class Queries(OwnedNames):
-    """Those that this node owns, and what it does for other nodes' queries."""
+    """The queries that this node owns, and this node's work for queries of other owners."""
 
     what = "query of a sink"
 
@@ -60,11 +61,14 @@ class Queries(OwnedNames):
     async def give_up(self, slots: Collection[int], in_order: bool) -> None:
         self._writes.surrender(lambda query: self.slot(query) in slots)
         if in_order:
-            # What is on its way is there before the next owner reads.
+            # Writes submitted before are durable when the next owner reads.
             await self._node.db.run(_nothing)
 
     def owner(self, query: str) -> Member | None:
-        """Whose it is; None: this node's, and all of it is known here. Raises NotOwner where it is nobody's now."""
+        """Return the owner of a query; None if it is this node, and this node has read the query's state.
+
+        Raises NotOwner if the query has no owner at present.
+        """
         if self.owns(query):
             return None
         slot = self.slot(query)
@@ -76,12 +80,12 @@ class Queries(OwnedNames):
     # --- ends -------------------------------------------------------------------------------------------------------
 
     async def ask_to_mark(self, attempt: Attempt, owner: Member, places: list[Place]) -> None:
-        """Have the owner of partitions write the markers of an attempt. Raises LogError."""
+        """Ask the owner of partitions to write the markers of an attempt. Raises LogError."""
         asked = Mark(attempt.producer_id, attempt.row.epoch, attempt.commits, places)
         await self._peers.ask(owner, MARKERS, asked, Missing)
 
     async def mark_here(self, asked: Mark) -> Missing:
-        """Asked by whoever decided it. Raises LogError where one of the partitions is not this node's."""
+        """Write markers for the owner of a query. Raises LogError if a partition is not owned by this node."""
         end = End(asked.producer_id, asked.epoch + 1, asked.commit, fences=True)
         is_due = partial(is_decided, producer_id=asked.producer_id, epoch=asked.epoch, commit=asked.commit)
         await self.markers.write(end, asked.places, is_due)
@@ -90,7 +94,7 @@ class Queries(OwnedNames):
     # --- whether all is there ---------------------------------------------------------------------------------------
 
     async def missing(self, attempt: Attempt) -> list[Place]:
-        """Where something of an attempt is not that was acknowledged. Raises LogError."""
+        """Return the partitions that have lost acknowledged batches of an attempt. Raises LogError."""
         here, elsewhere = await self.markers.share_out(attempt.places_in_order())
         found = (await self.whole_here(Whole(attempt.producer_id, here))).places
         for to, some in elsewhere:
@@ -98,12 +102,14 @@ class Queries(OwnedNames):
         return [place for place in found if attempt.writes_to(place)]
 
     async def whole_here(self, asked: Whole) -> Missing:
-        """Asked by the owner of its query. Raises LogError."""
+        """Return, for the owner of a query, the partitions of this node that lack an attempt's open transaction. Raises
+        LogError.
+        """
         found: list[Place] = []
         for place in asked.places:
             to = await self.markers.find(place)
             if to is None:
-                continue  # deleted meanwhile, and all of it is
+                continue  # the whole topic was deleted meanwhile
             await to.ready()
             if asked.producer_id not in to.state.transactions.open:
                 found.append(place)
@@ -111,4 +117,4 @@ class Queries(OwnedNames):
 
 
 def _nothing(connection: Connection) -> None:
-    """Changes nothing: it was done once all that was submitted before is durable."""
+    """Change nothing: when this has run, all transactions submitted before are durable."""

@@ -1,4 +1,4 @@
-"""Batches of attempts on their way into the logs: known to the database before, and in the order of the requests."""
+"""Appends of attempts' batches: the database knows the partitions first, and appends keep the order of the requests."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from spark_pipeline.node.write_attempts import Attempt, Attempts
 
 _HANDED_OVER_AT_ONCE = 100
-"""Batches that are handed to their logs in one turn of the event loop."""
+"""Most batches that are handed to their logs in one turn of the event loop."""
 
 
 class _Place:
-    """A partition, whosever it is."""
+    """A partition of any owner."""
 
     __slots__ = ("_appends", "_log")
 
@@ -37,7 +37,7 @@ class _Place:
 
 
 class Appends:
-    """Appends to the transactions of attempts. Belongs to the event loop."""
+    """Appender to the transactions of attempts. Use it on the event loop only."""
 
     def __init__(self, node: NodeServices, settings: PipelineSettings, attempts: Attempts) -> None:
         self._node = node
@@ -45,19 +45,19 @@ class Appends:
         self._attempts = attempts
 
     async def append(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> list[Appended]:
-        """Append to an attempt's transaction; returns when all is durable.
+        """Append batches to an attempt's transaction; return when all are durable.
 
-        Raises AttemptGone, TooManyPlaces, and what the logs refuse batches with. What was appended before stays; who
-        repeats all of it finds that stored.
+        Raises AttemptGone, TooManyPlaces, and the logs' errors. Batches appended before an error stay; a repeated
+        request finds them stored.
         """
-        # In the order of the requests: sequence numbers must not overtake one another.
+        # The lock keeps the order of the requests: the log refuses sequence numbers out of order.
         async with attempt.lock:
             attempt.session.touch()
             futures: list[asyncio.Future[Appended]] = []
             appends = self._node.appends
             await self._known(attempt, batches)
             for start in range(0, len(batches), _HANDED_OVER_AT_ONCE):
-                # In one step with the look at its state: who ends the attempt does it before or after that.
+                # No await between this check and the appends, so the attempt's end comes before or after both.
                 self._open(attempt)
                 some = batches[start : start + _HANDED_OVER_AT_ONCE]
                 futures += [attempt.appended(_Place(appends, one), batch) for one, batch in some]
@@ -73,7 +73,9 @@ class Appends:
         return appended
 
     async def _known(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> None:
-        """Have the database know where the attempt writes, before it does. The attempt's lock is held."""
+        """Store the attempt's new partitions in the database, before it writes to them. The caller holds the attempt's
+        lock.
+        """
         new = {place for one, _ in batches if not attempt.writes_to(place := (one.topic, one.partition))}
         if not new:
             return
@@ -89,7 +91,7 @@ class Appends:
                 self._attempts.places.write_to(attempt, new)
 
     def _open(self, attempt: Attempt) -> None:
-        """Raises AttemptGone, or LogUnavailable where another node knows better."""
+        """Raise AttemptGone if the attempt takes no batches, or LogUnavailable if another node owns its query now."""
         if attempt.given_up:
             raise LogUnavailable(f"query {attempt.row.query} is another node's meanwhile")
         self._attempts.open(attempt.row.owner, attempt.key)

@@ -1,7 +1,7 @@
-"""Attempts of sinks' tasks as a node knows them, and the batches of queries that they belong to.
+"""A node's attempts of sinks' tasks, and the batches of queries that they belong to, with indexes for each lookup.
 
-Everything is found by what it is asked for by: an attempt by its producer or by the topics it writes to, the batches
-that are being written by their query. Nothing here waits.
+An attempt is looked up by its producer or by the topics it writes to, the batches being written by their query. Nothing
+here waits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""
 Query = tuple[str, str]
-"""Id of a query, and what it writes to: the name of a topic, "" where each of its rows tells one."""
+"""Id of a query, and its target: the name of a topic, "" if each of its rows names one."""
 
 
 class BatchName(NamedTuple):
-    """A batch of a query, by which it is known over all its repetitions, whoever runs the query then."""
+    """The identity of a query's batch: the same for every repetition, by whichever principal."""
 
     query: str
     target: str
@@ -39,15 +39,15 @@ class BatchName(NamedTuple):
 
 
 class WriteRefused(LogError):
-    """The sink's request cannot be carried out, and never will be."""
+    """The sink's request cannot be carried out, and a retry will not change that."""
 
 
 class BatchGoesBack(WriteRefused):
-    """The query has committed a later batch: this one is not the repetition of its last."""
+    """The query has committed a later batch: this one is not a repetition of its last."""
 
 
 class BatchDiffers(WriteRefused):
-    """The query has committed a batch of this number with other rows: this one is no repetition."""
+    """The query has committed a batch of this number with other rows: this one is not its repetition."""
 
 
 class AttemptGone(WriteRefused):
@@ -55,14 +55,16 @@ class AttemptGone(WriteRefused):
 
 
 class TooManyAttempts(LogError):
-    """There are as many open attempts, partitions that they write to, or queries, as there may be."""
+    """The limit of open attempts, of the partitions that they write to, or of queries is reached."""
 
     retriable = True
 
 
 class Session(Struct, eq=False):
-    """One batch of one query while it is written, by whomever. Times on the monotonic clock in seconds; ``timeout`` is
-    the silence after which it is aborted, ``end`` when it is in any case."""
+    """One batch of one query while it is written. Times are on the monotonic clock in seconds.
+
+    ``timeout`` is the silence after which the batch is aborted; at ``end`` it is aborted in any case.
+    """
 
     name: BatchName
     timeout: float
@@ -71,12 +73,12 @@ class Session(Struct, eq=False):
     attempts: dict[Key, Attempt] = field(default_factory=dict)
 
     def touch(self) -> None:
-        """Somebody has been heard of."""
+        """Put off the deadline: a request for this batch has arrived."""
         self.deadline = min(self.end, time.monotonic() + self.timeout)
 
 
 class Attempt(OpenTransaction):
-    """One attempt of one task. ``state`` is what was decided; ``closing``: no batch is taken any more."""
+    """One attempt of one task. ``state`` is the decision; ``closing``: it takes no batches any more."""
 
     fences = True
 
@@ -97,7 +99,7 @@ class Attempt(OpenTransaction):
 
     @property
     def marker_epoch(self) -> int:
-        # The epoch that the producer gets next: from then on the log itself refuses what this one wrote.
+        # The producer's next epoch: from this marker on, the log refuses batches of the attempt's own epoch.
         return self.row.epoch + 1
 
     @property
@@ -114,7 +116,7 @@ class Attempt(OpenTransaction):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request of it is in progress, or a batch on its way into a log."""
+        """Return whether a request of the attempt is in progress, or a batch of it is in flight."""
         return self.lock.locked() or not self.quiet.is_set()
 
     async def settled(self) -> None:
@@ -123,16 +125,18 @@ class Attempt(OpenTransaction):
 
 
 class Attempts:
-    """All attempts whose transactions have not ended everywhere; ``places`` is where they write, at most to
-    ``most_places`` partitions."""
+    """All attempts whose transactions have not ended everywhere.
+
+    ``places`` are the partitions that they write to, at most ``most_places``.
+    """
 
     def __init__(self, most_places: int) -> None:
         self._by_key: dict[Key, Attempt] = {}
         self._by_nonce: dict[tuple[str, str], Attempt] = {}
         self._sessions: dict[Query, dict[int, Session]] = {}
         self.holding: Callable[[str], Hold] = lambda query: _anybody
-        """What is asked, by query, in the very transaction that changes anything: whether this node still may. Among
-        several nodes each query has one."""
+        """Returns the ownership check of a query. It runs inside each database transaction that changes the query, and
+        raises if this node no longer owns it. A node by itself checks nothing."""
         self.places: OpenPlaces[Attempt] = OpenPlaces(most_places)
 
     def __len__(self) -> int:
@@ -140,25 +144,25 @@ class Attempts:
 
     @property
     def sessions(self) -> Iterator[Session]:
-        """Batches that are being written."""
+        """Return the batches that are being written."""
         return (session for batches in self._sessions.values() for session in batches.values())
 
     # --- found ------------------------------------------------------------------------------------------------------
 
     def all(self) -> list[Attempt]:
-        """All of them, as they are now."""
+        """Return a list of all attempts, safe to iterate while they change."""
         return list(self._by_key.values())
 
     def of_nonce(self, owner: str, nonce: str) -> Attempt | None:
-        """The attempt that was begun with it."""
+        """Return the attempt that was begun with ``nonce``."""
         return self._by_nonce.get((owner, nonce))
 
     def of_key(self, key: Key) -> Attempt | None:
-        """Whoever it belongs to, and whatever was decided of it."""
+        """Return an attempt of any owner and any state."""
         return self._by_key.get(key)
 
     def open(self, owner: str, key: Key) -> Attempt:
-        """An attempt that takes batches. Raises AttemptGone."""
+        """Return an attempt that takes batches. Raises AttemptGone."""
         attempt = self._by_key.get(key)
         if attempt is None or attempt.row.owner != owner or not attempt.takes_batches:
             raise AttemptGone(
@@ -168,7 +172,7 @@ class Attempts:
         return attempt
 
     def named(self, owner: str, name: BatchName, key: Key) -> Attempt:
-        """An attempt of that batch which takes batches. Raises AttemptGone."""
+        """Return an attempt of the batch ``name`` that takes batches. Raises AttemptGone."""
         attempt = self._by_key.get(key)
         if attempt is None or attempt.row.owner != owner or attempt.session.name != name:
             raise AttemptGone(
@@ -177,15 +181,15 @@ class Attempts:
         return self.open(owner, key)
 
     def session(self, name: BatchName) -> Session | None:
-        """A batch that is being written."""
+        """Return the batch if it is being written."""
         return self._sessions.get(name.of, {}).get(name.number)
 
     def is_written(self, query: Query) -> bool:
-        """Whether any batch of a query is."""
+        """Return whether any batch of the query is being written."""
         return query in self._sessions
 
     def undecided(self, name: BatchName) -> list[Attempt]:
-        """Attempts of a query's batch, and of earlier ones, of which nothing is decided."""
+        """Return the undecided attempts of a query's batch and of its earlier batches."""
         return [
             attempt
             for number, session in self._sessions.get(name.of, {}).items()
@@ -197,7 +201,7 @@ class Attempts:
     # --- changed ----------------------------------------------------------------------------------------------------
 
     def begun_session(self, name: BatchName, timeout: float, life: float) -> Session:
-        """The batch, which somebody writes; ``timeout`` and ``life`` in seconds."""
+        """Return the session of a batch, a new one if needed; ``timeout`` and ``life`` are in seconds."""
         batches = self._sessions.setdefault(name.of, {})
         session = batches.get(name.number)
         if session is None:
@@ -206,14 +210,14 @@ class Attempts:
         return session
 
     def add(self, attempt: Attempt) -> None:
-        """From now on it is known."""
+        """Add an attempt."""
         self._by_key[attempt.key] = attempt
         attempt.session.attempts[attempt.key] = attempt
         if attempt.nonce:
             self._by_nonce[attempt.row.owner, attempt.nonce] = attempt
 
     def remove(self, attempt: Attempt) -> None:
-        """It has ended everywhere."""
+        """Remove an attempt that has ended everywhere."""
         self._by_key.pop(attempt.key, None)
         if self._by_nonce.get((attempt.row.owner, attempt.nonce)) is attempt:
             del self._by_nonce[attempt.row.owner, attempt.nonce]
@@ -228,4 +232,4 @@ class Attempts:
 
 
 def _anybody(connection: Connection) -> None:
-    """Of a node by itself."""
+    """Check nothing: a node by itself owns every query."""

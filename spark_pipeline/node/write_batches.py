@@ -1,8 +1,8 @@
-"""What a batch of a sink must fulfil before it may be appended, and the request it comes in.
+"""The request format of a sink's batches, and the checks of a batch before it may be appended.
 
-A request is four bytes that tell the length of a JSON object, that object, and batches in Kafka's format one after the
-other. What a header claims is compared with what is known. What a topic demands is looked at before any batch of a
-request is appended (bridges/log/partition/admission.py).
+A request is the length of a JSON object in four bytes, that object, and batches in Kafka's format one after the other.
+The claims of a batch's header are checked here. The rules of the topic are checked before any batch of a request is
+appended (bridges/log/partition/admission.py).
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from bridges.log.partition.partition_log import Batch
 
 
 class WriteLimits(Struct, frozen=True):
-    """What no batch may exceed, whatever its topic allows."""
+    """The limits for every batch, whatever its topic allows."""
 
     records: int
     inflated_bytes: int
 
 
 def accept(payload: memoryview, producer: int, epoch: int, limits: WriteLimits) -> Batch:
-    """A batch of an attempt, of which the topic's demands are still to be looked at. Raises BatchInvalid,
-    BatchTooLarge."""
+    """Check a batch of an attempt and return it; the topic's rules are still to be checked.
+
+    Raises BatchInvalid, BatchTooLarge.
+    """
     header = check_batch(payload)
     if header.record_count * RECORD_MIN > len(payload) - HEADER_SIZE:
         check_count(header, len(payload) - HEADER_SIZE, limits.inflated_bytes)

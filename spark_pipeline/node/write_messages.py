@@ -1,4 +1,4 @@
-"""What nodes of a cluster ask one another for sinks: the owner of a query asks the owners of partitions."""
+"""Messages between the nodes of a cluster for sinks: the owner of a query asks the owners of partitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WHOLE = "sink attempts"
 ABORT = "sink abort"
 
 QUERY = "sink query"
-"""What slots of queries are asked for by."""
+"""The kind of name by which a query's slot is computed."""
 
 Place = tuple[str, int]
 
 
 class Mark(Struct, frozen=True):
-    """Asks for the end of an attempt's transaction in partitions of the asked node; ``epoch`` is the attempt's."""
+    """A request to end an attempt's transaction in partitions of the asked node; ``epoch`` is the attempt's."""
 
     producer_id: int
     epoch: int
@@ -29,30 +29,30 @@ class Mark(Struct, frozen=True):
 
 
 class Whole(Struct, frozen=True):
-    """Asks whether what an attempt has open in partitions of the asked node is there."""
+    """A request to check that an attempt's transaction is still open in partitions of the asked node."""
 
     producer_id: int
     places: list[Place]
 
 
 class Missing(Struct, frozen=True):
-    """Where it is not; empty, too, where there is nothing to be said."""
+    """The partitions that lack an attempt's transaction; empty also as an answer without content."""
 
     places: list[Place] = []
 
 
 class AbortAttempt(Struct, frozen=True):
-    """Asks the owner of a query to abort one of its attempts, by its name (:mod:`.write_view`)."""
+    """A request to the owner of a query to abort one of its attempts, by its name (:mod:`.write_view`)."""
 
     name: str
 
 
 class Aborted(Struct, frozen=True):
-    """What became of it; empty: there is none."""
+    """The state of an attempt after a request to abort it; empty if there is no such attempt."""
 
     state: str
 
 
 def query_slot(owners: Ownership, query: str) -> int:
-    """The slot whose owner has a query."""
+    """Return the slot whose owner owns a query."""
     return owners.slot_of_key(QUERY, query)

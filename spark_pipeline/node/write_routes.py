@@ -1,4 +1,4 @@
-"""What sinks ask of a node over HTTP: begin an attempt, append to it, commit or abort a batch of a query."""
+"""Routes of sinks: begin an attempt, append to it, commit or abort a batch of a query."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 256 * 1024
 """Longest JSON object in front of batches."""
 _BATCHES = 2_000
-"""Batches of one request."""
+"""Most batches of one request."""
 _ATTEMPTS = 10_000
-"""Attempts that a commit names."""
+"""Most attempts that a commit names."""
 _QUERY = 200
 _NAMED = ("query", "target", "batch")
-"""What names a batch in a body."""
+"""The keys of a body that name a batch."""
 _TOPICS = 10
-"""Topics that are told to who begins an attempt."""
+"""Most topics that the answer to ``begin`` describes."""
 _PARTITIONS = 1_000
-"""Partitions of a topic that is told so: of one with more the client asks by itself."""
+"""Most partitions of a topic in the answer to ``begin``; for a larger topic the client asks ``/v1/describe``."""
 _CHORE_MS = 1_000
 
 
 class WriteHandlers:
-    """``/v1/sink/...``."""
+    """The routes ``/v1/sink/...``."""
 
     def __init__(self, core: PipelineCore) -> None:
         self._core = core
@@ -53,7 +53,7 @@ class WriteHandlers:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def running(self, app: web.Application) -> AsyncIterator[None]:
-        """Before anybody is served, and after nobody is any more."""
+        """Load the attempts before the first request; wait for running appends and close after the last request."""
         await self.writes.load()
         self._core.node.every(_CHORE_MS, self.writes.expire, "expiry of sinks' transactions")
         yield
@@ -63,11 +63,14 @@ class WriteHandlers:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def begin(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``target`` (the topic of all rows, "" if each tells its own), ``batch``, ``task``, ``nonce``
-        (any text that no other attempt has), ``timeout_ms``, ``skip_lower`` (leave out what is lower than the last
-        batch), and ``topics`` (names) to be told of. Answers with the attempt's ``producer`` and ``epoch``, or
-        ``committed``: there is nothing to be written any more. ``topics``: by name [partitions that take records, most
-        bytes of a batch]; ``/v1/describe`` says more, and of those that are not told here all."""
+        """Begin an attempt of a task.
+
+        Body: ``query``, ``target`` (the topic of all rows, "" if each row names its own), ``batch``, ``task``,
+        ``nonce`` (any text that no other attempt has), ``timeout_ms``, ``skip_lower`` (leave out a batch lower than the
+        last one), and ``topics`` (names) to describe. Answers with the attempt's ``producer`` and ``epoch``, or
+        ``committed`` if nothing is left to write. ``topics`` in the answer has by name [partitions that take records,
+        most bytes of a batch]; ``/v1/describe`` says more, and describes topics that are left out here.
+        """
         body = await self._core.json(request, {*_NAMED, "task", "nonce", "timeout_ms", "topics", "skip_lower"})
         names = [text(name, "a topic's name") for name in rows(body.get("topics", []), "topics", _TOPICS)]
         batch = self._batch(request, body)
@@ -99,9 +102,11 @@ class WriteHandlers:
         return active, core.node.logs.admission.rules(name).max_message_bytes
 
     async def append(self, request: web.Request) -> web.StreamResponse:
-        """Body: see ``write_batches``; the object has ``producer``, ``epoch`` and ``batches``, a list of [topic,
-        partition, bytes]; the path may tell the ``query``, so that its owner is known. Answers with ``offsets``, a list
-        of [first, end], when all of them are durable."""
+        """Append batches to an attempt; answer with ``offsets``, a list of [first, end], when all are durable.
+
+        Body: see ``write_batches``; its object has ``producer``, ``epoch`` and ``batches``, a list of [topic,
+        partition, bytes]. The path may name the ``query``, by which the node finds the query's owner.
+        """
         core = self._core
         head, payloads = await core.framed(request, core.settings.request_bytes, _HEAD_BYTES, _sizes)
         head = object_of(head, {"producer", "epoch", "batches"})
@@ -109,7 +114,7 @@ class WriteHandlers:
             self._lead(request, query)
         attempt = self.writes.find(_owner(request), _key([head.get("producer"), head.get("epoch")]))
         batches = await self._checked(request, attempt, head["batches"], payloads)
-        # What is in the logs' hands counts until they let go of it, also when the client goes away.
+        # The batches' memory counts until the logs release it, even if the client disconnects.
         memory = core.memory(request)
         memory.hold()
         task = self._appending.spawn(self._appended(attempt, batches))
@@ -145,10 +150,13 @@ class WriteHandlers:
         return checked
 
     async def commit(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``target``, ``batch``, ``attempts``, a list of [producer, epoch], ``once`` (the query has
-        no other batch), ``rows`` and ``digest`` (a text) of all rows, if a repetition is to be compared with them.
-        Answers when it is decided, durably: ``already`` whether it had been, ``visible`` whether readers see it by now,
-        which they will in any case."""
+        """Commit a batch of a query; answer when the decision is durable.
+
+        Body: ``query``, ``target``, ``batch``, ``attempts``, a list of [producer, epoch], ``once`` (the query has no
+        other batch), ``rows`` and ``digest`` (a text) of all rows, if repetitions are to be compared with them. In the
+        answer, ``already`` says that the batch was committed before, ``visible`` that readers see it by now, which they
+        will in any case.
+        """
         body = await self._core.json(request, {*_NAMED, "attempts", "once", "rows", "digest"})
         keys = [_key(row) for row in rows(body.get("attempts"), "attempts", _ATTEMPTS)]
         done = await self.writes.commit(
@@ -161,8 +169,10 @@ class WriteHandlers:
         return await self._core.answer(request, {"already": done.already, "visible": done.visible})
 
     async def abort(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``target``, ``batch``, ``attempts`` (null: all of who asks). Answers whether the batch is
-        ``committed`` already; then nothing of it was aborted."""
+        """Abort attempts of a batch, unless it is ``committed``, which the answer says.
+
+        Body: ``query``, ``target``, ``batch``, ``attempts`` (null: all attempts of the client's principal).
+        """
         body = await self._core.json(request, {*_NAMED, "attempts"})
         told = body.get("attempts")
         keys = None if told is None else [_key(row) for row in rows(told, "attempts", _ATTEMPTS)]
@@ -170,8 +180,10 @@ class WriteHandlers:
         return await self._core.answer(request, {"committed": committed})
 
     def _batch(self, request: web.Request, body: Mapping[str, Any]) -> BatchName:
-        """The batch that a body names, which is known whoever writes it: so it is for those who may. Raises
-        RequestError."""
+        """Return the batch that a body names, if the client may write to its target. Raises RequestError.
+
+        A batch has the same name for every principal, so only a principal with access may use it.
+        """
         told = body.get("target", "")
         target = told if told == "" else text(told, "target", _QUERY * 2)
         if target:
@@ -181,8 +193,9 @@ class WriteHandlers:
         return name
 
     def _lead(self, request: web.Request, query: str) -> None:
-        """Raises RequestError where another node decides of a query, with where that is; NotOwner where nobody does
-        now."""
+        """Raise RequestError, with the owner's address, if another node owns the query; NotOwner if it has no owner
+        now.
+        """
         owner = None if self.writes.among is None else self.writes.among.owner(query)
         if owner is None:
             return
@@ -203,7 +216,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
 
 
 def _owner(request: web.Request) -> str:
-    """Whose queries these are: nobody ends or continues what is another's."""
+    """Return the principal that owns the request's attempts: no other principal may end or continue them."""
     return str(principal_of(request))
 
 
@@ -214,13 +227,13 @@ def _key(row: Any) -> Key:
 
 
 def _content(body: Mapping[str, Any]) -> str:
-    if body.get("digest") is None:  # of a client of an earlier release, or one that wants no comparison
+    if body.get("digest") is None:  # the client has an earlier release, or wants no comparison
         return ""
     return f"{whole(body.get('rows'), 'rows')} {text(body['digest'], 'digest', 64)}"
 
 
 def _sizes(head: Any) -> list[int]:
-    """Bytes of the batches that follow ``head``. Raises RequestError."""
+    """Return the bytes of each batch that follows ``head``. Raises RequestError."""
     if not isinstance(head, dict):
         raise RequestError("the batches' head is not a JSON object")
     sizes = []

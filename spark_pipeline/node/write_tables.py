@@ -1,7 +1,7 @@
-"""What the sink's writes keep in the node's database: what queries have committed, attempts, and where they wrote.
+"""The sinks' tables in the node's database: committed batches of queries, attempts, and the partitions they write to.
 
-Every row of an attempt is there before its first batch is in a log, and goes when its transaction has ended in all of
-them. So whatever the process is killed in, the next start knows each transaction that somebody has to end.
+The rows of an attempt are stored before its first batch is in a log, and are deleted when its transaction has ended in
+all logs. So after a crash at any moment, the next start knows each transaction that must be ended.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import NamedTuple
 from bridges.catalog.sql import Connection, upsert
 
 Hold = Callable[[Connection], None]
-"""What is called first in a transaction that changes something of a query: it raises NotOwner where that is another
-node's."""
+"""The ownership check that begins each transaction about a query: it raises NotOwner if another node owns the query."""
 
 
 class AttemptState(IntEnum):
-    """What was decided of an attempt; stored, never renumber."""
+    """The decision about an attempt; stored, so never renumber."""
 
     OPEN = 0
     COMMITTING = 1
@@ -26,12 +25,12 @@ class AttemptState(IntEnum):
 
 
 UNTOLD = "*"
-"""The target, which no topic is called, of what earlier versions have written down: they knew queries by their owner
-and name alone. It stands for every target."""
+"""The target in rows of earlier versions, which knew a query by its owner and name only. It stands for every target,
+and no topic has this name."""
 
 
 class AttemptRow(NamedTuple):
-    """An attempt of a task; its producer id and epoch tell it from every other."""
+    """An attempt of a task, identified by its producer id and epoch."""
 
     producer_id: int
     epoch: int
@@ -46,9 +45,11 @@ class AttemptRow(NamedTuple):
 
 
 class SinkRow(NamedTuple):
-    """The last batch that a query has committed to a target. ``once``: it writes a single one, and never again.
-    ``content``: its number, number of rows and digest of rows; "" if the sink did not tell them. The number is in it
-    since a node of an earlier release moves ``batch`` on and leaves ``content`` as it is."""
+    """The last batch that a query has committed to a target. ``once``: the query writes a single batch.
+
+    ``content`` is the batch's number, number of rows and digest of rows; "" if the sink sent none. It contains the
+    number because a node of an earlier release moves ``batch`` on and leaves ``content`` as it is.
+    """
 
     query: str
     target: str
@@ -59,7 +60,7 @@ class SinkRow(NamedTuple):
 
 
 def create(connection: Connection) -> None:
-    """The tables, as a migration."""
+    """Create the tables, as a migration."""
     for columns in (
         "sinks (owner TEXT, query TEXT, batch INTEGER NOT NULL, once INTEGER NOT NULL, used_ms INTEGER NOT NULL, "
         "PRIMARY KEY (owner, query))",
@@ -74,7 +75,7 @@ def create(connection: Connection) -> None:
 
 
 def add_targets(connection: Connection) -> None:
-    """A query is known by its name and what it writes to, whoever runs it. As a migration."""
+    """Identify a query by its name and target instead of its owner; as a migration."""
     connection.execute(
         "CREATE TABLE front_pipeline_committed (query TEXT, target TEXT, batch INTEGER NOT NULL, "
         "once INTEGER NOT NULL, used_ms INTEGER NOT NULL, PRIMARY KEY (query, target)) STRICT"
@@ -89,19 +90,19 @@ def add_targets(connection: Connection) -> None:
 
 
 def add_content(connection: Connection) -> None:
-    """A repetition is compared with what was committed. As a migration."""
+    """Add the digest with which repetitions are compared; as a migration."""
     connection.execute("ALTER TABLE front_pipeline_committed ADD COLUMN content TEXT NOT NULL DEFAULT ''")
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
-    """A topic is deleted: no transaction has to be ended there."""
+    """Delete the places of a deleted topic: no transaction has to be ended there."""
     connection.execute("DELETE FROM front_pipeline_places WHERE topic = ?", (topic,))
 
 
 def read(
     connection: Connection, wanted: Callable[[str], bool]
 ) -> tuple[list[SinkRow], list[AttemptRow], list[tuple[int, int, str, int]]]:
-    """Everything of the queries that are ``wanted``."""
+    """Return all rows of the queries for which ``wanted`` is true."""
     sinks = connection.execute(f"SELECT {', '.join(SinkRow._fields)} FROM front_pipeline_committed")
     known = [row for row in map(SinkRow._make, sinks) if wanted(row.query)]
     return known, *read_attempts(connection, wanted)
@@ -110,7 +111,7 @@ def read(
 def read_attempts(
     connection: Connection, wanted: Callable[[str], bool]
 ) -> tuple[list[AttemptRow], list[tuple[int, int, str, int]]]:
-    """The attempts of the queries that are ``wanted``, and where they write."""
+    """Return the attempts of the queries for which ``wanted`` is true, and the partitions they write to."""
     query = f"SELECT {', '.join(AttemptRow._fields)} FROM front_pipeline_attempts ORDER BY producer_id"
     attempts = [row for row in map(AttemptRow._make, connection.execute(query)) if wanted(row.query)]
     keys = {(row.producer_id, row.epoch) for row in attempts}
@@ -119,14 +120,14 @@ def read_attempts(
 
 
 def is_decided(connection: Connection, producer_id: int, epoch: int, commit: bool) -> bool:
-    """Whether it was decided that an attempt ends so, and it has not ended everywhere."""
+    """Return whether this end of an attempt was decided and has not been carried out everywhere."""
     query = "SELECT state FROM front_pipeline_attempts WHERE producer_id = ? AND epoch = ?"
     row = connection.execute(query, (producer_id, epoch)).fetchone()
     return row is not None and row[0] == (AttemptState.COMMITTING if commit else AttemptState.ABORTING)
 
 
 def add_places(connection: Connection, attempt: AttemptRow, places: Iterable[tuple[str, int]], hold: Hold) -> None:
-    """An attempt is about to write there."""
+    """Store the partitions that an attempt is about to write to."""
     hold(connection)
     marks = ", ".join("?" * len(attempt))
     connection.execute(f"INSERT INTO front_pipeline_attempts VALUES ({marks}) ON CONFLICT DO NOTHING", attempt)
@@ -141,7 +142,7 @@ def decide(
     aborted: Sequence[tuple[int, int]],
     hold: Hold,
 ) -> None:
-    """What becomes of attempts, by producer id and epoch, and of the query that they are of, all of it at once."""
+    """Store the end of attempts, by producer id and epoch, and the query's last batch, in one transaction."""
     hold(connection)
     if sink is not None:
         connection.execute(upsert("front_pipeline_committed", "query target", "batch once used_ms content"), sink)
@@ -151,13 +152,13 @@ def decide(
 
 
 def forget_attempt(connection: Connection, key: tuple[int, int], hold: Hold) -> None:
-    """It has ended everywhere."""
+    """Delete an attempt that has ended everywhere."""
     hold(connection)
     for table in ("places", "attempts"):
         connection.execute(f"DELETE FROM front_pipeline_{table} WHERE producer_id = ? AND epoch = ?", key)
 
 
 def forget_sinks(connection: Connection, sinks: Sequence[SinkRow]) -> None:
-    """Queries that have not been heard of for long, unless they have committed something since."""
+    """Delete expired queries, unless they have committed something since."""
     query = "DELETE FROM front_pipeline_committed WHERE query = ? AND target = ? AND batch = ? AND used_ms = ?"
     connection.executemany(query, [(one.query, one.target, one.batch, one.used_ms) for one in sinks])

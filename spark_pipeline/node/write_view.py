@@ -1,7 +1,7 @@
-"""What the node tells people of the transactions of sinks: attempts of tasks, by names made of what they are of.
+"""Views of sinks' transactions for operators: attempts of tasks, named by query, batch, task and producer.
 
-Among several nodes each tells of its own from memory, and of the others' what the database has of them, which is each
-that has written something. One of them is aborted by who owns its query.
+In a cluster each node shows its own attempts from memory, and other nodes' from the database, which has every attempt
+that has written something. An attempt is aborted by the owner of its query.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ _NONE = ""
 
 
 class LiveAttempts:
-    """See :class:`bridges.catalog.transaction_view.TransactionDirectory`. A timeout is the silence after which an
-    attempt is aborted: one that is heard of may be open for longer. ``writes`` gives those of this node, None before
-    it has met a sink."""
+    """The directory of attempts, see :class:`bridges.catalog.transaction_view.TransactionDirectory`.
+
+    A timeout here is the silence after which an attempt is aborted: an active one may be open for longer. ``writes``
+    returns this node's attempts, None before its first sink.
+    """
 
     def __init__(self, node: NodeServices, writes: Callable[[], Writes | None]) -> None:
         self._node = node
@@ -90,8 +92,10 @@ class LiveAttempts:
         return (await peers.ask(owner, ABORT, AbortAttempt(name), Aborted)).state
 
     async def abort_here(self, name: str) -> str:
-        """Abort an attempt of a query of this node's, and wait a little for its end: its state, empty if there is no
-        such attempt. Raises LogError."""
+        """Abort an attempt of a query that this node owns, and wait a little for its end.
+
+        Returns its state, empty if there is no such attempt. Raises LogError.
+        """
         writes = self._writes()
         if writes is None:
             return _NONE
@@ -106,7 +110,7 @@ class LiveAttempts:
                 async with asyncio.timeout(_PATIENCE_S):
                     await found.ended.wait()
             except TimeoutError:
-                pass  # the state says so
+                pass  # the returned state shows that it has not ended
         return _state(found)
 
     def _find(self, name: str) -> Attempt | None:

@@ -1,19 +1,21 @@
-"""Exactly once for sinks: attempts of tasks write transactions of the log, and a batch of a query is decided once.
+"""Exactly-once writes for sinks: attempts of tasks write transactions, and each batch of a query is decided once.
 
-An attempt of a task gets a producer of its own (id and epoch), whose batches are part of an open transaction in every
-partition they go to: nobody who reads committed data sees them. The driver commits a batch of its query by naming the
-attempts that count. That is decided in the database, for the query and all attempts of the batch at once: those named
-are committed, every other one is aborted; only then markers are appended, as often as it takes, also by the next start.
-Who is not heard of for too long is aborted.
+An attempt of a task gets its own producer (id and epoch). Its batches belong to an open transaction in every partition
+they go to, so readers of committed data do not see them. The driver commits a batch of its query by naming the attempts
+that count. The database stores that decision, for the query and all attempts of the batch in one transaction: the named
+attempts are committed, all others aborted. Only then does the node append markers, and retries until all are written,
+if needed after its next start. A batch is aborted after too long a silence.
 
-A batch is known by its query, by what it is written to, since one batch may be written to several topics, and by its
-number; not by who runs the query, since whoever runs it next must not write it twice. What belongs to its owner alone
-is an attempt. Spark repeats nothing but the last batch of a query. A repetition has the same number and digest of rows,
-and is neither decided nor written again. A batch with other rows, or a lower one, comes of a checkpoint that was
-cleared or is an older copy, or of a second write under one name: it is refused, unless the sink asks to leave it out.
+A batch is identified by its query, its target (one batch may be written to several topics) and its number. It is not
+identified by the principal, because the next principal that runs the query must not write it twice. Only attempts
+belong to a principal.
 
-What an attempt has open is known before its first batch is in a log (``write_tables``), and an attempt takes no batch
-any more, in the very step in which its end is begun: so no batch can come behind its marker.
+Spark repeats only the last batch of a query. A repetition has the same number and digest of rows, and is neither
+decided nor written again. A batch with other rows, or with a lower number, comes from a checkpoint that was cleared or
+is an older copy, or from a second write under the same name: it is refused, unless the sink asks to leave it out.
+
+An attempt's partitions are stored before its first batch is in a log (``write_tables``). An attempt stops taking
+batches in the same step in which its end begins, so no batch can come behind its marker.
 """
 
 from __future__ import annotations
@@ -76,36 +78,36 @@ log = structlog.get_logger(__name__)
 
 
 _SWEEP_S = 60.0
-"""How often queries are looked at for expiry: there may be many."""
+"""Time between two searches for expired queries, of which there may be many."""
 
 
 class Begun(Struct, frozen=True):
-    """How a task's attempt begins: with an attempt, or not at all since the batch is committed already."""
+    """The result of beginning an attempt: the attempt, or None if the batch is committed already."""
 
     attempt: Attempt | None
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """``already``: it had been before. ``visible``: every reader sees it now."""
+    """The result of a commit. ``already``: the batch was committed before. ``visible``: every reader sees it now."""
 
     already: bool
     visible: bool
 
 
 class Writes:
-    """The attempts of a node. Call :meth:`load` first, :meth:`close` at the end; belongs to the event loop."""
+    """The attempts of a node. Call :meth:`load` first and :meth:`close` at the end; use it on the event loop only."""
 
     def __init__(self, node: NodeServices, settings: PipelineSettings) -> None:
         self._node = node
         self._settings = settings
         self._sinks: dict[Query, SinkRow] = {}
         self._left_out: dict[Query, int] = {}
-        """The batch of each query that the log was told of last because it was left out."""
+        """Query -> the last batch for which "left out" was logged."""
         self.attempts = Attempts(settings.attempt_partitions)
         self.appends = Appends(node, settings, self.attempts)
         self.among = self._among_others()
-        """Where there are other nodes: which queries are this one's."""
+        """The queries that this node owns in a cluster; None for a node by itself."""
         markers = Markers(node.logs, node.db, None) if self.among is None else self.among.markers
         self.ends: TransactionEnds[Attempt] = TransactionEnds(
             markers, node.barrier, "a sink's transaction", self._end_seen, self._ended, self._ask_to_mark
@@ -116,7 +118,7 @@ class Writes:
         self._swept = time.monotonic()
         self._rounds: Rounds[Session] = node.rounds("expiry of sinks' transactions")
         self.expired = 0
-        """Attempts that were aborted since nobody was heard of."""
+        """Number of attempts that were aborted after their timeout."""
 
     def _among_others(self) -> Queries | None:
         if isinstance(self._node.owners, Alone):
@@ -129,13 +131,13 @@ class Writes:
 
     @property
     def open(self) -> int:
-        """Attempts whose transactions have not ended everywhere."""
+        """Return the number of attempts whose transactions have not ended everywhere."""
         return len(self.attempts)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Know what there was, and carry out what was decided. Who is open gets a whole timeout."""
+        """Read all queries and carry out their decisions. Open attempts get a whole new timeout."""
         self._node.catalog.on_change.append(self._changed)
         if self.among is None:
             await self.read(lambda query: True)
@@ -143,7 +145,7 @@ class Writes:
             await self.among.begin()
 
     async def read(self, wanted: Callable[[str], bool]) -> None:
-        """The same of the queries that are ``wanted``: nobody else decides of them."""
+        """Read the queries for which ``wanted`` is true and which this node owns now; carry out their decisions."""
         sinks, attempts, places = await self._node.db.run(partial(read, wanted=wanted))
         for of in [of for of in self._sinks if wanted(of[0])]:
             del self._sinks[of]
@@ -161,7 +163,7 @@ class Writes:
         self.ends.begin(attempt for attempt in found.values() if attempt.state is not AttemptState.OPEN)
 
     def surrender(self, gone: Callable[[str], bool]) -> None:
-        """Queries that another node owns from now on."""
+        """Forget the queries for which ``gone`` is true: another node owns them from now on."""
         for attempt in self.attempts.all():
             if gone(attempt.row.query):
                 attempt.given_up = True
@@ -171,7 +173,7 @@ class Writes:
             self._left_out.pop(of, None)
 
     def _require(self, query: str) -> None:
-        """Raises NotOwner where another node decides of a query, or this one does not know all of it yet."""
+        """Raise NotOwner if another node owns the query, or this node has not read its state yet."""
         if self.among is not None and not self.among.owns(query):
             raise NotOwner(f"query {query}", -1)
 
@@ -181,7 +183,7 @@ class Writes:
         return self.attempts.begun_session(name, row.timeout_ms / 1000, life)
 
     async def close(self) -> None:
-        """Carry on with nothing; the next start does."""
+        """Stop all work; the next start continues it."""
         await self._tasks.close()
         if self.among is not None:
             await self.among.close()
@@ -196,14 +198,14 @@ class Writes:
         await self.among.ask_to_mark(attempt, owner, places)
 
     async def _end_seen(self, attempt: Attempt) -> None:
-        # Readers see it now: whoever waits for that need not wait until it is forgotten, too.
+        # Readers see it now, so waiters go on without waiting for the deletion of its rows.
         attempt.ended.set()
         hold = self.attempts.holding(attempt.row.query)
         await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key, hold))
 
     def _ended(self, attempt: Attempt) -> None:
         self.attempts.remove(attempt)
-        if attempt.nonce or self.among is None:  # else another node may still use it, or give it away
+        if attempt.nonce or self.among is None:  # else the node that began it may still use or reuse the producer
             self._producers.give(*attempt.key)
 
     # --- for tasks --------------------------------------------------------------------------------------------------
@@ -211,9 +213,9 @@ class Writes:
     async def begin(
         self, owner: str, name: BatchName, task: int, nonce: str, timeout_ms: int, *, skip_lower: bool = False
     ) -> Begun:
-        """Begin an attempt of a task. Who repeats the request, with the same ``nonce``, gets the same attempt.
+        """Begin an attempt of a task; a repeated request with the same ``nonce`` gets the same attempt.
 
-        ``skip_lower``: leave batches out that are lower than the last one. Raises BatchGoesBack for one otherwise,
+        ``skip_lower``: leave out batches lower than the last one. Otherwise raises BatchGoesBack for them. Raises
         WriteRefused, TooManyAttempts, LogError.
         """
         self._require(name.query)
@@ -242,17 +244,17 @@ class Writes:
         return Begun(made)
 
     def _last(self, of: Query) -> SinkRow | None:
-        """The last batch that a query has committed to a target."""
+        """Return the last batch that a query has committed to a target."""
         rows = [row for row in (self._sinks.get(of), self._sinks.get((of[0], UNTOLD))) if row is not None]
         return max(rows, key=lambda row: row.batch, default=None)
 
     def is_committed(self, name: BatchName) -> bool:
-        """Whether a batch of a query was committed, or a later one."""
+        """Return whether the batch, or a later one of its query, was committed."""
         last = self._last(name.of)
         return last is not None and name.number <= last.batch
 
     def _check_repetition(self, name: BatchName, content: str) -> None:
-        """Raises BatchDiffers where the last batch, which ``name`` is said to be, was committed with other rows."""
+        """Raise BatchDiffers if ``name`` is the last committed batch and was committed with other rows."""
         last = self._last(name.of)
         known = "" if last is None else last.content
         if not content or not known.startswith(f"{name.number} ") or content == known:
@@ -265,7 +267,9 @@ class Writes:
         )
 
     def _is_left_out(self, owner: str, name: BatchName, skip_lower: bool) -> bool:
-        """Whether a batch is not to be written, as it was committed; the log tells it once. Raises BatchGoesBack."""
+        """Return whether a batch is left out because it was committed before; log that once per batch. Raises
+        BatchGoesBack.
+        """
         last = self._last(name.of)
         if last is None or name.number > last.batch:
             return False
@@ -289,11 +293,11 @@ class Writes:
         return True
 
     def find(self, owner: str, key: Key) -> Attempt:
-        """An attempt that takes batches. Raises AttemptGone."""
+        """Return an attempt that takes batches. Raises AttemptGone."""
         return self.attempts.open(owner, key)
 
     async def append(self, attempt: Attempt, batches: Sequence[tuple[PartitionLog, Batch]]) -> list[Appended]:
-        """See :meth:`Appends.append`."""
+        """Append to an attempt, see :meth:`Appends.append`."""
         return await self.appends.append(attempt, batches)
 
     # --- for drivers ------------------------------------------------------------------------------------------------
@@ -301,12 +305,13 @@ class Writes:
     async def commit(
         self, owner: str, name: BatchName, keys: Sequence[Key], *, once: bool, content: str = ""
     ) -> Committed:
-        """Commit a batch of a query: the attempts named are it. Returns when readers see it, or that takes long.
+        """Commit a batch of a query, which consists of the named attempts. Returns when readers see it, or after a time
+        limit.
 
-        ``content`` is number and digest of its rows; "" is compared with nothing. Raises AttemptGone if one of the
-        attempts is not there to be committed, and nothing is decided then; BatchDiffers; LogError.
+        ``content`` is the number and digest of its rows; "" is compared with nothing. Raises AttemptGone, without a
+        decision, if a named attempt is not open; BatchDiffers; LogError.
         """
-        # A task of its own: a driver that goes away must not leave half a decision.
+        # A task of its own, so that a driver that disconnects does not interrupt the decision.
         already, attempts = await self._tasks.finish(self._commit(owner, name, keys, once, content))
         return Committed(already, await self._await_end(attempts))
 
@@ -335,16 +340,16 @@ class Writes:
                 raise TooManyAttempts(f"there are {len(self._sinks)} queries whose last batches are remembered")
             wanted = [self.attempts.named(owner, name, key) for key in dict.fromkeys(keys)]
             await self._commit_attempts(SinkRow(*name, int(once), _now_ms(), content), wanted)
-            # What has begun while it was being decided comes too late.
+            # Attempts that began during the decision are too late.
             await self._abort_others(name)
             return False, wanted
 
     async def _abort_others(self, name: BatchName) -> None:
-        """The batch is committed: whatever is open of it, or of an earlier one, is not part of that."""
+        """Abort the open attempts of a committed batch, and of earlier batches: they are not part of the commit."""
         await self._decided(None, [], self.attempts.undecided(name))
 
     async def _commit_attempts(self, sink: SinkRow, wanted: Sequence[Attempt]) -> None:
-        """Decide for ``wanted`` and against all others of the batch and of earlier ones."""
+        """Commit the attempts ``wanted`` and abort all others of the batch and of earlier batches."""
         for attempt in wanted:
             attempt.closing = True
         try:
@@ -360,8 +365,10 @@ class Writes:
             raise
 
     async def _check_whole(self, attempt: Attempt) -> None:
-        """Whether everywhere its transaction is open: acknowledged batches may be lost with the power where the node
-        promises no more. Raises AttemptGone, LogError."""
+        """Check that the attempt's transaction is open in every partition. Raises AttemptGone, LogError.
+
+        A node that acknowledges before a flush may lose acknowledged batches in a loss of power.
+        """
         await attempt.settled()
         if self.among is not None:
             for place in await self.among.missing(attempt):
@@ -370,13 +377,13 @@ class Writes:
         async for place in in_turns(attempt.places_in_order()):
             at = self._node.logs.get(*place)
             if at is None:
-                continue  # deleted meanwhile, and all of it is
+                continue  # the whole topic was deleted meanwhile
             await at.ready()
             if attempt.row.producer_id not in at.state.transactions.open and attempt.writes_to(place):
                 raise AttemptGone(f"what the attempt wrote to {place[0]}-{place[1]} is not there any more")
 
     async def _decided(self, sink: SinkRow | None, committed: Sequence[Attempt], aborted: Sequence[Attempt]) -> None:
-        """Make it durable how attempts end, and begin to end them."""
+        """Store the decision about attempts durably, and begin to carry it out."""
         for attempt in aborted:
             attempt.closing = True
         if sink is not None or committed or aborted:
@@ -398,8 +405,10 @@ class Writes:
         self.ends.begin((*committed, *aborted))
 
     async def abort(self, owner: str, name: BatchName, keys: Sequence[Key] | None) -> bool:
-        """Abort an owner's attempts of a batch, all of them if none is named, unless the batch was committed: whether
-        it was. Raises LogError.
+        """Abort an owner's attempts of a batch (``keys`` None: all), unless the batch was committed; return whether it
+        was.
+
+        Raises LogError.
         """
         return await self._tasks.finish(self._abort(owner, name, keys))
 
@@ -419,9 +428,9 @@ class Writes:
     # --- time -------------------------------------------------------------------------------------------------------
 
     async def expire(self, now_ms: int) -> None:
-        """A chore: abort what nobody is heard of any more, and forget queries after a long time."""
+        """Abort batches after their timeout, and forget old queries; a chore."""
         now = time.monotonic()
-        # Each waits for what its query is doing, which may take long.
+        # Each abort waits for its query's running decision, which may take long.
         await self._rounds.each([one for one in self.attempts.sessions if one.deadline < now], self._expire)
         if now < self._swept + _SWEEP_S:
             return
@@ -438,14 +447,14 @@ class Writes:
                 await self.abort(owner, name, [one.key for one in attempts])
 
     async def forget(self, now_ms: int) -> None:
-        """Forget the queries that have not committed anything for long."""
+        """Forget the queries whose last commit is too long ago."""
         forgotten = []
         async for name, sink in in_turns(list(self._sinks.items())):
             keep = self._settings.job_ms if sink.once else self._settings.query_ms
             if sink.used_ms + keep < now_ms and not self.attempts.is_written(name):
                 forgotten.append(sink)
         if forgotten:
-            # Rows that are still as they were: a query may have come again meanwhile.
+            # Only unchanged rows are deleted: a query may have committed again meanwhile.
             await self._node.db.run(lambda connection: forget_sinks(connection, forgotten))
             for sink in forgotten:
                 of = sink.query, sink.target
