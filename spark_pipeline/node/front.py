@@ -136,7 +136,7 @@ class PipelineFront(Front):
 
     @cached_property
     def _attempts(self) -> LiveAttempts:
-        from spark_pipeline.node.write_view import LiveAttempts  # when somebody looks
+        from spark_pipeline.node.write_view import LiveAttempts  # only when a client lists transactions
 
         return LiveAttempts(self._node, lambda: None if self.server is None else self.server.core.writes)
 

@@ -123,7 +123,7 @@ class Writes:
     def _among_others(self) -> Queries | None:
         if isinstance(self._node.owners, Alone):
             return None
-        from spark_pipeline.node.write_among import Queries  # where there are others
+        from spark_pipeline.node.write_among import Queries  # only in a cluster
 
         among = Queries(self._node, self._node.owners, self._node.peers, self)
         self.attempts.holding = among.holding
