@@ -1,1 +1,1 @@
-"""Migrate, archive, replay and audit, and their commands."""
+"""The pipeline's jobs, migrate, archive, replay and audit, and their commands."""

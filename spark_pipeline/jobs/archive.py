@@ -1,8 +1,9 @@
-"""Copying topics into an archive, step by step, each record exactly once.
+"""The archive job: copies topics into an archive, step by step, each record exactly once.
 
-A step takes what is committed and not archived yet, up to a number of offsets, and cuts it into pieces, which write
-files that belong to nothing. One commit then adds all of them to the table and moves the progress that is kept with it
-(:mod:`spark_pipeline.lake.table`). Whatever the process is killed in, the next one begins where the table says.
+A step takes the committed records that are not archived yet, up to a number of offsets. It cuts them into pieces, and
+each piece writes files that no table has yet. One commit then adds all files to the table and advances the progress
+that is stored in it (:mod:`spark_pipeline.lake.table`). After a crash at any moment, the next run begins at the
+progress in the table.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from spark_pipeline.lake.table import Overtaken
 
 COLUMNS = Columns(RAW)
 _COMPACTED_AFTER = 16
-"""Steps of a following run, each of which writes a file of each partition, until these are merged."""
+"""Steps of a following run between two compactions; each step writes a file per partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A range to be written into files."""
+    """A range of offsets to be written into files."""
 
     url: str
     options: Mapping[str, str]
@@ -45,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What became of a piece: files that are written and belong to no table yet."""
+    """The result of a piece: files that are written but belong to no table yet."""
 
     range: OffsetRange
     files: tuple[DataFile, ...]
@@ -66,7 +67,7 @@ def stage(piece: Piece) -> Staged:
 
 @dataclass(slots=True)
 class Told:
-    """What a run did, for its report and its progress."""
+    """The counters of a run, for its report and its progress."""
 
     steps: int = 0
     rows: int = 0
@@ -79,7 +80,7 @@ class Told:
     left: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """For reports."""
+        """Return the counters for reports."""
         return {
             "steps": self.steps,
             "records": self.rows,
@@ -97,8 +98,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a step may go: from ``start``, which follows from what the table told (``done``), to ``ends``, where what
-    is committed ends. A commit names ``done``: it fails if anything was archived since."""
+    """The range of a step: from ``start``, which follows from the table's progress (``done``), to ``ends``, the ends of
+    committed data.
+
+    A commit names ``done``: it fails if anything was archived since.
+    """
 
     done: Mapping[TopicPartition, int]
     start: Mapping[TopicPartition, int]
@@ -109,12 +113,12 @@ class Bounds:
 class ArchiveRun:
     """One run of an archiving job.
 
-    ``topics``: names, or regular expressions that match whole names. ``begin``: where a partition begins of which
-    nothing is archived: "earliest", "latest", or milliseconds; the last two are found once and hold for further runs,
-    and a topic's later partitions begin with their first record where its others began with the latest.
-    ``step_offsets``: how many offsets a commit is about. ``piece_offsets``: how many one piece has at most.
-    ``bytes_per_second``: how fast records are taken at most, over several steps. ``allow_loss``: go on where the log
-    has been trimmed of what was not archived yet, and say so. ``on_step`` is called after each step.
+    ``topics``: names, or regular expressions that match whole names. ``begin``: the start of a partition that is not in
+    the archive yet: "earliest", "latest", or milliseconds. The last two are resolved once and stored for further runs;
+    with "latest", partitions that are added to a topic later begin with their first record. ``step_offsets``: about how
+    many offsets one commit covers. ``piece_offsets``: the most offsets of one piece. ``bytes_per_second``: the highest
+    average rate over several steps. ``allow_loss``: if the log was trimmed above the progress, go on and report the
+    lost ranges. ``on_step`` is called after each step.
     """
 
     url: str
@@ -139,7 +143,7 @@ class ArchiveRun:
         self._throttle = Throttle(self.bytes_per_second, sleep=self.stop.wait)
 
     def available_now(self) -> Told:
-        """Archive what is committed when this is called, and return."""
+        """Archive the records that are committed when this is called, and return."""
         with closing(endpoint(self.url, self.options)) as source:
             until: Mapping[TopicPartition, int] | None = None
             archive = self._archive(source)
@@ -155,16 +159,18 @@ class ArchiveRun:
             return self.told
 
     def follow(self, patience: Patience, poll_seconds: float = 1.0) -> Told:
-        """Archive what comes until ``stop`` is set; the step that has begun then is finished.
+        """Archive new records until ``stop`` is set; a step that has begun is finished.
 
-        A system that is away, as while it is restarted, is waited for: nothing of what is archived depends on it.
+        A source that does not answer, for example during its restart, is retried: the archive does not depend on it.
         """
         with closing(endpoint(self.url, self.options)) as source:
             follow(lambda: self._follow_once(source, patience), self.stop.is_set, lambda: self.stop.wait(poll_seconds))
         return self.told
 
     def _follow_once(self, source: Endpoint, patience: Patience) -> bool:
-        """A step, if there is enough for one; topics and partitions that have come since are among it."""
+        """Make a step if there are enough new offsets, including topics and partitions that were added; return whether
+        it did.
+        """
         archive = self._archive(source)
         bounds = self._bounds(source, archive)
         new = sum(one.count for one in between(bounds.start, bounds.ends))
@@ -172,12 +178,12 @@ class ArchiveRun:
             return False
         self._step(archive, bounds)
         if not self.told.steps % _COMPACTED_AFTER:
-            with suppress(Overtaken):  # somebody else compacts it now
+            with suppress(Overtaken):  # another process is compacting the archive
                 compact(archive, self.engine, self.file_bytes, fewest=_COMPACTED_AFTER)
         return True
 
     def plan(self) -> dict[str, Any]:
-        """What a run would do now: nothing is made or written."""
+        """Report what a run would do now, without making or writing anything."""
         with closing(endpoint(self.url, self.options)) as source:
             parts = matching(source, self.topics)
             done: dict[TopicPartition, int] = {}
@@ -204,13 +210,13 @@ class ArchiveRun:
         return archive
 
     def _bounds(self, source: Endpoint, archive: Archive) -> Bounds:
-        """Of the next step."""
+        """Return the bounds of the next step."""
         parts = matching(source, self.topics)
         begun = archive.description.begun
         bounds = self._found(source, parts, archive.records.progress(parts), begun)
         if self.begin != "earliest":
-            # Kept before anything is archived: a run that begins later would find another place, and lose what is
-            # between the two.
+            # Stored before anything is archived: a later run would resolve ``begin`` to a higher offset, and lose the
+            # records between the two.
             new = {part: start for part, start in bounds.start.items() if part not in bounds.done}
             if any(begun.get(str(part)) != start for part, start in new.items()):
                 archive.begin(new)
@@ -247,7 +253,7 @@ class ArchiveRun:
         new: list[TopicPartition],
         begun: Mapping[str, int],
     ) -> dict[TopicPartition, int]:
-        """Where partitions begin of which nothing is archived."""
+        """Return the start of each partition that is not in the archive yet."""
         if self.begin == "earliest":
             return {part: positions[part].start for part in new}
         start = {part: begun[str(part)] for part in new if str(part) in begun}
@@ -259,7 +265,7 @@ class ArchiveRun:
         for part in unknown:
             offset = found.get(part)
             if offset is None:
-                # What is in a partition that has come since is later than the latest that there was.
+                # A partition that was added since has only records newer than "latest" at that time.
                 came_later = self.begin == "latest" and part.topic in seen
                 offset = positions[part].start if came_later else positions[part].stable
             start[part] = offset
@@ -268,7 +274,7 @@ class ArchiveRun:
     def _step(self, archive: Archive, bounds: Bounds) -> None:
         began = time.monotonic()
         before, start, ends = bounds.done, bounds.start, bounds.ends
-        # Of a system whose ranges cannot be cut a step takes everything, and a piece is all of a partition.
+        # If the source's ranges cannot be cut, a step takes everything, and a piece is a whole partition.
         cut = may_cut(self.url)
         admitted = admit(start, ends, self.step_offsets) if cut else ends
         after = {part: offset for part, offset in admitted.items() if offset > start[part]}

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def command() -> None:
     """Copy topics to tables in files, each record exactly once, and keep and check the copy.
 
-    An archive lies in a directory or at s3://bucket/prefix; S3's address and credentials come from AWS's usual
-    environment variables.
+    An archive is a directory or s3://bucket/prefix; S3's address and credentials come from AWS's usual environment
+    variables.
     """
 
 
@@ -65,7 +65,7 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be archived.")
 @job_options
 def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
-    """Archive what is committed and not archived yet; again and again with --follow."""
+    """Archive committed records that are not archived yet; with --follow, again and again."""
     with job(given) as (engine, meter):
         from spark_pipeline.core.ranges import Patience
         from spark_pipeline.jobs.archive import ArchiveRun
@@ -97,7 +97,7 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
             tell(archiving.plan(), given["report"])
             return
         with (
-            interruptible(stop),  # the step that has begun is finished
+            interruptible(stop),  # a step that has begun is finished
             reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter),
         ):
             if given["follow"]:
@@ -120,7 +120,7 @@ def _begin(text: str) -> str:
 @side_options
 @report_option
 def status(place: str, url: str | None, report: Path | None, **given: Any) -> None:
-    """Say what the archive has, and how far it is."""
+    """Show what the archive has, and how far it is."""
     from spark_pipeline.endpoints.base import endpoint
     from spark_pipeline.jobs import archive_upkeep
     from spark_pipeline.lake.archive import Archive
@@ -137,7 +137,7 @@ def status(place: str, url: str | None, report: Path | None, **given: Any) -> No
 @engine_options
 @report_option
 def compact(place: str, file_bytes: int, dry_run: bool, report: Path | None, **given: Any) -> None:
-    """Make few large files of many small ones; archiving may go on meanwhile."""
+    """Merge many small files into few large ones; archiving may go on meanwhile."""
     with job(given, "groups of files") as (engine, meter):
         from spark_pipeline.jobs import archive_upkeep
         from spark_pipeline.lake.archive import Archive
@@ -159,7 +159,7 @@ def compact(place: str, file_bytes: int, dry_run: bool, report: Path | None, **g
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @report_option
 def expire(place: str, before: datetime | None, vacuum: datetime | None, dry_run: bool, report: Path | None) -> None:
-    """Take old records out (whole time partitions), and delete what no table needs any more."""
+    """Remove old records (whole time partitions), and delete files that no table needs any more."""
     from spark_pipeline.jobs import archive_upkeep
     from spark_pipeline.lake.archive import Archive
 
@@ -186,7 +186,7 @@ def verify(
 ) -> None:
     """Compare the archive with the log, record by record: exit code 2 if anything is missing, doubled or different.
 
-    Of values that an earlier version decoded it is compared that they are there; keys, headers and times in full.
+    Values that an earlier version decoded are only checked for presence; keys, headers and times are compared in full.
     """
     with job(given) as (engine, meter):
         from spark_pipeline.jobs.archive_verify import verify as compare

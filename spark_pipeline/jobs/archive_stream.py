@@ -1,9 +1,9 @@
 """An archive as the sink of a streaming query: ``stream.writeStream.foreachBatch(ArchiveSink(place, description))``.
 
-For queries that do something to the records before they are kept; plain copies are faster with ``anabranch archive
-run``, which brings nothing through the JVM. A micro-batch is one commit. Spark repeats one that it does not know to be
-done, with the same offsets; the archive's progress tells whether it is in the table already. Which files a task wrote
-in vain, nobody learns, and ``archive expire --vacuum`` deletes them.
+It is for queries that change the records before they are archived. Plain copies are faster with ``anabranch archive
+run``, which moves nothing through the JVM. A micro-batch is one commit. Spark repeats a micro-batch, with the same
+offsets, unless it knows that it is done; the archive's progress shows whether it is in the table already. Files of
+failed task attempts stay unknown to the table, and ``archive expire --vacuum`` deletes them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _RECEIPT = pa.schema([pa.field("file", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSink:
-    """Called with each micro-batch, whose rows have the source's columns: topic, partition, offset, timestamp, value;
-    key, headers and timestampType if they are wanted. Rows of one partition must still be in the order of their
-    offsets within a task, so nothing that shuffles may come before.
+    """The function that ``foreachBatch`` calls with each micro-batch.
 
-    A batch is passed over if the archive is already past all of it. Raises PipelineError if it is past a part of it:
-    then something else archives the same topic.
+    The rows have the source's columns: topic, partition, offset, timestamp, value; key, headers and timestampType are
+    optional. Rows of one partition must be in the order of their offsets within a task, so nothing that shuffles may
+    come before. A batch is skipped if the archive has all of it. Raises PipelineError if the archive has a part of it:
+    then another query or job archives the same topic.
     """
 
     place: str
@@ -44,7 +44,7 @@ class ArchiveSink:
     crash: Crash = no_crash
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """One micro-batch."""
+        """Archive one micro-batch."""
         archive = Archive.make(self.place, self.description, self.crash)
         columns = [name for name in RAW if name in frame.columns]
         writing = _Writing(self.place, self.file_bytes)
@@ -59,7 +59,7 @@ class ArchiveSink:
         before = archive.records.progress(after)
         done = [part for part in after if before.get(part, 0) >= after[part]]
         if len(done) == len(after):
-            return  # of an empty batch too
+            return  # all of it is archived, or the batch is empty
         for part in after:
             if part in done or first[part] < before.get(part, 0):
                 raise PipelineError(
@@ -78,7 +78,7 @@ class ArchiveSink:
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """What a task is sent."""
+    """The task's function and arguments, which Spark sends to its workers."""
 
     place: str
     file_bytes: int
@@ -98,7 +98,7 @@ class _Writing:
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Runs of rows of the same partition."""
+    """Yield runs of consecutive rows of the same partition."""
     if not batch.num_rows:
         return
     topics = batch.column("topic").dictionary_encode()
@@ -111,7 +111,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Re
 
 
 def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With all of an archive's columns, in their types."""
+    """Return the rows with all of an archive's columns, in their types."""
     arrays = []
     for one in schema:
         if one.name in rows.schema.names:

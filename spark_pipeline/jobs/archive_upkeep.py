@@ -1,4 +1,4 @@
-"""Keeping an archive in shape: small files become large ones, old records leave, what belongs to nothing is deleted."""
+"""Maintenance of an archive: merging small files, removing old records, deleting unused files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _EVERYTHING = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files that become fewer: of one partition and one time partition, next to one another. ``table`` is its name in
-    the archive at ``place``."""
+    """Adjacent files of one partition and one time partition that are merged into fewer.
+
+    ``table`` is the name of their table in the archive at ``place``.
+    """
 
     place: str
     table: str
@@ -32,11 +34,11 @@ class Group:
 
 
 def plan(archive: Archive, file_bytes: int = FILE_BYTES, fewest: int = 2) -> list[Group]:
-    """Return the files that are worth merging: runs that are each smaller than half of ``file_bytes``.
+    """Return the files that are worth merging: runs of files that are each smaller than half of ``file_bytes``.
 
-    A run ends where its files would be larger than that together. Files that overlap are merged in order. With
-    ``fewest`` above 2 a run has at least so many files, none larger than the others together: who compacts again and
-    again writes a record anew a few times, not each time.
+    A run ends where its files together would exceed ``file_bytes``. Files that overlap are merged in order. With
+    ``fewest`` above 2 a run has at least that many files, none larger than the others together: repeated compactions
+    then write a record anew a few times, not each time.
     """
     groups: list[Group] = []
     for name, table in archive.tables.items():
@@ -74,12 +76,12 @@ def _alike(run: list[DataFile]) -> list[DataFile]:
 
 
 def merge(group: Group) -> tuple[Group, list[DataFile]]:
-    """Write the records of a group anew, into files that belong to nothing yet. Raises OSError."""
+    """Write the records of a group into new files that belong to no table yet. Raises OSError."""
     table: Table = Archive.open(group.place).tables[group.table]
     first = group.files[0]
     with table.store.filesystem().open_input_file(f"{table.store.path}/{first.path}") as stream:
         schema = pq.read_schema(stream)
-    # All records of a group are of one time partition: the writer need not look, but must name it.
+    # All records of a group are of one time partition, so the writer need not compute it, but must name it.
     writer = FileWriter(table.store, first.topic, first.partition, schema, "none", 2 * group.file_bytes)
     writer.period = (first.day, first.hour)
     for batch in read_files(table, group.files, schema.names, 0, _EVERYTHING):
@@ -89,7 +91,7 @@ def merge(group: Group) -> tuple[Group, list[DataFile]]:
 
 @dataclass(slots=True)
 class Compacted:
-    """What a compaction did, or would do."""
+    """The result of a compaction, or of its dry run."""
 
     groups: int = 0
     files_before: int = 0
@@ -107,7 +109,9 @@ def compact(
     dry_run: bool = False,
     on_group: Callable[[Compacted], None] = lambda done: None,
 ) -> Compacted:
-    """Merge small files, group by group; archiving may go on meanwhile. Raises Overtaken for two at the same time."""
+    """Merge small files, group by group; archiving may go on meanwhile. Raises Overtaken if two compactions run at a
+    time.
+    """
     groups = plan(archive, file_bytes, fewest)
     done = Compacted()
     if dry_run:
@@ -128,7 +132,7 @@ def compact(
 
 @dataclass(slots=True)
 class Expired:
-    """What was taken out of an archive, or would be."""
+    """The result of an expiry, or of its dry run."""
 
     files: int = 0
     records: int = 0
@@ -140,11 +144,11 @@ class Expired:
 def expire(
     archive: Archive, *, before: datetime | None, vacuum_before: datetime | None, dry_run: bool = False
 ) -> Expired:
-    """Take out the files all of whose records have timestamps before ``before``, and delete what no table has needed
-    since ``vacuum_before``.
+    """Remove files whose records all have timestamps before ``before``; delete files that no table has needed since
+    ``vacuum_before``.
 
-    The archive remembers up to where records were taken out (whole time partitions, so rather less than was asked),
-    and they are not missed when it is verified.
+    The archive stores the time up to which records were removed (whole time partitions, so often less than requested),
+    so that a verification does not miss them.
     """
     done = Expired()
     if before is not None:
@@ -153,7 +157,7 @@ def expire(
             edge = edge.replace(hour=0)
         micros = round(edge.timestamp() * 1_000_000)
         if not dry_run:
-            archive.expired(micros // 1000)  # first, or a verification in between would miss records
+            archive.expired(micros // 1000)  # first, or a verification in between would report missing records
         for table in archive.tables.values():
             old = [one for one in table.files() if one.latest < micros]
             done.files += len(old)
@@ -170,7 +174,7 @@ def expire(
 
 
 def status(archive: Archive, source: Endpoint | None = None) -> dict[str, Any]:
-    """How far the archive is, what it has, and how far behind ``source`` it is, as a report."""
+    """Report the archive's content and progress, and how far it is behind ``source``."""
     parts = archive.description.parts
     done = archive.records.progress(parts)
     files: dict[TopicPartition, list[DataFile]] = {}

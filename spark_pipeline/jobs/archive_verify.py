@@ -1,4 +1,4 @@
-"""An archive compared with the log that it is a copy of."""
+"""The comparison of an archive with the log that it copies."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def verify(
     engine: Engine,
     told: Told = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Compare what the archive says it has with what the log still has of it, as a report.
+    """Compare the archive's ranges with what the log still has of them; return a report.
 
-    Records that were taken out of the archive by rule are left out on both sides. Of decoded values, and of the records
-    that are dead letters instead, keys, headers and times are compared.
+    Records that were removed from the archive by expiry are left out on both sides. For decoded values, and for the
+    dead letters of records whose values could not be decoded, keys, headers and times are compared.
     """
     archive = Archive.open(place)
     description = archive.description

@@ -1,4 +1,4 @@
-"""Audits: what a system keeps, whether it is whole, and whether two systems keep the same.
+"""Audits: the content of a system, whether it is undamaged, and whether two systems hold the same records.
 
 Levels, each with all before it: 0 positions and numbers of records, 1 checksums of stored batches, 2 digests of blocks,
 3 gaps, repetitions, order by key and producer. (Level 4, the same topic through every protocol of a node, is in
@@ -40,10 +40,10 @@ from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching, named, unknown
 
 BISECTED = 10
-"""Blocks of a partition in which the first bad offset is looked for; of others it is said that they differ."""
+"""Most differing blocks of a partition in which the first bad offset is searched; others are only reported."""
 
 Told = Callable[[int, int], None]
-"""Told the offsets that are done and those there are, after each piece."""
+"""A progress callback, called after each piece with the offsets done and their total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,18 @@ class Side:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def open(self) -> Endpoint:
-        """A connection of the caller's own."""
+        """Open a connection, which the caller closes."""
         return endpoint(self.url, self.options)
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionSeen(Seen):
-    """What all pieces of a partition's range told together."""
+    """The combined findings of all pieces of a partition's range."""
 
     positions: Positions
 
     def whole_gaps(self) -> list[tuple[int, int]]:
-        """Gaps in order; those that go on over the end of a piece are one."""
+        """Return the gaps in order; gaps that touch at the border of two pieces are joined."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(self.gaps):
             if joined and joined[-1][1] == start:
@@ -75,7 +75,7 @@ class PartitionSeen(Seen):
         return joined
 
     def as_json(self, level: int) -> dict[str, Any]:
-        """For reports."""
+        """Return the findings for reports."""
         told: dict[str, Any] = {
             "topic": self.range.topic,
             "partition": self.range.partition,
@@ -97,7 +97,7 @@ class PartitionSeen(Seen):
 
 @dataclass(slots=True)
 class Audit:
-    """Looks at systems with an engine. ``fields`` are what of a record is compared; see Piece for ``since_us``."""
+    """Audits on an engine. ``fields`` are the record fields to compare; see Piece for ``since_us``."""
 
     engine: Engine
     fields: tuple[str, ...] = ALL_FIELDS
@@ -113,7 +113,7 @@ class Audit:
         *,
         plain_headers: bool = False,
     ) -> dict[TopicPartition, PartitionSeen]:
-        """Read ``ranges`` of a system; see Piece for ``plain_headers``."""
+        """Read ``ranges`` of a system and return the findings; see Piece for ``plain_headers``."""
         seen = {part: PartitionSeen(one, positions=positions[part]) for part, one in ranges.items()}
         fields = self.fields if level >= 2 else ()
         items = [
@@ -129,7 +129,7 @@ class Audit:
         return seen
 
     def whole(self, side: Side, topics: Sequence[str], level: int, *, checksums: bool = True) -> dict[str, Any]:
-        """What is to be said of one system, as a report; ``equal`` there means that nothing is wrong."""
+        """Audit one system and return a report; ``equal`` in it means that nothing is wrong."""
         began = time.monotonic()
         positions = positions_of(side, topics)
         ranges = {part: part.range(one.start, one.stable) for part, one in positions.items()}
@@ -140,7 +140,7 @@ class Audit:
             wrong = sum(len(one.repeated) + len(one.backwards) + len(one.numbers_again) for one in seen.values())
         told: dict[str, Any] = {"url": side.url, "level": level, "partitions": report}
         damaged = [one for part in seen.values() for one in part.damaged]
-        if checksums and level >= 1 and not side.url.startswith("archive"):  # which has no batches
+        if checksums and level >= 1 and not side.url.startswith("archive"):  # an archive has no batches
             checked = self.check(side, ranges)
             told["batches"] = {
                 "checked": sum(one.batches for one in checked),
@@ -163,7 +163,7 @@ class Audit:
         return list(self.engine.map(check, items))
 
     def digests(self, side: Side, topics: Sequence[str]) -> dict[str, Any]:
-        """The digests of all blocks, as a document that can be compared with later (:class:`Digests`)."""
+        """Return the digests of all blocks, as a document for later comparisons (:class:`Digests`)."""
         positions = positions_of(side, topics)
         ranges = {part: part.range(one.start, one.stable) for part, one in positions.items()}
         seen = self.look(side, ranges, positions, 2)
@@ -190,10 +190,10 @@ class Audit:
     def diff(
         self, left: Side, right: Side, topics: Sequence[str], level: int, *, same_ends: bool = True
     ) -> dict[str, Any]:
-        """Compare two systems that should keep the same records at the same offsets.
+        """Compare two systems that should hold the same records at the same offsets; return a report.
 
-        ``same_ends``: it is a difference if one begins or ends elsewhere; otherwise what both have is compared. Raises
-        UnknownTopic for a topic that neither has.
+        ``same_ends``: different starts or ends count as differences; otherwise only offsets that both have are
+        compared. Raises UnknownTopic for a topic that neither has.
         """
         began = time.monotonic()
         not_here: set[str] = set()
@@ -242,7 +242,7 @@ class Audit:
         }
 
     def first_bad(self, left: Side, right: Side, whole: OffsetRange, block: BlockDifference) -> BadOffset | None:
-        """The first offset of a block at which two systems differ; None if they no longer do."""
+        """Return the first offset of a block at which two systems differ; None if they no longer do."""
         start, end = max(whole.start, block.start), min(whole.end, block.start + BLOCK)
         with closing(left.open()) as one, closing(right.open()) as other:
             here, there = (partial(self._records, side, whole) for side in (one, other))
@@ -252,7 +252,8 @@ class Audit:
     def _records(self, source: Endpoint, whole: OffsetRange, start: int, end: int) -> list[pa.RecordBatch]:
         columns = Columns(tuple(dict.fromkeys(("offset", *self.fields, "timestamp"))))
         wanted = whole.within(start, end)
-        read = beyond(wanted, lambda rest: source.read(rest, columns), lambda damaged: None)  # which was told before
+        # Damage was reported before.
+        read = beyond(wanted, lambda rest: source.read(rest, columns), lambda damaged: None)
         return [filtered(batch, self.since_us) for batch in read] or [
             pa.RecordBatch.from_pylist([], schema=columns.schema)
         ]
@@ -261,7 +262,7 @@ class Audit:
 def differing(
     audit: Audit, left: Side, right: Side | None, part: TopicPartition, here: PartitionSeen, there: PartitionSeen
 ) -> Iterator[dict[str, Any]]:
-    """What is to be said of the blocks of a partition that differ; with the first bad offset if both can be read."""
+    """Yield a report of each block of a partition that differs, with the first bad offset if both sides can be read."""
     for number, one in enumerate(differences(here.blocks, there.blocks)):
         said = _said(part, "block", one.reason) | {
             "block": one.block,
@@ -276,12 +277,12 @@ def differing(
 
 
 def damaged_in(seen: Mapping[TopicPartition, Seen]) -> list[dict[str, Any]]:
-    """What could not be read of all partitions, for reports."""
+    """Return the damage of all partitions, for reports."""
     return [asdict(one) for one in distinct(one for part in seen.values() for one in part.damaged)]
 
 
 def _unread(part: TopicPartition, side: str, seen: Seen) -> list[dict[str, Any]]:
-    """What could not be read of one side of a comparison."""
+    """Return the damage of one side of a comparison, for reports."""
     return [
         _said(part, "damage", f"on the {side}: {one.reason}") | {"offsets": [one.offset, one.end]}
         for one in distinct(seen.damaged)
@@ -295,16 +296,19 @@ def _said(part: TopicPartition, what: str, reason: str) -> dict[str, Any]:
 def positions_of(
     side: Side, topics: Sequence[str], *, absent: set[str] | None = None
 ) -> dict[TopicPartition, Positions]:
-    """Where the partitions of ``topics`` (names or patterns) begin and end. Raises UnknownTopic, unless those that find
-    nothing are to be added to ``absent``."""
+    """Return the positions of the partitions of ``topics`` (names or patterns).
+
+    Topics that match nothing are added to ``absent``; without it raises UnknownTopic.
+    """
     with closing(side.open()) as source:
         return source.positions(matching(source, topics, absent=absent))
 
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """What :meth:`Audit.digests` made: of each partition what was looked at, and its blocks; of which records' fields,
-    and from which time on."""
+    """The document of :meth:`Audit.digests`: for each partition the audited range and its blocks; the compared fields,
+    and the lowest timestamp.
+    """
 
     fields: tuple[str, ...]
     since_us: int | None
@@ -312,7 +316,7 @@ class Digests:
 
     @classmethod
     def read(cls, path: Path) -> Digests:
-        """From a file. Raises OptionError for one that holds something else."""
+        """Read a document from a file. Raises OptionError if it holds something else."""
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
             if told["digests"] != 1 or told["block"] != BLOCK:
@@ -329,7 +333,7 @@ class Digests:
             raise OptionError(f"{path} holds no digests: {error}") from error
 
     def of(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[OffsetRange, dict[int, BlockDigest]]]:
-        """The partitions of ``topics`` (names or patterns; none for all), in order. Raises UnknownTopic."""
+        """Return the partitions of ``topics`` (names or patterns; empty for all), in order. Raises UnknownTopic."""
         names = {part.topic for part in self.partitions}
         wanted = set() if topics else names
         for one in topics:
@@ -341,15 +345,15 @@ class Digests:
 
 
 def against_digests(audit: Audit, side: Side, path: Path, topics: Sequence[str] = ()) -> dict[str, Any]:
-    """Compare a system with digests that were made of it, or of another, before; of the same fields and records.
+    """Compare a system with earlier digests, of it or of another system, by the same fields and records.
 
-    Only whole blocks below the end at that time are compared, and the offsets that the system still has.
+    Only whole blocks below the end at that time are compared, and only offsets that the system still has.
     """
     began = time.monotonic()
     before = Digests.read(path)
     known = before.of(topics)
     audit.fields, audit.since_us = before.fields, before.since_us
-    # A topic that is gone is a difference, whatever else has its name for a pattern.
+    # A deleted topic is a difference, even if its name as a pattern matches other topics.
     positions = positions_of(side, sorted({part.topic for part in known}), absent=set())
     found: list[dict[str, Any]] = []
     ranges: dict[TopicPartition, OffsetRange] = {}

@@ -28,7 +28,7 @@ FIELDS = ("key", "value", "headers", "timestamp")
 
 @click.group("audit", short_help="Check that records are whole, and that two systems keep the same.")
 def command() -> None:
-    """Check that what a system keeps is whole, and that two systems keep the same records.
+    """Check that a system's records are undamaged, and that two systems hold the same records.
 
     Systems are anabranch://host:8090, kafka://host:9092 and archive:///path. Exit code 0: nothing is wrong; 2:
     something is, and the report says where; 1: the audit could not be done.
@@ -53,7 +53,7 @@ def _fields(text: str) -> tuple[str, ...]:
 
 @contextmanager
 def _audit(given: dict[str, Any], fields: tuple[str, ...] = FIELDS) -> Iterator[tuple[Audit, Given]]:
-    """An audit by the options of a command, and those of both sides."""
+    """Yield an audit by the options of a command, and the options of both sides."""
     since = given.get("since")
     with job(given) as (engine, meter):
         from spark_pipeline.jobs.audit import Audit
@@ -63,7 +63,7 @@ def _audit(given: dict[str, Any], fields: tuple[str, ...] = FIELDS) -> Iterator[
 
 
 def side_of(url: str, options: Mapping[str, str]) -> Side:
-    """One system of an audit."""
+    """Return one system of an audit."""
     from spark_pipeline.jobs.audit import Side
 
     return Side(url, options)
@@ -81,7 +81,7 @@ def _end(report: dict[str, Any], path: Path | None) -> None:
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True)
 @job_options
 def check(url: str, topics: tuple[str, ...], level: int, **given: Any) -> None:
-    """Look at one system.
+    """Check one system.
 
     Level 0: positions and numbers of records; 1: the checksum of every stored batch; 2: every record is read; 3: gaps,
     repeated offsets, order of offsets, numbers of producers.
@@ -96,7 +96,7 @@ def check(url: str, topics: tuple[str, ...], level: int, **given: Any) -> None:
 @topics_option
 @job_options
 def gaps(url: str, topics: tuple[str, ...], **given: Any) -> None:
-    """Say which offsets have no record, and which come twice or out of order: level 3 without checksums."""
+    """Find offsets that have no record, come twice or are out of order: level 3 without checksums."""
     with _audit(given, ()) as (audit, sides):
         report = audit.whole(side_of(url, sides.source), topics, 3, checksums=False)
     _end(report, given["report"])
@@ -108,7 +108,7 @@ def gaps(url: str, topics: tuple[str, ...], **given: Any) -> None:
 @_compared_options
 @job_options
 def digest(url: str, topics: tuple[str, ...], fields: str, **given: Any) -> None:
-    """Make digests of all blocks of 65,536 offsets, to compare with later: audit diff FILE URL."""
+    """Make digests of all blocks of 65,536 offsets, for later comparisons: audit diff FILE URL."""
     with _audit(given, _fields(fields)) as (audit, sides):
         report = audit.digests(side_of(url, sides.source), topics)
     _end(report, given["report"])
@@ -147,10 +147,10 @@ def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: boo
 @click.option("--pravega", default="", metavar="HOST:PORT", help="Its Pravega controller.")
 @job_options
 def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any) -> None:
-    """Read a topic through every protocol of a node (level 4), and compare with what its range servers give.
+    """Read a topic through every protocol of a node (level 4), and compare with the records of its range servers.
 
-    Through Pravega's protocol, values are compared, since its events have nothing else. Committed positions are
-    compared as the node and as Kafka's protocol tell them.
+    Through Pravega's protocol only values are compared, since its events have nothing else. Committed positions are
+    compared between the node's answer and Kafka's protocol.
     """
     with _audit(given) as (audit, sides):
         from spark_pipeline.core.errors import OptionError

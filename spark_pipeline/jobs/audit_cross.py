@@ -1,8 +1,8 @@
-"""Level 4: the same topic read through every protocol that a node serves, and what consumers have committed.
+"""Audit level 4: a topic read through every protocol of a node, and the committed positions of its groups.
 
-Kafka's and YDB's readers see offsets, keys, headers and times: digests of all of it are compared with those of what the
-range servers give. Pravega's events have values alone: these are compared segment by segment. Nothing is committed, and
-no reader group is made.
+Kafka's and YDB's readers see offsets, keys, headers and times: digests of all of these are compared with digests of the
+range servers' records. Pravega's events have only values, which are compared segment by segment. The audit commits
+nothing and makes no reader group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_pipeline.jobs.audit_pieces import beyond
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where the node listens, ``host:port``; protocols without an address are left out."""
+    """The addresses of the node's listeners, ``host:port``; a protocol without an address is skipped."""
 
     kafka: str = ""
     ydb: str = ""
@@ -39,7 +39,7 @@ class Listeners:
 
 
 def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[str, Any]:
-    """Compare, as a report. ``side`` is the node's pipeline listener. Raises PipelineError."""
+    """Compare the protocols and return a report. ``side`` is the node's pipeline listener. Raises PipelineError."""
     began = time.monotonic()
     positions = positions_of(side, [topic])
     ranges = {part: OffsetRange(topic, part.partition, one.start, one.stable) for part, one in positions.items()}
@@ -68,7 +68,7 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
 
 
 def _pravega_scope(side: Side, topic: str) -> str:
-    """Raises OptionError for a topic that has no name in Pravega's protocol."""
+    """Return the topic's Pravega scope. Raises OptionError if the topic has no name in Pravega's protocol."""
     with closing(NodeClient(NodeOptions.of(side.url, side.options))) as client, as_pipeline_errors():
         names = NodeTopics(client).topics([topic])[topic].names
     if "pravega" not in names:
@@ -84,11 +84,14 @@ def _compared(
     positions: Mapping[TopicPartition, Positions],
     seen: Mapping[TopicPartition, PartitionSeen] | None = None,
 ) -> dict[str, Any]:
-    """Digests against digests. ``seen``: what the range servers gave; with the first bad offset then. Without it, it is
-    read again with headers as an item of a YDB message is: with a value, an empty one where a header has none."""
+    """Compare digests through another protocol with the range servers' digests.
+
+    ``seen`` is the findings at the range servers; with it, the first bad offset is reported. Without it the range
+    servers are read again, with headers as YDB's metadata items have them: a header without a value gets an empty one.
+    """
     opened = there.open()
     try:
-        opened.positions(list(ranges))  # whom nobody can ask, nothing is found out about
+        opened.positions(list(ranges))  # raises if the listener cannot be reached: that is no difference
     finally:
         opened.close()
     told = {"compared": ["offset", *audit.fields]}
@@ -96,7 +99,7 @@ def _compared(
     here = seen or audit.look(side, ranges, positions, 2, plain_headers=True)
     try:
         got = audit.look(there, ranges, positions, 2, plain_headers=plain)
-    except EndpointUnavailable as error:  # it gives less than it says it has
+    except EndpointUnavailable as error:  # the listener returns fewer records than it reports
         return told | {"equal": False, "records": 0, "differences": [{"what": "read", "reason": str(error)}]}
     right = None if plain else there
     found = [said for part in here for said in differing(audit, side, right, part, here[part], got[part])]
@@ -105,13 +108,13 @@ def _compared(
 
 
 def _positions(side: Side, kafka: Side, topic: str) -> dict[str, Any]:
-    """What groups have committed in the topic, as the node tells it and as Kafka's protocol does."""
+    """Compare the groups' positions in the topic between the node's answer and Kafka's protocol."""
     told: list[dict[str, dict[str, int]]] = []
     for one in (side, kafka):
         source = one.open()
         try:
             groups = source.groups()
-        except PipelineError as error:  # a node of an earlier version, or a listener that may not tell
+        except PipelineError as error:  # a node of an earlier version, or a listener without the permission
             return {"compared": False, "reason": f"{one.url} does not tell: {error}"}
         finally:
             source.close()
@@ -124,8 +127,11 @@ def _positions(side: Side, kafka: Side, topic: str) -> dict[str, Any]:
 
 
 def values(side: Side, there: Side, ranges: Iterable[OffsetRange]) -> dict[str, Any]:
-    """Of each partition the values alone, in their order. A record without a value, or with an empty one, is an event
-    without bytes, which Pravega's clients pass over: it cannot be compared, and is counted."""
+    """Compare the values of each partition, in their order.
+
+    A record without a value, or with an empty one, is an event without bytes, which Pravega's clients skip: such
+    records cannot be compared, and are counted.
+    """
     records = empty = 0
     found: list[dict[str, Any]] = []
     with closing(side.open()) as ours, closing(there.open()) as theirs:
@@ -138,7 +144,7 @@ def values(side: Side, there: Side, ranges: Iterable[OffsetRange]) -> dict[str, 
             said = {"what": "values", "topic": one.topic, "partition": one.partition}
             try:
                 got, _ = _digest(theirs, one.within(at.start, at.stable), kept.count)
-            except PipelineError as error:  # it gives less than it says it has
+            except PipelineError as error:  # the listener returns fewer events than it reports
                 found.append(said | {"reason": str(error)})
                 continue
             records += got.count
@@ -149,14 +155,16 @@ def values(side: Side, there: Side, ranges: Iterable[OffsetRange]) -> dict[str, 
 
 
 def _digest(source: Endpoint, wanted: OffsetRange, most: int = 1 << 62) -> tuple[BlockDigest, int]:
-    """Of the first values in a range that have bytes, at most so many; and how many records in front have none."""
+    """Return the digest of the first ``most`` non-empty values in a range, and the number of empty ones before the last
+    of them.
+    """
     digester = Digester(("value",))
     count = empty = 0
     for batch in beyond(wanted, lambda rest: source.read(rest, Columns(("value",))), lambda damaged: None):
         every = batch.column("value")
         some = every.filter(pc.greater(pc.fill_null(pc.binary_length(every), 0), 0))
         empty += len(every) - len(some)
-        some = some[: most - count]  # what was written since is not looked at
+        some = some[: most - count]  # ignore values written since
         count += len(some)
         if len(some):
             rows = pa.RecordBatch.from_arrays([some], names=["value"])

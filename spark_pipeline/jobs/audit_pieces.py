@@ -1,4 +1,4 @@
-"""What an audit looks at in one piece of a partition: digests, gaps, order, checksums; wherever the engine says."""
+"""The unit of work of an audit, one piece of a partition: digests, gaps, order, checksums. It runs on any engine."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ T = TypeVar("T")
 PIECE = 8 * BLOCK
 """Offsets of a piece: whole blocks, so that each block's digest is made in one place."""
 EXAMPLES = 100
-"""Gaps, damaged batches and the like that a report names one by one; of all others it has the number."""
+"""Most gaps, damaged batches and the like that a report lists; beyond that it only counts them."""
 _CRC_START = 21
-"""Where what a Kafka batch's checksum covers begins."""
+"""Position in a Kafka batch from which on its checksum covers the bytes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damaged:
-    """What is not as it should be at the offsets ``[offset, end)``, by what can be told; ``reason`` says how."""
+    """Damage at the offsets ``[offset, end)``, as far as the bounds are known; ``reason`` describes it."""
 
     topic: str
     partition: int
@@ -48,14 +48,14 @@ class Damaged:
 
     @classmethod
     def of(cls, error: UnreadableBatch) -> Damaged:
-        """What an endpoint has found."""
+        """Return the damage that an endpoint has reported."""
         return cls(error.topic, error.partition, error.offset, error.end, error.reason)
 
 
 def beyond(
     wanted: OffsetRange, read: Callable[[OffsetRange], Iterable[T]], found: Callable[[Damaged], None]
 ) -> Iterator[T]:
-    """What ``read`` gives of a range; ``found`` is told what cannot be read, and what lies behind it is read, too."""
+    """Yield the results of ``read`` over a range, also behind damage; ``found`` is called with each damaged range."""
     start = wanted.start
     while start < wanted.end:
         try:
@@ -68,7 +68,7 @@ def beyond(
 
 
 def distinct(found: Iterable[Damaged]) -> list[Damaged]:
-    """In order; what lies in several pieces of a partition, or was met in several ways, once."""
+    """Return damage in order, without duplicates from several pieces of a partition or several kinds of checks."""
     told: list[Damaged] = []
     for one in sorted(found):
         last = told[-1] if told else None
@@ -82,9 +82,12 @@ def distinct(found: Iterable[Damaged]) -> list[Damaged]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A range to look at. ``fields`` are compared, none for counting alone; ``since_us``: only records with timestamps
-    (microseconds) from then on; ``order``: look at keys and producers too;
-    ``plain_headers``: a header without a value counts as one with an empty value."""
+    """A range to audit.
+
+    ``fields`` are compared, none for counting alone; ``since_us``: only records with timestamps (microseconds) from
+    then on; ``order``: also check the order of keys' times and producers' numbers; ``plain_headers``: a header without
+    a value counts as one with an empty value.
+    """
 
     url: str
     options: Mapping[str, str]
@@ -97,12 +100,12 @@ class Piece:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a piece.
+    """The findings of one piece.
 
     ``gaps`` are ranges without records, ``repeated`` offsets that came again, ``backwards`` offsets that came after a
-    higher one; ``numbers_again`` of records whose producer had given their number, or a higher one, before within the
-    piece; ``times_back`` counts records older than an earlier one of their key, which a writer may well intend;
-    ``damaged`` is what could not be read, which is no gap.
+    higher one. ``numbers_again`` are offsets of records whose producer used the same or a higher sequence before within
+    the piece. ``times_back`` counts records older than an earlier one of their key, which a writer may well intend.
+    ``damaged`` are ranges that could not be read, which are no gaps.
     """
 
     range: OffsetRange
@@ -118,7 +121,7 @@ class Seen:
     damaged: list[Damaged] = field(default_factory=list)
 
     def add(self, other: Seen) -> None:
-        """What was seen of another piece of the range."""
+        """Add the findings of another piece of the range."""
         self.blocks.update(other.blocks)
         self.records += other.records
         self.size += other.size
@@ -129,7 +132,7 @@ class Seen:
 
 
 def pieces(range_: OffsetRange, *, cut: bool = True) -> list[OffsetRange]:
-    """A range cut at the ends of blocks, if it may be cut."""
+    """Cut a range at the ends of blocks, if it may be cut."""
     if not cut:
         return [range_] if range_.count else []
     bounds = [range_.start, *range((range_.start // PIECE + 1) * PIECE, range_.end, PIECE), range_.end]
@@ -137,7 +140,7 @@ def pieces(range_: OffsetRange, *, cut: bool = True) -> list[OffsetRange]:
 
 
 def columns_of(piece: Piece) -> Columns:
-    """What has to be read for it."""
+    """Return the columns that have to be read for a piece."""
     wanted = {"offset", *piece.fields}
     if piece.order:
         wanted |= {"key", "timestamp", "producer", "seq"}
@@ -147,14 +150,14 @@ def columns_of(piece: Piece) -> Columns:
 
 
 def filtered(batch: pa.RecordBatch, since_us: int | None) -> pa.RecordBatch:
-    """The records with timestamps from ``since_us`` on."""
+    """Return the records with timestamps from ``since_us`` on."""
     if since_us is None:
         return batch
     return batch.filter(pc.greater_equal(batch.column("timestamp").cast(pa.int64()), since_us))
 
 
 def plainly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With empty values in place of headers' missing ones."""
+    """Return the records with empty values in place of headers' missing values."""
     column = batch.column("headers")
     flat = column.flatten()
     bounds = np.zeros(len(column) + 1, np.int32)
@@ -168,7 +171,7 @@ def plainly(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def look(piece: Piece) -> Seen:
-    """Read a piece and tell what was seen, what cannot be read included. Raises PipelineError."""
+    """Read a piece and return the findings, damage included. Raises PipelineError."""
     digester = Digester(piece.fields)
     seen = Seen(piece.range)
     order = _Order() if piece.order else None
@@ -193,7 +196,7 @@ def look(piece: Piece) -> Seen:
             seen.records += batch.num_rows
             seen.size += batch.nbytes
             expected = _places(seen, offsets, expected)
-            # Without fields the hash of nothing: digests then tell numbers and places alone.
+            # Without fields all hashes are 0: digests then cover only numbers and offsets.
             of = hashes(batch, piece.fields) if piece.fields else np.zeros(batch.num_rows, np.uint64)
             digester.add_hashes(offsets, of)
             if order is not None:
@@ -211,7 +214,7 @@ def _gap(seen: Seen, start: int, end: int) -> None:
 
 
 def _places(seen: Seen, offsets: npt.NDArray[np.int64], expected: int) -> int:
-    """Note gaps and what is not in order; returns the offset that should come next."""
+    """Record gaps and offsets out of order; return the offset that should come next."""
     before = np.concatenate([[expected - 1], offsets[:-1]])
     if (offsets - before == 1).all():
         return int(offsets[-1]) + 1
@@ -228,7 +231,7 @@ def _places(seen: Seen, offsets: npt.NDArray[np.int64], expected: int) -> int:
 
 
 class _Order:
-    """Numbers of producers and times of keys, as far as one piece goes."""
+    """The sequences of producers and the times of keys within one piece."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -258,7 +261,7 @@ class _Order:
 
 @dataclass(slots=True)
 class Checked:
-    """What the checksums of a piece's batches said; ``unchecked`` batches are of formats that have none."""
+    """The result of checking a piece's batches; ``unchecked`` counts batches of formats without checksums."""
 
     range: OffsetRange
     batches: int = 0
@@ -268,7 +271,7 @@ class Checked:
 
 
 def check(piece: Piece) -> Checked:
-    """Compare each stored batch of a piece with its own checksum, and read the whole of it. Raises PipelineError."""
+    """Compare each stored batch of a piece with its own checksum, and decode all of it. Raises PipelineError."""
     checked = Checked(piece.range)
     with closing(endpoint(piece.url, piece.options)) as source:
         for batch in beyond(piece.range, source.read_raw, checked.damaged.append):
@@ -284,7 +287,7 @@ def check(piece: Piece) -> Checked:
 
 
 def damage(batch: StoredBatch) -> str | None:
-    """What is wrong with a stored batch; None for one that is sound."""
+    """Return what is wrong with a stored batch; None if it is undamaged."""
     try:
         form = batch.flags & FORMAT_MASK
         if form == FormatId.KAFKA:

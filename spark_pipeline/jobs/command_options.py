@@ -1,6 +1,6 @@
-"""What the commands of jobs share: options, engines, progress, reports, and how they end.
+"""The shared parts of job commands: options, engines, progress, reports, exit codes.
 
-Exit codes: 0 done and nothing is different; 2 done, and there are differences; 1 the job failed.
+Exit codes: 0 done without differences; 2 done, with differences; 1 the job failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXIT_FAILED = 1
 EXIT_DIFFERENT = 2
 
 _SUBMITTED_WITH = ("spark.python.unix.domain.socket.enabled=true", "spark.speculation=false")
-"""Settings that what is submitted begins with: Spark's Java is there before our session is."""
+"""Settings on the spark-submit line, because Spark's JVM starts before the job makes its session."""
 
 
 class Size(click.ParamType[int]):
@@ -56,7 +56,7 @@ class Size(click.ParamType[int]):
 
 
 class Moment(click.ParamType[datetime]):
-    """A time: ISO 8601 (UTC unless it says otherwise), milliseconds since 1970, or so long ago: ``30d``, ``12h``."""
+    """A time: ISO 8601 (UTC unless it says otherwise), milliseconds since 1970, or an age: ``30d``, ``12h``."""
 
     name = "time"
 
@@ -77,7 +77,7 @@ class Moment(click.ParamType[datetime]):
 
 
 def engine_options(function: F, parallel: int = 2) -> F:
-    """``--engine``, ``--parallel``, ``--master``, ``--print-submit``."""
+    """Add ``--engine``, ``--parallel``, ``--master``, ``--print-submit``."""
     for option in (
         click.option("--print-submit", is_flag=True, help="Print the spark-submit line for this job, and do nothing."),
         click.option("--master", metavar="URL", help="Spark's master, for --engine spark (default: local[*])."),
@@ -95,14 +95,14 @@ def engine_options(function: F, parallel: int = 2) -> F:
 
 
 def throttle_option(function: F) -> F:
-    """``--throttle``."""
+    """Add ``--throttle``."""
     return click.option(
         "--throttle", type=Size(per_second=True), metavar="RATE", help="Most bytes a second, as in 200MB/s."
     )(function)
 
 
 def report_option(function: F) -> F:
-    """``--report``."""
+    """Add ``--report``."""
     return click.option(
         "--report",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -111,21 +111,23 @@ def report_option(function: F) -> F:
 
 
 def topics_option(function: F) -> F:
-    """``--topics``."""
+    """Add ``--topics``."""
     return click.option(
         "--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names."
     )(function)
 
 
 def job_options(function: F) -> F:
-    """Those of the systems, of the engine, and of the report."""
+    """Add the options of the systems, of the engine, and of the report."""
     return side_options(engine_options(report_option(function)))
 
 
 @contextmanager
 def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engine, Meter]]:
-    """The engine that the options of a command name, and a meter of ``unit`` that is told on standard error; what the
-    job raises on purpose ends the command with a sentence. With ``--print-submit`` there is nothing to be done."""
+    """Open the engine that a command's options name, and a meter of ``unit`` that is shown on standard error.
+
+    A PipelineError ends the command with a sentence. With ``--print-submit`` the command prints the line and ends.
+    """
     printed_submit(given)
     from spark_pipeline.jobs.engine import open_engine
     from spark_pipeline.jobs.progress import Meter, told
@@ -141,7 +143,7 @@ def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engin
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """End the command with the exit code of what is raised on purpose, and with a sentence if the job failed."""
+    """End the command with the exit code of a PipelineError or OSError, and with a sentence if the job failed."""
     try:
         yield
     except FoundDifferences as error:
@@ -152,7 +154,7 @@ def failures() -> Iterator[None]:
 
 
 def tell(report: Mapping[str, Any], path: Path | None = None) -> None:
-    """The report, to a file or to standard output."""
+    """Write the report to a file or to standard output."""
     text = json.dumps(report, ensure_ascii=False, indent=1, default=str)
     if path is None:
         click.echo(text)
@@ -162,7 +164,9 @@ def tell(report: Mapping[str, Any], path: Path | None = None) -> None:
 
 @contextmanager
 def interruptible(over: Event | None = None) -> Iterator[Callable[[], bool]]:
-    """The first interruption sets ``over`` and lets what is under way end well; the second one is Python's own."""
+    """Let the first interruption set ``over``, so that running work ends in order; the second one has Python's own
+    effect.
+    """
     over = over or Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -180,7 +184,7 @@ def interruptible(over: Event | None = None) -> Iterator[Callable[[], bool]]:
 
 
 def printed_submit(given: Mapping[str, Any]) -> None:
-    """If it was asked for, print the line that runs this very command on Spark, and end."""
+    """With ``--print-submit``, print the line that runs this command on Spark, and end."""
     if given["print_submit"]:
         from spark_pipeline.jobs import submit
 
@@ -197,9 +201,9 @@ def printed_submit(given: Mapping[str, Any]) -> None:
 def reported(
     url: str, options: Mapping[str, str], kind: str, name: str, meter: Meter, job_id: str = ""
 ) -> Iterator[None]:
-    """Tell the node at ``url``, if it is one, how far the job is: its console lists it. Nothing depends on that.
+    """Report the job's progress to the node at ``url``, if it is one, for its console. Nothing depends on the reports.
 
-    Jobs with the same ``job_id`` are one job that goes on. Raises OptionError.
+    Jobs with the same ``job_id`` are shown as one job that goes on. Raises OptionError.
     """
     if not url.startswith(("anabranch://", "anabranch+tls://")):
         yield

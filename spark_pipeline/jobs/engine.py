@@ -1,7 +1,7 @@
-"""Where the pieces of a job are worked on: threads of this process, or the executors of Spark.
+"""Engines that run the pieces of a job: threads of this process, or Spark's executors.
 
-A piece is a function of a module and one argument, both picklable; it opens what it needs where it runs and returns
-something small. The data never passes through here.
+A piece is a module's function and one argument, both picklable. It opens its connections where it runs and returns
+something small. The data never passes through the engine.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """Works on pieces."""
+    """An executor of pieces."""
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """The results, in whatever order they come. Raises what the first failing piece raised."""
+        """Yield the results in any order. Raises the error of the first failing piece."""
 
     def close(self) -> None:
-        """Let go of threads and sessions; again makes no difference."""
+        """Close threads and sessions; a second call has no effect."""
 
 
 @dataclass(slots=True)
 class LocalEngine:
-    """Threads of this process: reading, compressing and writing leave Python's lock alone."""
+    """An engine of threads: reading, compressing and writing release Python's global lock."""
 
     parallel: int = 2
     _pool: ThreadPoolExecutor = field(init=False)
@@ -48,7 +48,7 @@ class LocalEngine:
         finally:
             for one in waiting:
                 one.cancel()
-            wait(waiting)  # what has begun: it must not write on when the job has failed
+            wait(waiting)  # running pieces must not go on writing after the job has failed
 
     def close(self) -> None:
         """See Engine."""
@@ -56,7 +56,10 @@ class LocalEngine:
 
 
 def open_engine(name: str, parallel: int, master: str | None) -> Engine:
-    """``local``, or ``spark`` with a master. Raises OptionError for a master without Spark, or no Java."""
+    """Return the engine ``local``, or ``spark`` with a master.
+
+    Raises OptionError for a master without Spark, or if Java is missing.
+    """
     if name == "spark":
         from spark_pipeline.jobs.engine_spark import SparkEngine
 

@@ -1,4 +1,4 @@
-"""Pieces of a job on Spark's executors: each is a task of its own, and what it moves never passes through the JVM."""
+"""An engine on Spark's executors: each piece is a task of its own, and its data never passes through the JVM."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAVE = 500
-"""Pieces that are handed out in one of Spark's jobs: each task is sent the arguments of all of them."""
+"""Most pieces of one Spark job, because each task receives the arguments of all of them."""
 _RESULT = pa.schema([pa.field("result", pa.binary())])
 
 
 @dataclass(slots=True)
 class SparkEngine:
-    """See Engine. A task that fails is tried again as often as Spark is set to, by new attempts of the piece.
+    """An :class:`Engine` on Spark. Spark retries a failed task as often as it is configured to, by new attempts of the
+    piece.
 
-    What a piece raises on purpose is not tried again, and raised here as it was. Without a ``session`` one is made at
-    once: Java is started by a fork, which gRPC's threads do not survive, so an engine is opened before any system is.
+    A piece's PipelineError is not retried, and is raised here unchanged. Without a ``session`` one is made at once:
+    starting Java forks the process, and gRPC's threads do not survive a fork, so an engine is opened before any system.
     """
 
     master: str | None = None
@@ -57,7 +58,7 @@ class SparkEngine:
                 yield result
 
     def close(self) -> None:
-        """See Engine. A session that was there before stays."""
+        """Close the session, unless it existed before."""
         if self._own and self.session is not None:
             self.session.stop()
             self.session = None
@@ -65,7 +66,7 @@ class SparkEngine:
 
 @dataclass(slots=True)
 class _Task:
-    """What a task is sent."""
+    """The task's function and arguments, which Spark sends to its workers."""
 
     module: str
     name: str

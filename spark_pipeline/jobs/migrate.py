@@ -1,4 +1,4 @@
-"""``anabranch migrate``: from Kafka clusters, YDB databases and Pravega scopes, with offsets and positions as they are.
+"""``anabranch migrate``: from Kafka clusters, YDB databases and Pravega scopes, with unchanged offsets and positions.
 
 Reports are JSON on standard output, progress goes to standard error. Exit codes: 0 done, 2 both sides differ, 1 failed.
 """
@@ -41,12 +41,12 @@ def _quiet_option(function: F) -> F:
 
 
 def _copying_options(function: F) -> F:
-    """How it is carried out."""
+    """Add the options of copying: engine, rate, progress."""
     return _quiet_option(throttle_option(engine_options(function, 4)))
 
 
 def _plan_argument(function: F) -> F:
-    """The plan's file."""
+    """Add the argument for the plan's file."""
     return click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))(function)
 
 
@@ -78,7 +78,7 @@ def plan_(
     output: Path,
     **options: Any,
 ) -> None:
-    """Write down what is to be copied, how much that is, and what cannot be carried."""
+    """Write a plan: the topics to copy, how much that is, and what cannot be carried."""
     from spark_pipeline.jobs.migrate_plan import make_plan
 
     sides = given(**options)
@@ -107,7 +107,7 @@ def plan_(
 @_copying_options
 @side_options
 def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
-    """Copy everything that the plan has and the target has not."""
+    """Copy the records of the plan that the target does not have."""
     _run(plan, follow=follow, dry=dry_run, **options)
 
 
@@ -117,7 +117,7 @@ def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
 @_copying_options
 @side_options
 def resume(plan: Path, follow: bool, **options: Any) -> None:
-    """Go on with a run that was interrupted: the same as run, which knows what is there."""
+    """Resume an interrupted run: the same as run, which knows what is already copied."""
     _run(plan, follow=follow, dry=False, **options)
 
 
@@ -153,7 +153,7 @@ def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
 @_plan_argument
 @side_options
 def status(plan: Path, **options: Any) -> None:
-    """How far the migration is: what was copied, the lag, the steps that are done."""
+    """Show how far the migration is: the copied bytes, the lag, the completed steps."""
     from spark_pipeline.core.errors import Fenced, UnknownTopic
 
     with _working(plan, options, exclusive=False) as (state, route):
@@ -190,7 +190,7 @@ def status(plan: Path, **options: Any) -> None:
 @_quiet_option
 @side_options
 def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
-    """Compare what was brought with the source; the first offset that differs is named."""
+    """Compare the copy with the source; the first offset that differs is named."""
     from spark_pipeline.core.errors import FoundDifferences
     from spark_pipeline.jobs.migrate_verify import Verifier
     from spark_pipeline.jobs.progress import Meter
@@ -210,7 +210,7 @@ def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
 @_plan_argument
 @side_options
 def sync_groups_(plan: Path, **options: Any) -> None:
-    """Set the positions of groups to those that they have at the source."""
+    """Set the groups' positions to those at the source."""
     from spark_pipeline.jobs.migrate_groups import sync_groups
 
     with _working(plan, options, exclusive=False) as (state, route):
@@ -290,7 +290,7 @@ def abort(plan: Path, delete: bool | None, **options: Any) -> None:
 
 @contextmanager
 def _told_failures() -> Iterator[None]:
-    """End with a report and an exit code instead of a traceback, for what the pipeline raises on purpose."""
+    """End with a report and an exit code instead of a traceback, for a PipelineError."""
     from spark_pipeline.core.errors import FoundDifferences, PipelineError
     from spark_pipeline.jobs.migrate_cutover import Differs
 
@@ -308,7 +308,7 @@ def _told_failures() -> Iterator[None]:
 
 @contextmanager
 def _working(plan: Path, options: dict[str, Any], *, exclusive: bool = True) -> Iterator[tuple[MigrationState, Route]]:
-    """The state of a plan, and its route by the options of both sides."""
+    """Open the state of a plan, and make its route from the options of both sides."""
     from spark_pipeline.jobs.migrate_copy import Route
     from spark_pipeline.jobs.migrate_state import MigrationState
     from spark_pipeline.jobs.migrate_terms import TARGET_YDB
@@ -323,7 +323,7 @@ def _working(plan: Path, options: dict[str, Any], *, exclusive: bool = True) -> 
 
 @contextmanager
 def _opened(route: Route) -> Iterator[tuple[MigrationSource, Importer]]:
-    """Both sides, until the block ends."""
+    """Open both sides, until the block ends."""
     from spark_pipeline.endpoints.importer import Importer
     from spark_pipeline.endpoints.migration import migration_source
 
@@ -344,7 +344,7 @@ def _runner(
     from spark_pipeline.jobs.migrate_run import Runner
     from spark_pipeline.jobs.progress import Meter
 
-    keep_buffers()  # fetches are large: without this each would pay for zeroed pages again
+    keep_buffers()  # fetches are large: without this each would pay for freshly zeroed pages
     progress = Meter()
     engine = open_engine(options["engine"], options["parallel"], options["master"])
     copying = Copying(engine, options["parallel"], options["throttle"], progress, stopped)
@@ -353,7 +353,9 @@ def _runner(
 
 
 def _told_to_node(route: Route, state: MigrationState, progress: Meter, also: str = "") -> AbstractContextManager[None]:
-    """The target's console shows the migration as one job, whichever command works on it; ``also`` tells others."""
+    """Report to the target's console: all commands of a migration are one job, except those with another suffix
+    ``also``.
+    """
     name = f"{route.migration}: {len(state.plan.topics)} topics from {route.source}"
     return reported(route.target, route.target_options, "migrate", name, progress, route.migration + also)
 

@@ -1,7 +1,7 @@
-"""Copies one partition: record sets of the source, as they are, to their offsets at the target, with receipts.
+"""The copy of one partition: record sets of the source, unchanged, to their offsets at the target, with receipts.
 
-This is what runs in threads of the local engine and in Spark's workers. It may be repeated whatever became of the
-attempt before: it begins where the receipts end, and the target compares what it has already.
+It runs in threads of the local engine and in Spark's workers. It can be repeated after any failure: it begins where the
+receipts end, and the target compares batches that it already has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from spark_pipeline.endpoints.kafka_client import FETCH_BYTES
 from spark_pipeline.endpoints.migration import migration_source
 
 RECEIPT_BYTES = 256 * 1024 * 1024
-"""Bytes after which a receipt is written, at the next end of a record set."""
+"""Bytes after which a receipt is written, at the end of the current record set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Between which systems a migration copies; options may be secret and are in no plan and no receipt.
+    """The two systems between which a migration copies. Options may be secret and are in no plan and no receipt.
 
     ``target_ydb``: the URL of the target's YDB listener, "" if it is not known.
     """
@@ -41,10 +41,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Copy ``[start, end)`` of a partition in the name of run ``epoch``; the source's log begins at ``log_start``.
+    """A task to copy ``[start, end)`` of a partition for run ``epoch``; the source's log begins at ``log_start``.
 
-    ``once``: what the target has already is not brought again to be compared, since the source may have compacted it,
-    or makes other batches of the same records each time.
+    ``once``: offsets that the target already has are not sent again for comparison, because the source may have
+    compacted them, or makes other batches of the same records each time.
     """
 
     part: TopicPartition
@@ -56,12 +56,12 @@ class CopyTask:
 
     @property
     def offsets(self) -> int:
-        """How many offsets there are to copy, gaps included."""
+        """Return the number of offsets to copy, gaps included."""
         return max(0, self.end - self.start)
 
 
 class Copier:
-    """Copies partitions, one after the other, over connections that are kept. For one thread."""
+    """A copier of partitions, one after the other, over kept connections. It is not thread-safe."""
 
     def __init__(self, route: Route, throttle: Throttle | None = None) -> None:
         self._route = route
@@ -70,7 +70,7 @@ class Copier:
         self._target = Importer(route.target, route.target_options, route.migration)
 
     def close(self) -> None:
-        """Let go of both connections."""
+        """Close both connections."""
         self._source.close()
         self._target.close()
 
@@ -81,11 +81,12 @@ class Copier:
         stopped: Callable[[], bool] = lambda: False,
         receipt_bytes: int = RECEIPT_BYTES,
     ) -> Iterator[Receipt]:
-        """The receipts of a task, each when all it says is durable. ``copied`` is told how far it came, and of how many
-        bytes; once ``stopped`` says so, what is under way ends with a receipt. What the source does not keep any more
-        when it is its turn is left out, as the log of the target then begins as late.
+        """Yield the receipts of a task, each when its range is durable.
 
-        Raises EndpointUnavailable, Fenced, Conflict, OldFormat, OffsetsGone if the source no longer has any of it.
+        ``copied`` is called with the reached offset and the bytes of each record set. Once ``stopped`` returns true,
+        the copy ends with a receipt. Offsets that the source has trimmed meanwhile are left out: the target's log then
+        begins as late. Raises EndpointUnavailable, Fenced, Conflict, OldFormat, OffsetsGone if the source no longer has
+        any of it.
         """
         while True:
             try:
@@ -117,7 +118,7 @@ class Copier:
                 tally.digest = import_frames.digest(self._source.form, found.payload, str(part), tally.digest)
                 self._target.append(part, task.epoch, (found.payload,), self._source.form)
                 if begins:
-                    # Not before: the batch that the source's log begins with may begin before it.
+                    # After the append: the source's first batch may begin below its log start.
                     self._target.bounds(part, task.epoch, start=min(task.log_start, found.end))
                     begins = found.end < task.log_start
                 tally.batches += found.batches
@@ -159,7 +160,7 @@ class Copier:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the next receipt will say."""
+    """The contents of the next receipt."""
 
     start: int
     end: int = -1

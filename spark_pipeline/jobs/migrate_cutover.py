@@ -1,9 +1,10 @@
-"""The cut-over: from the moment on at which the source takes no more, everything is at the target, or nothing happens.
+"""The cut-over: from the moment at which the source takes no more writes, the target has everything, or nothing
+happens.
 
-Steps, each of which may be repeated: reconcile (topics, partitions, what is new), lag, fence (the source is closed to
+Steps, each of which may be repeated: reconcile (topics, partitions, new records), lag, fence (the source is closed to
 writers, or is proved to be silent), drain (until both sides end at the same offsets and no transaction is open),
-verify, settings that only one protocol sees, groups, hand over (one durable step at the target), smoke read, report. A
-run that is interrupted begins anew; what is handed over stays so.
+verify, settings that only one protocol sees, groups, hand over (one durable step at the target), smoke read, report. An
+interrupted run begins anew; topics that are handed over stay so.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class NotYet(PipelineError):
 
 
 class Differs(FoundDifferences):
-    """The target is not what the source is; nothing was handed over."""
+    """The target differs from the source; nothing was handed over."""
 
     def __init__(self, message: str, content: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -44,9 +45,12 @@ class Differs(FoundDifferences):
 
 @dataclass(frozen=True, slots=True)
 class CutoverOptions:
-    """``max_lag``: offsets that may be missing when the source is fenced. ``fence``: a command that closes the source
-    to writers. ``silence_s``: for how long the source must then not have grown. ``drain_s``: how long to wait for that
-    at most. ``abort_open``: transactions that the source never ended are ended at the target, as aborted."""
+    """The options of a cut-over.
+
+    ``max_lag``: most offsets that may be missing when the source is fenced. ``fence``: a command that closes the source
+    to writers. ``silence_s``: how long the source must then not have grown. ``drain_s``: the longest wait for that.
+    ``abort_open``: transactions that the source never ended are aborted at the target.
+    """
 
     max_lag: int = 100_000
     fence: str | None = None
@@ -58,7 +62,7 @@ class CutoverOptions:
 
 
 class Cutover:
-    """One cut-over; ``tell`` is told each step in a sentence."""
+    """One cut-over; ``tell`` is called with a sentence for each step."""
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class Cutover:
         self._done: dict[str, Any] = {}
 
     def run(self, *, dry: bool = False) -> dict[str, Any]:
-        """Do it, or with ``dry`` only say whether it could begin. Raises NotYet, Differs, PipelineError."""
+        """Cut over, or with ``dry`` only report whether it could begin. Raises NotYet, Differs, PipelineError."""
         plan = self._state.plan
         if not is_handed_over(self._runner.target, plan):
             if dry:
@@ -143,11 +147,11 @@ class Cutover:
     # --- the last offsets -------------------------------------------------------------------------------------------
 
     def _drain(self) -> dict[TopicPartition, Positions]:
-        """Copy until the source has been silent for long enough; gives where it ends."""
+        """Copy until the source has been silent for long enough; return the positions at its end."""
         options = self._options
         self._tell(f"drain: the source has to be silent for {options.silence_s:g} s")
         before = {part: at.high_watermark for part, at in self._runner.positions().items()}
-        # Both times run from the first look: how long the first round takes says nothing about who writes.
+        # Both times run from the first reading of positions: the length of the first round says nothing about writers.
         silent_since = time.monotonic()
         deadline = silent_since + options.drain_s + options.silence_s
         waited_for: list[TopicPartition] = []

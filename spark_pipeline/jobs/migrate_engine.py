@@ -1,6 +1,6 @@
-"""A migration on the engines of all jobs: threads of this process, or tasks of Spark. They give receipts of tasks.
+"""Copying on the engines of all jobs: threads of this process, or Spark's tasks. Each task returns receipts.
 
-With Spark a partition is a task, and its receipts come as rows: no byte passes through the JVM.
+With Spark a partition is a task, and its receipts come back as rows: no record passes through the JVM.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from spark_pipeline.jobs.progress import Meter
 
 _TRIES = 5
-"""Attempts at one task."""
+"""Most attempts at one task."""
 _POLL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a task of Spark copies. ``rate``: bytes a second, None for as many as come."""
+    """The argument of a Spark task that copies. ``rate``: bytes per second, None for no limit."""
 
     route: Route
     task: CopyTask
@@ -37,7 +37,7 @@ class Piece:
 
 
 class Copying:
-    """Carries out tasks on ``engine``, ``parallel`` at the same time, which share ``rate`` bytes a second."""
+    """Copies on ``engine``, ``parallel`` tasks at a time, which share ``rate`` bytes per second."""
 
     def __init__(
         self,
@@ -55,9 +55,12 @@ class Copying:
         self._idle: list[Copier] = []
 
     def run(self, route: Route, tasks: Sequence[CopyTask], done: Callable[[Receipt], object]) -> None:
-        """Carry out all tasks of the one route that there is; ``done`` gets each receipt, from any thread but one at a
-        time. Raises what the first task raised that could not be carried out; the others end where they are."""
-        ordered = sorted(tasks, key=lambda one: -one.offsets)  # so that none is left alone at the end
+        """Copy all tasks; every call must have the same route. ``done`` gets each receipt, from any thread, one at a
+        time.
+
+        Raises the error of the first task that failed; the other tasks stop.
+        """
+        ordered = sorted(tasks, key=lambda one: -one.offsets)  # so that no long task is left alone at the end
         if isinstance(self._engine, LocalEngine):
             self._in_threads(route, ordered, done)
             return
@@ -68,7 +71,7 @@ class Copying:
                     done(receipt)
 
     def _in_threads(self, route: Route, tasks: Sequence[CopyTask], done: Callable[[Receipt], object]) -> None:
-        """Receiving, checksums and sending leave Python's lock, so several are worth while."""
+        """Copy in threads; receiving, checksums and sending release Python's global lock, so several pay off."""
         failed = threading.Event()
         lock = threading.Lock()
 
@@ -98,7 +101,7 @@ class Copying:
 
     @contextmanager
     def _watched(self, route: Route, tasks: Sequence[CopyTask]) -> Iterator[None]:
-        """Ask the target now and then how far partitions are, for the progress: workers say so only at their ends."""
+        """Poll the target for the partitions' progress, because workers report only at their ends."""
         target = Importer(route.target, route.target_options, route.migration)
         parts = {task.part for task in tasks}
         silent = False
@@ -114,13 +117,13 @@ class Copying:
                         if part.topic == topic:
                             self._progress.copied(part, ends[part.partition].high_watermark, 0)
             except PipelineError:
-                silent = True  # the tasks meet it too, and say it
+                silent = True  # the tasks fail with the same error, and report it
 
         with closing(target), Repeating(look, _POLL_S, "watch"):
             yield
 
     def close(self) -> None:
-        """Let go of what it holds, the engine included."""
+        """Close the connections and the engine."""
         idle, self._idle = self._idle, []
         for copier in idle:
             copier.close()
@@ -128,7 +131,7 @@ class Copying:
 
 
 def copy_in_worker(piece: Piece) -> list[Receipt]:
-    """Runs in Spark's workers."""
+    """Copy one task in a Spark worker."""
     from bridges.node.memory import keep_buffers
 
     keep_buffers()
@@ -142,7 +145,7 @@ def persistent(
     copied: Callable[[int, int], object] = lambda offset, size: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Receipt]:
-    """The receipts of a task, which is tried again where the last one ended if a side is away."""
+    """Yield the receipts of a task; if a side does not answer, retry behind the last receipt."""
     start = task.start
     for attempt in range(1, _TRIES + 1):
         try:

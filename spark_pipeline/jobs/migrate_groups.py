@@ -1,4 +1,4 @@
-"""Carries what groups of consumers have committed: by exact offset, since offsets are the same on both sides."""
+"""Carries the positions of consumer groups: by exact offset, since offsets are the same on both sides."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _BUSY = frozenset({"Stable", "PreparingRebalance", "CompletingRebalance", "Assig
 
 
 def sync_groups(plan: Plan, source: MigrationSource, target: Importer) -> dict[str, Any]:
-    """Set at the target what groups have committed at the source, for topics of the plan; may be done again and again.
+    """Set the groups' positions at the target to those at the source, for topics of the plan; it can be repeated.
 
-    The report says by group what was set, what was kept because somebody commits at the target himself, and what lies
-    ahead of what was copied so far; and which groups still have members at the source.
+    The report says by group how many positions were set, which were kept because a consumer has committed at the
+    target, which lie ahead of the copied offsets, and whether the group still has members at the source.
     """
     names = {topic.name for topic in plan.topics}
     states = source.group_states()

@@ -1,4 +1,4 @@
-"""Makes the plan of a migration: what there is at the source, how much, and what of it cannot be carried."""
+"""Makes the plan of a migration: the source's topics, their size, and what of them cannot be carried."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def make_plan(
     migration: str,
     target_options: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Ask the source, and the target what its topics have by themselves.
+    """Make a plan from the source's topics and the target's defaults.
 
-    ``topics`` and ``exclude`` are regular expressions that match whole names.
-
-    Raises OptionError when nothing matches, or a name cannot be one of the target's; EndpointUnavailable.
+    ``topics`` and ``exclude`` are regular expressions that match whole names. Raises OptionError when nothing matches,
+    or a name is invalid at the target; EndpointUnavailable.
     """
     terms = terms_of(source_url)
     given = target_options or {}
@@ -70,7 +69,9 @@ def make_plan(
 
 
 def chosen(found: Mapping[str, TopicInfo], topics: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    """Names that match one of ``topics`` and none of ``exclude``, sorted; internal topics never. Raises OptionError."""
+    """Return the names that match one of ``topics`` and none of ``exclude``, sorted; internal topics never. Raises
+    OptionError.
+    """
     listed = [name for name, topic in found.items() if not topic.internal]
 
     def some(patterns: Sequence[str]) -> set[str]:

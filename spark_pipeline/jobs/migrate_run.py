@@ -1,4 +1,4 @@
-"""Carries a plan out, once or following the source until it is stopped: rounds of copying what there is by now."""
+"""Carries a plan out, once or following the source until it is stopped, in rounds that copy what is new."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from spark_pipeline.jobs.progress import Meter
 
 _IDLE_S = 0.5
-"""How long a follower waits when there was nothing new."""
+"""Seconds that a follower waits after a round without new records."""
 
 
 @dataclass(slots=True)
 class Round:
-    """What one round found and did: offsets ``copied`` and what the source has by now and the target not."""
+    """The result of one round: ``copied`` offsets, and ``lag``, the offsets that the target still lacks."""
 
     copied: int = 0
     lag: int = 0
@@ -36,7 +36,7 @@ class Round:
 
 
 class Runner:
-    """Works on one plan. ``take`` first: it makes the topics, or takes them for this run."""
+    """The runner of one plan. Call ``take`` first: it creates the topics, or takes them for this run."""
 
     def __init__(self, state: MigrationState, route: Route, engine: Copying, progress: Meter) -> None:
         self._state = state
@@ -48,10 +48,10 @@ class Runner:
         self._target = Importer(route.target, route.target_options, route.migration)
         self._begun: dict[str, ImportState] = {}
         self._at: dict[TopicPartition, int] = {}
-        self._starts: dict[TopicPartition, int] = {}  # of the logs at the target
+        self._starts: dict[TopicPartition, int] = {}  # log starts at the target
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._engine.close()
         self._source.close()
         self._target.close()
@@ -66,11 +66,11 @@ class Runner:
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
-        """How far each partition was copied by this run."""
+        """Return the offset up to which this run has copied each partition."""
         return self._at
 
     def take(self) -> None:
-        """Begin this run: earlier ones cannot write any more. Raises Conflict for a topic that is somebody else's."""
+        """Begin this run, which fences earlier ones. Raises Conflict for a topic that the migration does not own."""
         for topic in self._plan.topics:
             self._take(topic.name, len(topic.partitions))
 
@@ -85,7 +85,7 @@ class Runner:
             self._starts[part] = at.start
 
     def _resumes_at(self, part: TopicPartition, there: Positions) -> int:
-        """Where copying goes on: behind the receipts, so that what the target has beyond them is compared."""
+        """Return the offset at which copying goes on: behind the receipts, so that offsets beyond are compared."""
         planned = {one.partition: one.start for one in self._plan.topic(part.topic).partitions}
         start = max(planned.get(part.partition, 0), 0)
         reached = self._state.receipts.reached(part, start)
@@ -94,11 +94,11 @@ class Runner:
         return min(max(reached, start), max(there.high_watermark, start))
 
     def _brings_once(self, topic: str) -> bool:
-        """Whether what was brought cannot be compared with what the source gives when it is asked again."""
+        """Return whether copied batches cannot be compared with those of a second read from the source."""
         return not self._source.verbatim or self._plan.topic(topic).is_compacted
 
     def positions(self) -> dict[TopicPartition, Positions]:
-        """Of all partitions that the topics have at the source by now; new ones are made at the target."""
+        """Return the positions of all partitions at the source by now; create new partitions at the target."""
         parts: list[TopicPartition] = []
         topics = some_topics(self._source, [topic.name for topic in self._plan.topics])
         for topic in self._plan.topics:
@@ -113,14 +113,14 @@ class Runner:
         return self._source.positions(parts)
 
     def round(self) -> Round:
-        """Copy what there is by now, and move the beginnings of logs to where they are at the source."""
+        """Copy what is new, and trim the target's logs to the log starts of the source."""
         positions = self.positions()
         tasks = [
             CopyTask(
                 part,
                 self._begun[part.topic].epoch,
                 at.start,
-                max(self._at.get(part, 0), at.start),  # below it the source has nothing any more
+                max(self._at.get(part, 0), at.start),  # the source has nothing below its log start
                 at.high_watermark,
                 self._brings_once(part.topic),
             )
@@ -144,8 +144,9 @@ class Runner:
         return done
 
     def run(self, *, follow: bool, stopped: Callable[[], bool] = lambda: False) -> Round:
-        """Rounds until nothing is left, or with ``follow`` until ``stopped``: see
-        :func:`spark_pipeline.core.repeating.follow`."""
+        """Run rounds until nothing is left, or with ``follow`` until ``stopped``: see
+        :func:`spark_pipeline.core.repeating.follow`.
+        """
         done = Round()
 
         def round_() -> bool:
@@ -162,7 +163,7 @@ class Runner:
 
 
 def dry_run(plan: Plan, state: MigrationState) -> dict[str, Any]:
-    """What a run would do, by partition: offsets to copy, gaps included."""
+    """Report what a run would do, by partition: offsets to copy, gaps included."""
     return {
         "dry_run": True,
         "topics": {
@@ -183,7 +184,7 @@ def dry_run(plan: Plan, state: MigrationState) -> dict[str, Any]:
 
 
 def is_handed_over(target: Importer, plan: Plan) -> bool:
-    """Whether all topics of the plan were handed over."""
+    """Return whether all topics of the plan were handed over."""
     try:
         return all(target.state(topic.name).handed_over_ms is not None for topic in plan.topics)
     except Fenced:

@@ -1,6 +1,7 @@
-"""Carries what only YDB's clients see of a topic: codecs, speeds, attributes and consumers, by both sides' listeners.
+"""Carries a topic's settings that only YDB's clients see: codecs, speeds, attributes and consumers, by both sides'
+listeners.
 
-A consumer has to be there before its readers come; what it has committed is carried with the positions of groups.
+A consumer must exist before its readers come; its committed offsets are carried with the positions of groups.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ _SPEEDS = ("partition_write_speed_bytes_per_second", "partition_write_burst_byte
 
 
 def carry_settings(plan: Plan, source: MigrationSource, route: Route) -> dict[str, Any] | None:
-    """Make the settings of the plan's topics the same at the target; may be done again and again.
+    """Make the settings of the plan's topics at the target equal to the source's; it can be repeated.
 
-    Gives by topic what was changed; None where there is nothing to carry, or no way. Raises OptionError, PipelineError.
+    Returns by topic what was changed; None if the source is not YDB or the target's YDB listener is not known. Raises
+    OptionError, PipelineError.
     """
     url = route.target_ydb
     if not plan.source.startswith(("ydb:", "ydb+tls:")) or not url:
@@ -51,7 +53,7 @@ def _alter(path: str, changes: Mapping[str, Any], driver: Any) -> None:
 
 
 def _changes(there: Any, here: Any) -> dict[str, Any]:
-    """What has to be altered ``here`` for it to be as ``there``, as arguments of the SDK's alter_topic."""
+    """Return the changes that make ``here`` equal to ``there``, as arguments of the SDK's alter_topic."""
     changes: dict[str, Any] = {}
     if sorted(there.supported_codecs) != sorted(here.supported_codecs):
         changes["set_supported_codecs"] = list(there.supported_codecs)

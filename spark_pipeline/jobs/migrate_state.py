@@ -1,7 +1,7 @@
-"""What a migration keeps beside its plan, in a directory: receipts, its steps, reports.
+"""The state of a migration in a directory beside its plan: receipts, steps, reports.
 
-``plan.json`` -> ``plan.json.state/`` with ``receipts.jsonl``, ``steps.json`` and ``report.json``. All of it can be lost
-but for time: the target knows what it has, and what is brought again is compared.
+``plan.json`` -> ``plan.json.state/`` with ``receipts.jsonl``, ``steps.json`` and ``report.json``. Losing it costs only
+time: the target knows its offsets, and repeated batches are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Busy(PipelineError):
 
 
 class MigrationState:
-    """The state of one plan; ``exclusive`` for whoever changes it. A context manager."""
+    """The state of one plan, a context manager; ``exclusive`` for a process that changes it."""
 
     def __init__(self, plan_path: Path, *, exclusive: bool = True) -> None:
         self.plan = Plan.load(plan_path)
@@ -61,12 +61,12 @@ class MigrationState:
         return steps
 
     def step_done(self, name: str, **facts: Any) -> None:
-        """A step is done; durable when this returns."""
+        """Record a completed step; durable when this returns."""
         self.steps[name] = {"at_ms": time.time_ns() // 1_000_000, **facts}
         replace(self._steps_path, json_bytes({"plan": self.plan.digest, "steps": self.steps}))
 
     def report(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Keep a report; where it is."""
+        """Store a report and return its path."""
         path = self.directory / f"{name}.json"
         replace(path, json_bytes(content))
         return path

@@ -1,8 +1,8 @@
-"""On which terms topics of each kind of source move: what the target takes of their settings, and what is left.
+"""The terms on which topics of each kind of source move: the settings that the target takes, and those that it leaves.
 
-What counts is what holds for a topic, wherever that was said: a source's defaults are no target's. So each kind of
-source says what holds for its topics in the target's words, and whatever a topic of the target would not have by itself
-is written down in the plan, and made the topic's own.
+What counts is the value in effect for a topic, whether set or default: a source's defaults are not the target's. So
+each kind of source translates the effective values of its topics into the target's settings. Values that differ from
+the target's defaults are written into the plan, and set for the topic.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from spark_pipeline.endpoints.kafka import KafkaEndpoint
 from spark_pipeline.endpoints.migration import MigrationSource
 
 TARGET_YDB = "ydb"
-"""The option of a target that says where its YDB listener is, as a URL of an endpoint."""
+"""The target's option for the URL of its YDB listener."""
 
 _HONOURED = {key: one.honoured for key, one in topic_config.TOPIC_CONFIGS.items()}
 _MIB = 1024 * 1024
 
 Carried = tuple[dict[str, str], list[NotCarried]]
-"""A topic's configuration as the target has it, and what is left."""
+"""A topic's configuration at the target, and the settings that are not carried."""
 
 
 class Terms(Protocol):
     """The terms of one kind of source."""
 
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
-        """What is never carried, or not in this migration."""
+        """Return what is never carried, or not in this migration."""
 
     def wanted(self, topic: TopicInfo) -> dict[str, str]:
-        """What holds for a topic at the source, as configuration of the target."""
+        """Return a topic's effective settings at the source, as configuration of the target."""
 
     def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
-        """What becomes of a topic's settings; ``defaults``: what the target's topics have by themselves."""
+        """Return a topic's configuration at the target and its settings left; ``defaults`` are those of the target's
+        topics.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """A setting that holds for a topic at the source, and what holds for it at the target instead."""
+    """A setting whose effective values for a topic differ between source and target."""
 
     topic: str
     key: str
@@ -56,7 +58,7 @@ class Unlike:
 
 
 def settings_unlike(terms: Terms, there: TopicInfo, here: TopicInfo) -> list[Unlike]:
-    """The settings with an effect in which a topic of the target is not what it is at the source."""
+    """Return the settings with an effect whose values for a topic differ between source and target."""
     wanted = terms.wanted(there)
     differ = _differing(wanted, here.effective) if here.effective else {}
     return [
@@ -67,7 +69,7 @@ def settings_unlike(terms: Terms, there: TopicInfo, here: TopicInfo) -> list[Unl
 
 
 def _differing(wanted: Mapping[str, str], has: Mapping[str, str]) -> dict[str, str]:
-    """Those of ``wanted`` that are known at the target and mean something else than what it ``has``."""
+    """Return the settings of ``wanted`` that the target knows and for which it ``has`` another value."""
     return {
         key: value
         for key, value in wanted.items()
@@ -76,8 +78,11 @@ def _differing(wanted: Mapping[str, str], has: Mapping[str, str]) -> dict[str, s
 
 
 def _explicit(wanted: Mapping[str, str], defaults: Defaults) -> dict[str, str]:
-    """What a topic of another protocol than Kafka's has to set: how long it keeps its messages in any case, and that
-    sizes and times are not bounded where the target's operator has bounded them for all topics."""
+    """Return the settings that a topic from another protocol than Kafka's must set.
+
+    These are its retention in any case, and no bounds of sizes and times where the target's operator has set bounds for
+    all topics.
+    """
     bounds = {key: value for key, value in _UNBOUNDED.items() if key in defaults.configured}
     return {"retention.ms": wanted["retention.ms"], **_differing({**bounds, **wanted}, defaults.config)}
 
@@ -90,7 +95,7 @@ def _canonical(key: str, value: str) -> str:
 
 
 def terms_of(url: str) -> Terms:
-    """Those of the source at ``url``. Raises OptionError."""
+    """Return the terms of the source at ``url``. Raises OptionError."""
     scheme = urlsplit(url).scheme
     found = _TERMS.get(scheme.removesuffix("+tls"))
     if found is None:
@@ -103,7 +108,10 @@ def _listed(*rows: tuple[str, str]) -> list[NotCarried]:
 
 
 def _sealed(topic: TopicInfo, what: str, why: str) -> list[NotCarried]:
-    """``what`` is said of the partitions that take nothing more at the source, and ``why`` they do at the target."""
+    """Return a note about partitions that are sealed at the source but take records at the target.
+
+    ``what`` is formatted with their numbers, ``why`` is the reason.
+    """
     sealed = [str(number) for number, state in topic.states.items() if state != "active"]
     return [NotCarried(topic.name, what.format(", ".join(sealed)), why)] if sealed else []
 
@@ -129,11 +137,11 @@ _OF_BROKERS = {
     "transactional.id.expiration.ms": "the target's own holds",
     "transaction.max.timeout.ms": "the target's own holds",
 }
-"""Settings of brokers that say how long what clients count on is kept, and what holds for it at the target."""
+"""Broker settings of how long client state is kept, and what the target does instead."""
 
 
 class KafkaTerms:
-    """Batches and configurations as they are."""
+    """The terms of Kafka's topics: batches and configurations are carried unchanged."""
 
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         found = _listed(
@@ -163,7 +171,7 @@ class KafkaTerms:
         wanted = self.wanted(topic)
         config = {**topic.config, **_differing(wanted, defaults.config)}
         if "compact" in wanted.get(_POLICY, ""):
-            config[_POLICY] = wanted[_POLICY]  # what is compacted is compared otherwise: the plan has to know
+            config[_POLICY] = wanted[_POLICY]  # the verification treats compacted topics differently
         largest = config.get(_LARGEST, "")
         left: list[NotCarried] = []
         if largest.isascii() and largest.isdigit() and int(largest) > topic_config.MAX_MESSAGE_BYTES:
@@ -183,7 +191,7 @@ def _check_config(key: str, value: str) -> None:
 # --- YDB ------------------------------------------------------------------------------------------------------------
 
 CONSUMERS = "consumers"
-"""In a topic's configuration, as the endpoint has it: their names, with commas."""
+"""Key of the endpoint's topic configuration: the names of the consumers, separated by commas."""
 _BY_YDB = frozenset(
     {
         "supported_codecs",
@@ -193,16 +201,18 @@ _BY_YDB = frozenset(
         CONSUMERS,
     }
 )
-"""Settings that only YDB's clients see: they are made through the target's YDB listener, if it is known."""
+"""Settings that only YDB's clients see: they are set through the target's YDB listener, if it is known."""
 
 
 _KEPT = {_POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime"}
 _UNBOUNDED = {_LARGEST: str(topic_config.MAX_MESSAGE_BYTES), _BEFORE: str(LONG_MAX), _AFTER: str(LONG_MAX)}
-"""This and the above: what holds for topics of systems that have no word for it, whatever the target's defaults are."""
+"""Values of this and ``_KEPT`` for topics whose system has no such setting, whatever the target's defaults are."""
 
 
 class YdbTerms:
-    """Messages as they are, producers' numbers, retention; other settings through the target's YDB listener."""
+    """The terms of YDB's topics: messages, producers' numbers, retention; other settings through the target's YDB
+    listener.
+    """
 
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         return _listed(
@@ -218,7 +228,7 @@ class YdbTerms:
         )
 
     def wanted(self, topic: TopicInfo) -> dict[str, str]:
-        found = dict(_KEPT)  # to keep messages for ever is said by leaving the period out
+        found = dict(_KEPT)  # YDB leaves the period out if messages are kept for ever
         if (period := topic.config.get("retention_period")) is not None:
             found["retention.ms"] = str(round(float(period.removesuffix("s")) * 1000))
         if (megabytes := topic.config.get("retention_storage_mb")) is not None:
@@ -252,7 +262,7 @@ class YdbTerms:
 
 
 class PravegaTerms:
-    """Events as they are, at offsets that are their positions in bytes; retention."""
+    """The terms of Pravega's streams: events, at offsets that are their positions in bytes; retention."""
 
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         return _listed(

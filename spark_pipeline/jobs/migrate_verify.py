@@ -1,10 +1,9 @@
-"""Compares what a migration has brought with the source: ranges, batches byte by byte, records by digests.
+"""The comparison of a migration's target with its source: ranges, batches byte by byte, records by digests.
 
-Level 0 compares where partitions begin and end. Level 1 reads all batches of both sides, checks their checksums and
-compares their bytes; where the source gives other batches each time, those of the target alone are looked at. Level 2
-compares digests of the records of committed data, block by block, and finds the first record that differs; of YDB also
-who wrote each record, under which number. Each level includes those below it. Nothing that is said by receipts is
-believed.
+Level 0 compares the starts and ends of partitions. Level 1 reads all batches of both sides, checks their checksums and
+compares their bytes; if the source makes other batches each time, only the target's batches are checked. Level 2
+compares digests of the committed records, block by block, and finds the first record that differs; for YDB also the
+records' producers and sequences. Each level includes those below it. Receipts are not trusted.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WINDOW = BLOCK
-"""Offsets of a compacted partition that are compared at once."""
+"""Most offsets of a compacted partition that are compared at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something is not the same on both sides: at ``offset`` (-1: not about one), and what."""
+    """A difference between the sides: at ``offset`` (-1: not about one offset), and what it is."""
 
     topic: str
     partition: int
@@ -64,7 +63,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Compared:
-    """What was looked at of one partition."""
+    """The result for one partition."""
 
     part: TopicPartition
     start: int = 0
@@ -75,12 +74,12 @@ class Compared:
     records: int = 0
     taken_by_compaction: int = 0
     damaged: list[Difference] = field(default_factory=list)
-    """What could not be read of either side; what lies around it was compared."""
+    """Ranges that one side could not read; the offsets around them were compared."""
     difference: Difference | None = None
 
 
 class Verifier:
-    """Compares the partitions of a plan, several at the same time; each thread has connections of its own."""
+    """A comparison of a plan's partitions, several at a time; each thread has connections of its own."""
 
     def __init__(self, plan: Plan, route: Route, level: int, threads: int, progress: Meter | None = None) -> None:
         self._plan = plan
@@ -93,7 +92,7 @@ class Verifier:
         self._open: list[Endpoint] = []
 
     def run(self) -> dict[str, Any]:
-        """All partitions, in the order of the plan, as a report."""
+        """Compare all partitions and return a report, in the order of the plan."""
         try:
             source, target = self._sides()
             parts = self._plan.partitions
@@ -177,7 +176,7 @@ class Verifier:
         return self._subset(wanted, done) if compacted else None
 
     def _sound(self, wanted: OffsetRange, done: Compared) -> None:
-        """Whether batches of the target are damaged."""
+        """Check the target's batches for damage."""
         for batch in _at("the target", self._counted(self._sides()[1].read_raw(wanted), done)):
             reason = damage(batch)
             if reason is not None:
@@ -193,7 +192,7 @@ class Verifier:
             yield batch
 
     def _in_detail(self, within: OffsetRange, theirs: StoredBatch, mine: StoredBatch | None, reason: str) -> Difference:
-        """The record of two batches that differs first, if it is a record that does."""
+        """Return the first record that differs between two batches, if records differ at all."""
         part = within.of
         start = max(theirs.base_offset, within.start)
         end = min(theirs.end_offset, within.end)
@@ -217,13 +216,13 @@ class Verifier:
         for unlike in block_differences(left, right):
             block = wanted.within(max(wanted.start, unlike.start), min(wanted.end, unlike.start + BLOCK))
             here, there = (partial(_records_in, side, columns, wanted, cut=cut) for side in (source, target))
-            few = FEW if cut else BLOCK  # all in front of it is read each time
+            few = FEW if cut else BLOCK  # without cuts each read begins at the start of the range
             start, bad = first_bad_in(here, there, block.start, block.end, fields, few) or (block.start, None)
             return _differs(part, 2, start, unlike.reason, bad)
         return None
 
     def _subset(self, wanted: OffsetRange, done: Compared) -> Difference | None:
-        """Of a compacted partition: what the source still has must be at the target; the target may have more."""
+        """Compare a compacted partition: the target must have the source's remaining records, and may have more."""
         source, target = self._sides()
         part = wanted.of
         stable = min(source.positions([part])[part].stable, target.positions([part])[part].stable, wanted.end)
@@ -245,7 +244,7 @@ class Verifier:
 
 
 def _at(where: str, read: Iterable[T]) -> Iterator[T]:
-    """What is ``read``. Raises UnreadableBatch, which says ``where``."""
+    """Yield from ``read``. The UnreadableBatch that it raises names the side, ``where``."""
     try:
         yield from read
     except UnreadableBatch as error:
@@ -256,7 +255,9 @@ def _at(where: str, read: Iterable[T]) -> Iterator[T]:
 def _around(
     done: Compared, level: int, compare: Callable[[OffsetRange, Compared], Difference | None], end: int
 ) -> Difference | None:
-    """The first difference of a partition up to ``end``. What cannot be read is told, and left out on both sides."""
+    """Return the first difference of a partition up to ``end``. Damaged ranges are recorded, and left out on both
+    sides.
+    """
     spans = [done.part.range(done.start, end)]
     while spans:
         span = spans.pop()
@@ -266,7 +267,7 @@ def _around(
         try:
             found = compare(span, done)
         except UnreadableBatch as error:
-            # The part in front of it is read again, and counted then.
+            # The part in front of the damage is read again, and counted then.
             done.batches, done.bytes, done.records = counted.batches, counted.bytes, counted.records
             done.taken_by_compaction = counted.taken_by_compaction
             if all(one.offset != error.offset for one in done.damaged):
@@ -285,7 +286,7 @@ _EXTRA = "the source has no batch there, the target has one"
 
 
 def _differs(part: TopicPartition, level: int, offset: int, reason: str, bad: BadOffset | None = None) -> Difference:
-    """``bad`` says it better, if it is known."""
+    """Return a difference, by the bad record ``bad`` if it is known."""
     if bad is None:
         return Difference(part.topic, part.partition, level, offset, reason)
     return Difference(part.topic, part.partition, level, bad.offset, bad.reason, bad.left, bad.right)
@@ -310,8 +311,10 @@ def _has_records(batch: StoredBatch) -> bool:
 def _records_in(
     side: Endpoint, columns: Columns, whole: OffsetRange, start: int, end: int, *, cut: bool = True
 ) -> list[pa.RecordBatch]:
-    """The records at ``[start, end)`` of ``whole``, one batch at least; unless it may be ``cut`` all in front of
-    them is read, too."""
+    """Return the records at ``[start, end)`` of ``whole``, at least one batch.
+
+    Without ``cut`` the read begins at the start of ``whole``.
+    """
     found = [
         batch if cut else batch.filter(pc.greater_equal(batch.column("offset"), start))
         for batch in side.read(whole.within(start if cut else whole.start, end), columns)
@@ -336,7 +339,9 @@ def _unlike(plan: Plan, source: Endpoint, target: Endpoint) -> list[Unlike]:
 
 
 def _report(level: int, compared: Sequence[Compared], settings: Sequence[Unlike]) -> dict[str, Any]:
-    """The whole of a comparison, for machines. ``settings`` are told; that somebody wants others is no difference."""
+    """Return the report of a comparison. Different ``settings`` are listed, but may be intended, so they are no
+    difference.
+    """
     found = (one for part in compared for one in (*part.damaged, part.difference))
     differences = [asdict(one) for one in found if one is not None]
     return {

@@ -1,4 +1,4 @@
-"""How far a job is: one meter for all jobs, whose line is told on standard error, and which nodes are told, too."""
+"""A job's progress: one meter for all jobs, shown on standard error and reported to nodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EVERY_ON_TERMINALS_S = 1.0
 
 
 class Meter:
-    """Counts what threads report: ``unit`` names of what. ``step`` is what is being done, in a few words.
+    """A thread-safe counter of a job's progress in ``unit``s. ``step`` names the current step in a few words.
 
-    A job either says by partition how far it is, gaps counted like records (:meth:`aim`, :meth:`copied`), or how much
-    is done of how much (:meth:`told`).
+    A job either reports progress by partition, gaps counted like records (:meth:`aim`, :meth:`copied`), or as done and
+    total (:meth:`told`).
     """
 
     def __init__(self, unit: str = "offsets") -> None:
@@ -32,25 +32,25 @@ class Meter:
         self._at: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._done = self._total = 0
-        self._moved = 0  # by this process, whatever earlier ones did
+        self._moved = 0  # by this process only
         self._speed, self._byte_speed = Rate(), Rate()
         self._speeds()
 
     def told(self, done: int, total: int) -> None:
-        """``done`` of ``total``; what is less than before begins anew, as a second pass does."""
+        """Set the progress to ``done`` of ``total``; a lower ``done`` than before means that a new pass has begun."""
         with self._lock:
             self._moved += done - self._done if done >= self._done else done
             self._done, self._total = done, total
 
     def aim(self, part: TopicPartition, start: int, at: int, end: int) -> None:
-        """A partition that begins at ``start`` is done up to ``at`` and has grown up to ``end``."""
+        """Set a partition's start, reached offset ``at``, and end by now."""
         with self._lock:
             self._starts[part] = start
             self._at[part] = max(at, start)
             self._ends[part] = end
 
     def copied(self, part: TopicPartition, offset: int, size: int) -> None:
-        """A partition has come to ``offset``, by ``size`` bytes."""
+        """Record that a partition has reached ``offset``, by ``size`` more bytes."""
         with self._lock:
             before = self._at.get(part, 0)
             self._at[part] = max(offset, before)
@@ -58,11 +58,11 @@ class Meter:
             self.bytes += size
 
     def _speeds(self) -> tuple[float, float]:
-        """Units and bytes a second over the last half minute or so."""
+        """Return units and bytes per second over about the last half minute."""
         return self._speed.at(self._moved) or 0.0, self._byte_speed.at(self.bytes) or 0.0
 
     def progress(self) -> JobProgress:
-        """For a node's list of jobs: of all that there is, what earlier runs did included."""
+        """Return the progress for a node's list of jobs, of the whole job with the part of earlier runs."""
         with self._lock:
             left = self._total - self._done
             left += sum(max(0, end - self._at.get(part, 0)) for part, end in self._ends.items())
@@ -73,7 +73,7 @@ class Meter:
         return JobProgress(max(0, total - left), total or None, self.unit, round(speed), seconds, details)
 
     def facts(self) -> dict[str, float | int | None]:
-        """For reports: bytes copied, offsets left, both a second, seconds left (None: not to be told)."""
+        """Return figures for reports: bytes copied, offsets left, both per second, seconds left (None: unknown)."""
         now = self.progress()
         with self._lock:
             _, byte_speed = self._speeds()
@@ -86,7 +86,7 @@ class Meter:
         }
 
     def line(self) -> str:
-        """The same in words; none before anything was counted."""
+        """Return the progress in words; empty before anything was counted."""
         now = self.progress()
         if now.total is None:
             return ""
@@ -97,8 +97,9 @@ class Meter:
 
 @contextmanager
 def told(tell: Callable[[], str], seconds: float = EVERY_S, *, quiet: bool = False) -> Iterator[None]:
-    """Print what ``tell`` says every so many seconds if it is something new, and at the end; a terminal sees one line
-    that changes."""
+    """Print the text of ``tell`` every ``seconds`` if it has changed, and at the end; on a terminal, one line changes
+    in place.
+    """
     if quiet:
         yield
         return

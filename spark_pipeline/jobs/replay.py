@@ -1,10 +1,9 @@
-"""Records of an archive, or of any endpoint, back into topics: at the offsets they had, with their times.
+"""The replay job: records of an archive, or of any endpoint, back into topics, at their offsets and with their times.
 
-The topics are made for it, in the state that migrations have too (*importing*: nobody else writes to them), and
-handed over when all is there. They keep what they have for ever unless their configuration is told to be another: an
-archive knows nothing of the retention that its topics had, and what is old by the clock of today would go at once.
-Where the archive has no record for an offset, the topic has a gap; it begins with the
-first record that was replayed. A run that was killed is gone on with where the topic ends.
+It creates the topics in the state that migrations use, too (*importing*: nobody else writes to them), and hands them
+over when all records are there. By default the topics keep their records for ever: an archive does not know its topics'
+retention, and old records would be trimmed at once. An offset without a record in the archive becomes a gap; the
+topic's log start is the first replayed record. A killed run is resumed at the topic's end.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
 
 BATCH_BYTES = 512 * 1024
-"""Bytes of a stored batch at most, uncompressed, unless a single record is larger."""
+"""Most bytes of a stored batch, uncompressed, unless a single record is larger."""
 BATCH_RECORDS = 10_000
 REQUEST_BYTES = 4 * 1024 * 1024
-"""Bytes of batches that one request brings, about."""
+"""About how many bytes of batches one request has."""
 HELD_BYTES = 64 * 1024 * 1024
-"""Bytes of records, about, that are held at most until their batches can be made."""
+"""About how many bytes of records are held at most until their batches are made."""
 _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-"""Configuration of a topic that is made, unless another one is told."""
+"""Default configuration of a created topic."""
 _COLUMNS = Columns(("key", "value", "offset", "timestamp", "headers"))
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One partition to be replayed, from ``range.start``, where the target's log ends or begins.
+    """One partition to be replayed, from ``range.start``, the end of the target's log or the first offset.
 
-    Of the records only those with timestamps in ``[since_us, until_us)``; ``epoch`` is the run's;
-    ``bytes_per_second`` is this piece's share.
+    Only records with timestamps in ``[since_us, until_us)`` are replayed; ``epoch`` is the run's; ``bytes_per_second``
+    is this piece's share.
     """
 
     source: str
@@ -67,7 +66,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of a piece; the log of ``to`` reaches ``end`` now."""
+    """The result of a piece; the log of ``to`` ends at ``end`` now."""
 
     to: TopicPartition
     records: int
@@ -76,7 +75,7 @@ class Played:
 
 
 def play(piece: Piece) -> Played:
-    """Write a partition's records. Raises PipelineError: Fenced, Conflict, and what reading raises."""
+    """Write a partition's records. Raises PipelineError: Fenced, Conflict, and the errors of reading."""
     throttle = Throttle(piece.bytes_per_second)
     records = size = 0
     waiting: list[bytes] = []
@@ -87,7 +86,7 @@ def play(piece: Piece) -> Played:
         closing(Importer(piece.target, piece.target_options, piece.name)) as target,
     ):
         for batch in _chosen(source.read(piece.range, _COLUMNS), piece):
-            if fresh:  # what is before the first record is not there, rather than a gap
+            if fresh:  # the log starts at the first record, without a gap before it
                 target.bounds(piece.to, piece.epoch, start=batch.column("offset")[0].as_py())
                 fresh = False
             records += batch.num_rows
@@ -106,7 +105,7 @@ def play(piece: Piece) -> Played:
 
 
 def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The records that the piece asks for, in batches that are cut where offsets are divisible, not where files end."""
+    """Yield the piece's records in batches that are cut at round offsets, not where files end."""
     rest: list[pa.RecordBatch] = []
     held = 0
     window = -1
@@ -133,7 +132,7 @@ def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.Rec
 
 
 def batches(batch: pa.RecordBatch, codec: int) -> list[bytes]:
-    """Kafka's record batches of the records, each with offsets in a row, at those offsets.
+    """Encode the records as Kafka's record batches, each of consecutive offsets, at those offsets.
 
     Raises PipelineError for offsets that do not ascend.
     """
@@ -155,7 +154,7 @@ def batches(batch: pa.RecordBatch, codec: int) -> list[bytes]:
     made = []
     for start, one in zip(starts.tolist(), encode(records, starts, codec), strict=True):
         header = bytearray(one.header(transactional=False))
-        header[:8] = int(offsets[start]).to_bytes(8, "big")  # which the checksum does not cover
+        header[:8] = int(offsets[start]).to_bytes(8, "big")  # the checksum does not cover the base offset
         made.append(bytes(header) + bytes(one.body))
     return made
 
@@ -164,8 +163,8 @@ def batches(batch: pa.RecordBatch, codec: int) -> list[bytes]:
 class Replay:
     """One replay of topics.
 
-    ``name`` tells a replay from others: to begin again with the same goes on. ``rename``: topic -> what it is called at
-    the target. ``offsets``: only ``[start, end)`` of every partition. ``config``: of the topics that are made.
+    ``name`` identifies the replay: a new run with the same name resumes it. ``rename``: topic -> its name at the
+    target. ``offsets``: only ``[start, end)`` of every partition. ``config``: of the created topics.
     """
 
     source: str
@@ -188,11 +187,11 @@ class Replay:
     _before: list[str] = field(default_factory=list)
 
     def ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """What would be replayed, by partition of the source. Raises OptionError."""
+        """Return the ranges to be replayed, by partition of the source. Raises OptionError."""
         return self._looked()[0]
 
     def _looked(self) -> tuple[dict[TopicPartition, OffsetRange], dict[str, str]]:
-        """The ranges, and the identities of topics of the source."""
+        """Return the ranges, and the identities of the source's topics."""
         if not may_cut(self.source):
             raise OptionError(f"{self.source} is moved by `anabranch migrate`: a replay could not go on in its middle")
         with closing(endpoint(self.source, self.source_options)) as source:
@@ -209,7 +208,7 @@ class Replay:
         return ranges, identities
 
     def plan(self) -> dict[str, Any]:
-        """What would be done, as a report."""
+        """Report what a run would do."""
         ranges = self.ranges()
         return {
             "from": self.source,
@@ -222,7 +221,7 @@ class Replay:
         return TopicPartition(self.rename.get(part.topic, part.topic), part.partition)
 
     def run(self) -> dict[str, Any]:
-        """Replay, and hand the topics over; a report."""
+        """Replay, hand the topics over, and return a report."""
         began = time.monotonic()
         ranges, identities = self._looked()
         goals = {self._goal(part) for part in ranges}
@@ -265,8 +264,10 @@ class Replay:
         }
 
     def _begun(self, importer: Importer, name: str, partitions: int, origin: str) -> ImportState:
-        """The topic, taken for this run; or as it is, if an earlier one has handed it over. Raises Conflict if that
-        was another replay."""
+        """Take the topic for this run; return it unchanged if an earlier run has handed it over.
+
+        Raises Conflict if another replay has handed it over.
+        """
         try:
             state = importer.state(name)
         except UnknownTopic:

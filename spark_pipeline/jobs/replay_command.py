@@ -38,10 +38,10 @@ from spark_pipeline.jobs.side_options import pairs
 @click.option("--dry-run", is_flag=True, help="Say what would be replayed.")
 @job_options
 def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> None:
-    """Bring records of an archive (or of another system) back into topics that are made for it.
+    """Replay records of an archive (or of another system) into topics that are created for it.
 
-    Offsets and timestamps are those the records had; where there is no record, there is a gap. Until everything is
-    there, nobody else can write to the topics.
+    Records keep their offsets and timestamps; an offset without a record is a gap. Until all records are there, nobody
+    else can write to the topics.
     """
     with job(given) as (engine, meter):
         from spark_pipeline.jobs.replay import Replay

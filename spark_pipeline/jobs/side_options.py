@@ -1,7 +1,7 @@
-"""Options of the systems that a command reads and writes: from a file, the environment and the command line.
+"""The options of the systems that a command reads and writes: from a file, the environment and the command line.
 
-One reader for all commands. What stands on a command line can be read by everybody on a machine: passwords belong into
-a file or the environment.
+All commands read them here. Everybody on a machine can read its command lines: passwords belong into a file or the
+environment.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 VARIABLES = {"source": "ANABRANCH_SOURCE_OPTIONS", "target": "ANABRANCH_TARGET_OPTIONS"}
-"""Variables of the environment with a JSON object of options for each side; a file goes before them."""
+"""Environment variables with a JSON object of options for each side; a file overrides them."""
 _SECRET = ("password", "token", "secret", "jaas")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Options of both sides, which may be secret and are kept nowhere."""
+    """The options of both sides, which may be secret and are stored nowhere."""
 
     source: Mapping[str, str]
     target: Mapping[str, str]
 
 
 def side_options(function: F) -> F:
-    """Options of the source's and the target's endpoints; :func:`given` makes what they say of them."""
+    """Add the options of the source's and the target's endpoints, which :func:`given` reads."""
     for decorate in (
         click.option(
             "--options",
@@ -61,7 +61,7 @@ def side_options(function: F) -> F:
 
 
 def given(options_file: Path | None, source_option: tuple[str, ...], target_option: tuple[str, ...], **_: Any) -> Given:
-    """What was given for both sides; the command line goes before the file, and that before the environment.
+    """Return the options of both sides; the command line overrides the file, and the file the environment.
 
     Raises click.UsageError.
     """
@@ -117,7 +117,7 @@ def _pairs(words: tuple[str, ...], what: str) -> dict[str, str]:
 
 
 def pairs(words: tuple[str, ...], what: str) -> dict[str, str]:
-    """``KEY=VALUE`` arguments. Raises click.UsageError."""
+    """Parse ``KEY=VALUE`` arguments. Raises click.UsageError."""
     found: dict[str, str] = {}
     for one in words:
         key, equals, value = one.partition("=")

@@ -1,4 +1,4 @@
-"""What spark-submit starts: the command line, in the process that Spark has made."""
+"""The script that spark-submit starts: it runs the command line in the process that Spark has made."""
 
 from __future__ import annotations
 

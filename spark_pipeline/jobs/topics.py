@@ -1,4 +1,4 @@
-"""Topics of a job, by name or by pattern."""
+"""The topics of a job, by name or by pattern."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_pipeline.endpoints.base import Endpoint
 
 
 def matching(source: Endpoint, topics: Sequence[str], *, absent: set[str] | None = None) -> list[TopicPartition]:
-    """The partitions, in order, of every topic that is called as one of ``topics``, or matches it as a regular
-    expression does that has to match the whole name; internal topics are found by name alone.
+    """Return, in order, the partitions of every topic that equals one of ``topics``, or matches it as a whole-name
+    pattern.
 
-    Raises UnknownTopic for one that finds nothing, unless it is to be added to ``absent``, and OptionError for one that
-    is neither.
+    Internal topics are matched by name only. Entries that match nothing are added to ``absent``; without it raises
+    UnknownTopic. Raises OptionError for an entry that is neither a name nor a pattern.
     """
     known = source.topics()
     found: set[TopicPartition] = set()
@@ -30,7 +30,9 @@ def matching(source: Endpoint, topics: Sequence[str], *, absent: set[str] | None
 
 
 def named(wanted: str, names: Container[str], listed: Iterable[str]) -> list[str]:
-    """Which of ``names`` is ``wanted``, or which of ``listed`` match it. Raises OptionError for what is no pattern."""
+    """Return ``wanted`` if it is in ``names``, else those of ``listed`` that match it. Raises OptionError for an
+    invalid pattern.
+    """
     if wanted in names:
         return [wanted]
     try:
@@ -41,5 +43,5 @@ def named(wanted: str, names: Container[str], listed: Iterable[str]) -> list[str
 
 
 def unknown(wanted: str) -> UnknownTopic:
-    """For a name, or a pattern, that finds nothing."""
+    """Return the error for a name or pattern that matches nothing."""
     return UnknownTopic(f"no topic is called {wanted!r}, nor matches it")

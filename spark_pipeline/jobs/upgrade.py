@@ -1,9 +1,9 @@
-"""A single node becomes a node of a cluster, with all it has: its metadata goes into PostgreSQL, its data into objects.
+"""The upgrade of a single node to a node of a cluster: its metadata goes into PostgreSQL, its data into objects.
 
-Nothing of the node is changed until everything is there and was compared. Then, one after the other: its directory
-names the cluster, so that nobody serves it alone any more; the metadata gets its names in the database, and counts; the
-bucket says that this has happened; and what the node had alone is set aside in its directory. A process that dies
-anywhere is followed by another one that goes on, and finds out where.
+The upgrade changes nothing of the node until everything is copied and compared. Then, one after the other: the node's
+directory names the cluster, so that nobody serves it alone any more; the metadata gets its final schema names in the
+database, and is valid; the bucket records that this has happened; and the single node's files are moved aside in its
+directory. If the process dies anywhere, the next run finds out how far it came, and goes on.
 """
 
 from __future__ import annotations
@@ -40,24 +40,26 @@ from spark_pipeline.jobs import upgrade_metadata
 from spark_pipeline.jobs.upgrade_metadata import Metadata
 
 ASIDE = "single-node"
-"""In the data directory: what the node had alone."""
+"""Subdirectory of the data directory for the single node's former files."""
 _WORK = "upgrade"
-"""In the data directory, meanwhile: a cache of the objects."""
+"""Subdirectory of the data directory for a cache of the objects during the upgrade."""
 _ENDED = "upgrade/ended"
-"""In the bucket: an upgrade into it has come to its end."""
+"""Object in the bucket that marks a completed upgrade."""
 _BLOCK = 65_536
-"""Offsets whose entries are compared together."""
+"""Offsets per block whose entries are compared together."""
 _PASSES = 2
-"""What was changed since an earlier run is copied anew, once."""
+"""Most passes of copying: the second copies streams anew that have changed since an earlier run."""
 
 
 class UpgradeFailed(PipelineError):
-    """It was not made; the sentence says why."""
+    """The upgrade was not made; the text says why."""
 
 
 class Upgrade:
-    """Of the node with ``settings``, which are those that it is to have in the cluster. ``told`` is called with what is
-    being done, and how many bytes of how many are."""
+    """The upgrade of one node. ``settings`` are those that it will have in the cluster.
+
+    ``told`` is called with the current step, the bytes done, and their total.
+    """
 
     def __init__(self, settings: Settings, throttle: Throttle, told: Callable[[str, int, int], object]) -> None:
         self._settings = settings
@@ -67,7 +69,7 @@ class Upgrade:
         self._step = ""
 
     async def run(self) -> dict[str, Any]:
-        """Do it, or what is left of it; gives a report. Raises SettingsError, UpgradeFailed and OSError."""
+        """Upgrade, or finish an earlier upgrade; return a report. Raises SettingsError, UpgradeFailed and OSError."""
         _check(self._settings)
         data = self._settings.data_dir
         if not await asyncio.to_thread(data.is_dir):
@@ -84,7 +86,7 @@ class Upgrade:
         self._begin("looking at what is there")
         marked = await asyncio.to_thread(databases.told_by, directory.cluster)
         if marked and (directory.path / ASIDE / directory.backend.name).is_dir():
-            # All else was done before. Without node.db this was, too, and what lies there is the cluster's node's.
+            # All earlier steps are done. Without node.db this one is done, too: the other files are the cluster node's.
             if directory.database.exists():
                 await asyncio.to_thread(self._set_aside, directory)
             return {"cluster_id": marked, "finished": True}
@@ -117,8 +119,10 @@ class Upgrade:
         return {**report, "finished": True}
 
     async def _is_switched(self, metadata: Metadata, marked: str) -> bool:
-        """Whether an earlier run has come so far that the metadata counts. Raises UpgradeFailed where database or
-        bucket are another cluster's."""
+        """Return whether an earlier run came so far that the metadata in the database is valid.
+
+        Raises UpgradeFailed if the database or the bucket belongs to another cluster.
+        """
         settings = self._settings
         there = await asyncio.to_thread(upgrade_metadata.cluster_there, settings)
         if there is not None:
@@ -184,7 +188,7 @@ class Upgrade:
                 except CopyFailed as error:
                     raise self._named(metadata, error) from error
             async with AsyncExitStack() as stack:
-                # With an empty cache: what is compared is what lies in the bucket.
+                # With an empty cache, so that the objects in the bucket are compared.
                 target = await self._target(stack, sources, metadata, work)
                 copy = StoreCopy(sources, target, self._pace, moved)
                 self._begin("comparing", copy.bytes)
@@ -211,7 +215,7 @@ class Upgrade:
         await asyncio.to_thread(self._throttle.take, size)
 
     async def _compare(self, copy: StoreCopy, target: Store, metadata: Metadata) -> tuple[dict[int, str], int]:
-        """What is wrong with streams of the copy, and how many entries were compared."""
+        """Return what is wrong, by stream of the copy, and the number of compared entries."""
         wrong = dict.fromkeys(copy.strangers(), "the source has none")
         entries = 0
         for key, held in copy.ranges.items():
@@ -238,14 +242,14 @@ class Upgrade:
         return wrong, entries
 
     async def _digests(self, held: Held, *, told: bool = True) -> dict[int, tuple[int, bytes]]:
-        """Return the number of entries, and their digest, of each block of offsets by its first one."""
+        """Return the number of entries and their digest for each block, by the block's first offset."""
         counts: Counter[int] = Counter()
         hashes: defaultdict[int, blake2b] = defaultdict(partial(blake2b, digest_size=16))
         async for entries in read_range(held):
             for entry in entries:
                 block = entry.base_offset // _BLOCK * _BLOCK
                 counts[block] += 1
-                hashes[block].update(entry.prefix)  # which has the length of what follows
+                hashes[block].update(entry.prefix)  # contains the length of the payload
                 hashes[block].update(entry.payload)
             if told:
                 self._progress(sum(entry.size for entry in entries))
@@ -261,7 +265,7 @@ class Upgrade:
 
     @staticmethod
     def _set_aside(directory: DataDirectory) -> None:
-        """What the node had alone; ``node.db``, without which it is no node by itself, goes last."""
+        """Move the single node's files aside; ``node.db``, which marks a single node's directory, goes last."""
         aside = directory.path / ASIDE
         aside.mkdir(exist_ok=True)
         stores = sorted(path.name for path in directory.path.glob("sbp-*/"))
@@ -285,7 +289,7 @@ class Upgrade:
 
 
 def _check(settings: Settings) -> None:
-    """Raises SettingsError where these are no settings of a cluster's node that can take over."""
+    """Raise SettingsError unless the settings are those of a cluster's node that can take the data over."""
     if not settings.cluster.database:
         raise SettingsError("cluster.database is not set: the PostgreSQL that the metadata is to go to")
     if settings.sbp.mode != "embedded" or settings.sbp.durability != "object" or not settings.sbp.objects:

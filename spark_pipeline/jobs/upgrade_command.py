@@ -26,12 +26,12 @@ _EVERY_S = 1.0
 def command(
     data: Path | None, sets: tuple[str, ...], config: Path | None, throttle: int | None, report: Path | None
 ) -> None:
-    """Have a node by itself become one of a cluster: its metadata goes into PostgreSQL, its data into objects.
+    """Make a node by itself a node of a cluster: its metadata goes into PostgreSQL, its data into objects.
 
     Give it the settings that 'serve' is to have in the cluster (cluster.database, node.id, sbp.durability=object,
-    sbp.objects, sbp.object_log), and stop the node first. Everything is compared before it counts; ended anywhere, it
-    goes on when it is run again. Then start the node with the same settings and --data; what it had alone stays in
-    DIR/single-node.
+    sbp.objects, sbp.object_log), and stop the node first. Everything is compared before it counts; if interrupted
+    anywhere, it goes on when it is run again. Then start the node with the same settings and --data; its former files
+    stay in DIR/single-node.
     """
     import asyncio
 
@@ -57,7 +57,7 @@ def command(
 
 
 class _Line:
-    """Tells on standard error what is being done, and now and then how far it is."""
+    """A printer on standard error of the current step, and now and then of its progress."""
 
     def __init__(self) -> None:
         self._step = ""

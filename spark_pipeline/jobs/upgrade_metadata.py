@@ -1,8 +1,8 @@
-"""The metadata of a single node, and the state of its placement driver, on their way into a cluster's PostgreSQL.
+"""The transfer of a single node's metadata, and its placement driver's state, into a cluster's PostgreSQL.
 
-They are copied into schemas of other names, compared, and made ready for a cluster. Nobody looks there until both get
-their names in one transaction (:func:`switch`): a node finds nothing, or all of it. What a run left half made the next
-one drops.
+Both are copied into schemas of temporary names, compared, and prepared for a cluster. No node reads these schemas until
+both get their final names in one transaction (:func:`switch`): a node finds nothing, or all of it. A run drops the
+unfinished schemas of an earlier one.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ class Metadata(Struct):
 
 
 class Names(Struct, frozen=True):
-    """Of the schemas in which metadata is made."""
+    """The names of the schemas in which the metadata is made."""
 
     node: str
     state: str
 
     @classmethod
     def of(cls, cluster_id: str) -> Names:
-        """Those of a cluster's: two that are made at the same time are not in each other's way."""
+        """Return the names for a cluster; they differ by cluster, so that two upgrades at a time do not collide."""
         whose = blake2b(cluster_id.encode(), digest_size=8).hexdigest()
         return cls(f"{databases.SCHEMA}_upgrade_{whose}", f"{pd_state.SCHEMA}_upgrade_{whose}")
 
 
 @contextmanager
 def opened(settings: Settings, directory: DataDirectory, state: Path) -> Iterator[Metadata]:
-    """Those in ``directory``, with the placement driver's in the file ``state``, up to date. Raises StoreError: they
-    are damaged, of another version, or not of one another."""
+    """Open the databases in ``directory`` and the placement driver's in the file ``state``, and migrate them.
+
+    Raises StoreError if they are damaged, of another version, or do not belong together.
+    """
     with ExitStack() as stack:
         node = _open(stack, databases.in_file(settings, directory))
         pd = _open(stack, pd_state.in_sqlite(state))
@@ -97,7 +99,7 @@ def _one(engine: Engine, query: str) -> str:
 
 
 def partition_of(metadata: Metadata, stream_id: int) -> str:
-    """What people call a stream."""
+    """Return a stream's partition and topic, as text for people."""
     query = "SELECT topic, idx FROM partitions WHERE stream_id = ?"
     row = copying.run(metadata.node, lambda connection: connection.execute(query, (stream_id,)).fetchone())
     return f"stream {stream_id}" if row is None else f"partition {row[1]} of topic {row[0]}"
@@ -106,9 +108,11 @@ def partition_of(metadata: Metadata, stream_id: int) -> str:
 def make(
     settings: Settings, metadata: Metadata, servers: Sequence[int], told: Callable[[str], object]
 ) -> dict[str, Digest]:
-    """Copy everything, compare it, and make it that of a cluster without members, in which the first of the range
-    ``servers`` has what all have. Gives what was found of each table. Blocks. Raises StoreError, TablesDiffer and
-    SqlFailed."""
+    """Copy everything, compare it, and make it the metadata of a cluster without members.
+
+    In it the first of the range ``servers`` has the ranges of all. Returns the digest of each table. Blocks. Raises
+    StoreError, TablesDiffer and SqlFailed.
+    """
     url, names = settings.cluster.database, Names.of(metadata.cluster_id)
     Schemas(url).drop(names.node, names.state)
     with ExitStack() as stack:
@@ -132,14 +136,16 @@ def make(
 
 
 def switch(settings: Settings, cluster_id: str) -> None:
-    """What was made is the cluster's metadata from now on. Blocks. Raises StoreError: it is known not to be, or not
-    known."""
+    """Make the prepared schemas the cluster's metadata. Blocks.
+
+    Raises StoreError if that has failed, or if its outcome is unknown.
+    """
     names = Names.of(cluster_id)
     Schemas(settings.cluster.database).rename({names.node: databases.SCHEMA, names.state: pd_state.SCHEMA})
 
 
 def cluster_there(settings: Settings) -> str | None:
-    """The cluster whose metadata the database has; None where there is none, empty where that is not said."""
+    """Return the cluster whose metadata the database has; None without metadata, empty if it names no cluster."""
     schemas = Schemas(settings.cluster.database)
     if not (schemas.exists(databases.SCHEMA) or schemas.exists(pd_state.SCHEMA)):
         return None
