@@ -1,12 +1,12 @@
-"""An archive: a directory that holds a table of records, and what was decided when it was made.
+"""An archive: a directory with a table of records, and a description with the choices made when it was created.
 
-    archive.json     topics and their partitions, the kind of the table; who changes it has the lock of
+    archive.json     topics and their partitions, the kind of the table; a process that changes it holds the lock of
                      archive.json.lock, where that is a file of this machine
     records/         the table
-    state/           Iceberg: the catalog, unless there is another
+    state/           Iceberg: the catalog, unless another one is configured
 
-Earlier versions could decode values as they archived them: such an archive, whose records that could not be decoded
-are in ``dead_letters/``, is read, compared and kept in shape, and takes no more records. Archives of theirs that were
+Earlier versions could decode values as they archived them, and put records that could not be decoded into
+``dead_letters/``. Such an archive can be read, compared and maintained, but takes no more records. Their archives of
 plain files become Delta tables of these files when they are opened (:mod:`spark_pipeline.lake.former`).
 """
 
@@ -30,12 +30,11 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is decided when an archive is made, and the partitions that it has had so far.
+    """The choices made when an archive is created, and the partitions that it has had so far.
 
     ``catalog`` and ``name`` are of Iceberg's tables; an empty ``catalog`` is one in SQLite, in the archive itself.
-    ``begun``: of "topic-partition", the offset at which archiving began.
-    ``expired_ms``: records with timestamps before it were deleted by rule. ``decoding``: how an earlier version decoded
-    values.
+    ``begun``: "topic-partition" -> the offset at which archiving began. ``expired_ms``: records with earlier timestamps
+    were deleted by expiry. ``decoding``: how an earlier version decoded values.
     """
 
     kind: str = "delta"
@@ -56,12 +55,12 @@ class Description:
             raise OptionError(f"{self.name!r} is no name of a table: namespace.table")
 
     def encode(self) -> bytes:
-        """As it is kept."""
+        """Return the content of the description's file."""
         return json.dumps({"version": _VERSION, **asdict(self)}, indent=1, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, kept: bytes) -> Description:
-        """The reverse. Raises PipelineError for what this version cannot read."""
+        """Parse the content of the description's file. Raises PipelineError if this version cannot read it."""
         try:
             told: dict[str, Any] = json.loads(kept)
             if told.pop("version") != _VERSION:
@@ -73,17 +72,17 @@ class Description:
 
     @property
     def parts(self) -> list[TopicPartition]:
-        """Every partition that was ever archived, or is about to be."""
+        """Return every partition that was ever archived, or is about to be."""
         return [TopicPartition(topic, number) for topic, numbers in sorted(self.topics.items()) for number in numbers]
 
     def decided(self) -> Description:
-        """What may not change once there are records."""
+        """Return the choices that may not change once there are records."""
         return replace(self, topics={}, begun={}, expired_ms=None)
 
 
 @dataclass(slots=True)
 class Archive:
-    """An archive that is there. ``dead_letters`` is None where values are kept as they were."""
+    """An open archive. ``dead_letters`` is None if values are stored as written."""
 
     store: Store
     description: Description
@@ -98,12 +97,12 @@ class Archive:
 
     @staticmethod
     def is_there(place: str) -> bool:
-        """Whether there is an archive at a path or URL."""
+        """Return whether there is an archive at a path or URL."""
         return Store.at(place).read_bytes(DESCRIPTION) is not None
 
     @classmethod
     def open(cls, place: str, crash: Crash = no_crash) -> Archive:
-        """The archive at a path or URL. Raises PipelineError if there is none."""
+        """Open the archive at a path or URL. Raises PipelineError if there is none."""
         store = Store.at(place)
         kept = store.read_bytes(DESCRIPTION)
         if kept is None:
@@ -112,7 +111,7 @@ class Archive:
 
     @classmethod
     def make(cls, place: str, wanted: Description, crash: Crash = no_crash) -> Archive:
-        """The archive at a path or URL, made if it is not there. Raises OptionError if it is not as ``wanted``."""
+        """Open the archive at a path or URL, or create it. Raises OptionError if it differs from ``wanted``."""
         store = Store.at(place)
         kept = store.read_bytes(DESCRIPTION)
         if kept is None:
@@ -137,20 +136,20 @@ class Archive:
         return archive
 
     def make_tables(self) -> None:
-        """Make the tables that are not there."""
+        """Create the missing tables."""
         for table in self.tables.values():
             table.make()
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The tables by their directories' names."""
+        """Return the tables by their directories' names."""
         found: dict[str, Any] = {"records": self.records}
         if self.dead_letters is not None:
             found["dead_letters"] = self.dead_letters
         return found
 
     def writer(self, part: TopicPartition, file_bytes: int = FILE_BYTES) -> FileWriter:
-        """Of files for the table, which belong to nothing yet."""
+        """Return a writer of files for the table; a commit adds them to the table later."""
         return FileWriter(
             self.records.store,
             part.topic,
@@ -158,7 +157,7 @@ class Archive:
             schema_of(),
             self.description.partitioning,
             file_bytes,
-            # Iceberg's library cannot tell of other times, and a file there has one value of each partition.
+            # Iceberg's library cannot express other times, and a file there has one value of each partition.
             within_calendar=self.description.kind == "iceberg",
         )
 
@@ -184,7 +183,7 @@ class Archive:
         return lambda step: self.crash(f"{name}:{step}")
 
     def learn(self, parts: Mapping[str, tuple[int, ...]]) -> None:
-        """Keep the names of partitions before anything of them is archived."""
+        """Store the names of partitions before any of their records are archived."""
 
         def known(now: Description) -> Description:
             names = {*now.topics, *parts}
@@ -194,10 +193,10 @@ class Archive:
         self._change(known)
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Keep where partitions begin of which nothing is archived yet, before that is done.
+        """Store the start of partitions that are new to the archive, before their records are archived.
 
-        Raises PipelineError when another process has them begin elsewhere since the description was read: the archive
-        would say that it begins at one place, and have records from the other on.
+        Raises PipelineError if another process has stored another start since the description was read: the archive
+        would claim one start, and have records from the other on.
         """
         told = {str(part): offset for part, offset in starts.items()}
         seen = self.description.begun
@@ -214,14 +213,14 @@ class Archive:
         self._change(begun)
 
     def expired(self, before_ms: int) -> None:
-        """Keep from when on records are here."""
+        """Store the time before which records were deleted."""
         self._change(lambda now: replace(now, expired_ms=max(before_ms, now.expired_ms or before_ms)))
 
     def _change(self, change: Callable[[Description], Description]) -> None:
-        """Have ``change``, which may be made twice, be part of what is kept, whatever other processes add to it.
+        """Apply ``change`` to the stored description, together with other processes' changes; ``change`` may run twice.
 
-        S3 has no lock: there it is made until it has been read. A process that read before, and writes after that,
-        still takes it away.
+        S3 has no lock: there the change is written until it is read back. A process that has read before, and writes
+        after that, still removes it.
         """
         with self.store.alone(DESCRIPTION):
             while True:
@@ -234,7 +233,7 @@ class Archive:
 
 
 def _found(store: Store, kept: bytes, crash: Crash) -> Description:
-    """What an archive's file says, when what an earlier version has left is as it is today."""
+    """Return the description in an archive's file, after converting an earlier version's archive."""
     from spark_pipeline.lake import former
 
     if former.is_plain(kept):

@@ -1,7 +1,8 @@
-"""Tables in Delta's format, through delta-rs: no jars.
+"""Tables in Delta's format, through delta-rs, without jars.
 
-Progress is kept in Delta's own transaction identifiers, one for each partition, whose version is the next offset. Delta
-lets a commit fail when another one since the version that it read has used an identifier of its own: that is the fence.
+Progress is stored in Delta's own transaction identifiers, one for each partition, whose version is the next offset.
+Delta refuses a commit if another commit since the version that it read has used one of its identifiers: that is the
+fence.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
 
 REPLACING = "anabranch/replace"
-"""The identifier of commits that replace files: two at the same time never both take effect."""
+"""The transaction identifier of commits that replace files: of two concurrent ones, one fails."""
 
 
 def application(part: TopicPartition) -> str:
-    """The transaction identifier whose version is how far ``part`` was archived."""
+    """Return the transaction identifier whose version is the progress of ``part``."""
     return f"anabranch/{part.topic}/{part.partition}"
 
 
 @dataclass(slots=True)
 class DeltaRecords:
-    """A Delta table of records in ``store``, made when it is opened for the first time with :meth:`make`."""
+    """A Delta table of records in ``store``; :meth:`make` creates it if needed."""
 
     store: Store
     schema: pa.Schema
@@ -54,7 +55,7 @@ class DeltaRecords:
         return list(PARTITIONING[self.partitioning])
 
     def make(self) -> None:
-        """Make the table if it is not there."""
+        """Create the table if it does not exist."""
         if DeltaTable.is_deltatable(self.store.url, self._options):
             return
         self.store.make()
@@ -82,7 +83,7 @@ class DeltaRecords:
     def commit(self, files: Sequence[DataFile], before: Progress, after: Progress) -> None:
         """See Table."""
         table = self._load()
-        # Delta itself finds what is committed between this look and the commit.
+        # Delta itself detects commits between this check and ours.
         if self._progress(table, after) != {part: before[part] for part in after if part in before}:
             raise Overtaken(f"{self.store.url} has been written to by another archiving process")
         self.crash("before-commit")
@@ -155,13 +156,16 @@ class DeltaRecords:
 
 
 def whole_hours(before: datetime) -> int:
-    """How many hours ago a time is, rounded up: what is younger than it must be kept, and Delta counts whole hours."""
+    """Return how many hours ago a time is, rounded up: younger files must be kept, and Delta counts whole hours."""
     return max(0, -(-int((datetime.now(UTC) - before).total_seconds()) // 3600))
 
 
 def sync_log(store: Store, version: int) -> None:
-    """Have what was committed to a local table after ``version`` on disk, which delta-rs leaves to the system: the
-    entries of its log, checkpoints, and the files that they name."""
+    """Flush the commits to a local table after ``version`` to disk: log entries, checkpoints, and the files that they
+    name.
+
+    delta-rs leaves that to the operating system.
+    """
     if not store.local:
         return
     root = Path(store.path)
@@ -180,12 +184,12 @@ def sync_log(store: Store, version: int) -> None:
 
 
 def _micros(value: Any) -> int:
-    """A statistic of a timestamp column."""
+    """Return a statistic of a timestamp column in microseconds."""
     return micros_of(value if isinstance(value, datetime) else datetime.fromisoformat(str(value)))
 
 
 def _moment(micros: int) -> str:
-    """As Delta's statistics have it: milliseconds, which is what our timestamps are multiples of."""
+    """Return a time in the form of Delta's statistics: in milliseconds, of which our timestamps are multiples."""
     return moment_of(micros).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 

@@ -1,9 +1,9 @@
-"""Archives of plain Parquet files, which earlier versions made, as Delta tables of the same files.
+"""Conversion of an earlier version's archives of plain Parquet files into Delta tables of the same files.
 
-Beside the files, in ``records/``, there was a manifest in ``state/``: a Delta table whose rows said which files were
-added and taken out, and whose transaction identifiers how far partitions were archived. Files that a commit had decided
-on lay in ``state/.../staged`` until they were renamed into place. All of it is brought over in one commit, and may be
-done again after a crash.
+Beside the files, in ``records/``, these archives have a manifest in ``state/``: a Delta table whose rows list the added
+and removed files, and whose transaction identifiers are the progress of partitions. Files of a decided commit were in
+``state/.../staged`` until they were renamed into place. The conversion is one commit, and can be repeated after a
+crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_pipeline.lake.store import Store
 
 
 def is_plain(description: bytes) -> bool:
-    """Whether an archive is of plain files, by its description."""
+    """Return whether a description is that of an archive of plain files."""
     try:
         return bool(json.loads(description)["kind"] == "parquet")
     except (ValueError, KeyError, TypeError):
@@ -31,7 +31,7 @@ def is_plain(description: bytes) -> bool:
 
 
 def as_delta(store: Store, description: bytes, crash: Crash) -> bytes:
-    """Make the tables of an archive Delta tables; its description as it is then. Raises OSError, PipelineError."""
+    """Convert an archive's tables to Delta tables; return its new description. Raises OSError, PipelineError."""
     told = json.loads(description)
     parts = [TopicPartition(topic, number) for topic, numbers in told["topics"].items() for number in numbers]
     for name in ("records", "dead_letters"):
@@ -57,13 +57,13 @@ def as_delta(store: Store, description: bytes, crash: Crash) -> bytes:
         table.make()
         versions = {part: former.transaction_version(application(part)) for part in parts}
         progress = {part: version for part, version in versions.items() if version is not None}
-        if progress and not table.progress(parts):  # or else it was brought over, and the process ended then
+        if progress and not table.progress(parts):  # else an earlier run committed this table before it crashed
             table.commit(kept, {}, progress)
     return json.dumps({**told, "kind": "delta"}, indent=1, sort_keys=True).encode()
 
 
 def _schema(place: Store, files: list[DataFile]) -> pa.Schema:
-    """Of decoded values it is the files' own."""
+    """Return the schema: that of the files if there are any, since decoded values have their own."""
     if not files:
         return schema_of()
     with place.filesystem().open_input_file(f"{place.path}/{files[0].path}") as stream:
@@ -71,7 +71,7 @@ def _schema(place: Store, files: list[DataFile]) -> pa.Schema:
 
 
 def _place(staged: Store, place: Store, files: list[DataFile]) -> None:
-    """Files that were decided on and are not in place yet."""
+    """Move the files of decided commits that are still staged into place."""
     waiting = staged.files()
     filesystem = place.filesystem()
     for one in files:

@@ -1,8 +1,9 @@
-"""Tables in Iceberg's format, through pyiceberg: a catalog in a SQLite file, or whichever pyiceberg is set up for.
+"""Tables in Iceberg's format, through pyiceberg, with a catalog in a SQLite file or one that pyiceberg is configured
+for.
 
-Progress is kept in the table's properties, which change in the same commit as its snapshot. That commit asserts that
-the snapshot is still the one that was looked at; pyiceberg would repeat it on the new one, so the table has retries
-switched off, and what a repetition means is decided here, by looking at the progress again.
+Progress is stored in the table's properties, which change in the same commit as its snapshot. That commit asserts that
+the table's snapshot has not changed since it was read. pyiceberg would retry it on the new snapshot, so retries are
+switched off for the table; the code here reads the progress again before each retry.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
 
 PROGRESS = "anabranch.progress."
-"""Before topic/partition in the name of a table's property: the next offset to be archived."""
+"""Prefix of the table properties, by topic/partition, with the next offset to be archived."""
 _TRIES = 10
 _TRANSFORMS = {"day": DayTransform, "hour": HourTransform}
 _PROPERTIES = {
     "commit.retry.num-retries": "0",
-    "write.metadata.metrics.column.topic": "full",  # bounds are cut to 16 characters otherwise
+    "write.metadata.metrics.column.topic": "full",  # by default bounds are cut to 16 characters
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -77,7 +78,7 @@ class IcebergRecords:
         return self._catalog
 
     def make(self) -> None:
-        """Make the table if it is not there."""
+        """Create the table if it does not exist."""
         catalog = self._open()
         try:
             catalog.load_table(self.name)
@@ -97,7 +98,7 @@ class IcebergRecords:
                     with made.update_spec() as spec:
                         spec.add_field("timestamp", _TRANSFORMS[self.partitioning](), f"timestamp_{self.partitioning}")
         except (TableAlreadyExistsError, CommitFailedException):
-            catalog.load_table(self.name)  # somebody else has made it
+            catalog.load_table(self.name)  # another process has created it
 
     def _load(self) -> IcebergTable:
         return self._open().load_table(self.name)
@@ -122,8 +123,11 @@ class IcebergRecords:
         self.crash("after-commit")
 
     def _until_committed(self, step: Callable[[IcebergTable], None]) -> None:
-        """Do it on the table as it is, and again if somebody has committed since: a compaction, which changes nothing
-        for an archive, or another archive, which ``step`` has to see. Raises Overtaken."""
+        """Run ``step`` on the current table, and again if another commit came first. Raises Overtaken.
+
+        That commit may be a compaction, which does not matter to an archive, or another archive run, which ``step``
+        must detect.
+        """
         for attempt in range(1, _TRIES + 1):
             try:
                 step(self._load())
@@ -141,7 +145,7 @@ class IcebergRecords:
         properties: dict[str, str],
         told: dict[str, str],
     ) -> None:
-        """One commit. Raises CommitFailedException if the snapshot is another by now."""
+        """Make one commit. Raises CommitFailedException if the table's snapshot has changed since."""
         with table.transaction() as change:
             properties = dict(properties)
             if table.metadata.name_mapping() is None:
@@ -235,5 +239,5 @@ def _progress(table: IcebergTable, parts: Iterable[TopicPartition]) -> dict[Topi
 
 
 def _bounds(kinds: dict[str, Any], told: dict[int, bytes]) -> dict[str, Any]:
-    """The lowest or highest values of a file's columns, by their names."""
+    """Return the lowest or highest values of a file's columns, by their names."""
     return {name: from_bytes(kind.field_type, told[kind.field_id]) for name, kind in kinds.items()}

@@ -1,7 +1,7 @@
-"""How an archive's records lie in files: their columns, the time partition of each, and a writer of Parquet files.
+"""The layout of an archive's files: the columns, the time partition of each record, and a writer of Parquet files.
 
-A file holds records of one partition of one topic, in the order of their offsets, and of one day (or hour, or all) by
-their timestamps, so that its statistics tell a reader whether it has to be opened.
+A file has records of one partition of one topic, in the order of their offsets, and of one day (or hour, or all) by
+their timestamps, so that a reader knows from its statistics whether to open it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from spark_pipeline.core.rows import TYPES
 from spark_pipeline.lake.store import Store
 
 RAW: tuple[str, ...] = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
-"""Columns of an archive, in this order."""
+"""The columns of an archive, in this order."""
 
 PARTITIONING: dict[str, tuple[str, ...]] = {"none": (), "day": ("date",), "hour": ("date", "hour")}
-"""Option -> the columns by which files are told apart; in UTC, of a record's timestamp."""
+"""Option -> the partition columns, computed from a record's timestamp in UTC."""
 PARTITION_TYPES: dict[str, pa.DataType] = {"date": pa.date32(), "hour": pa.int32()}
 
 FILE_BYTES = 128 * 1024 * 1024
 OPEN_FILES = 16
-"""Files that a writer has open at most: each holds a row group in memory. The one written to longest ago is closed."""
+"""Most open files of a writer: each holds a row group in memory. The least recently used one is closed."""
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 ROW_GROUP_ROWS = 512 * 1024
 _MICROSECOND = timedelta(microseconds=1)
@@ -39,31 +39,31 @@ _HOUR = 3_600_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""Microseconds at the ends of the calendar, whose years have four digits. What is outside counts as of its first or
-last day: a timestamp is whatever the writer says, and nonsense must not keep the other records from the archive."""
+"""The ends of the calendar, whose years have four digits, in microseconds. Records outside count as of its first or
+last day: writers choose timestamps freely, and nonsense must not keep the other records from the archive."""
 
 
 def moment_of(micros: int) -> datetime:
-    """A time in UTC, or the end of the calendar that is next to it."""
+    """Return a time in UTC, or the nearest end of the calendar."""
     return _EPOCH + timedelta(microseconds=min(max(micros, EARLIEST), LATEST))
 
 
 def micros_of(moment: datetime) -> int:
-    """The reverse, to the microsecond."""
+    """Return a time in microseconds since 1970."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def schema_of() -> pa.Schema:
-    """The columns of a table of records."""
+    """Return the schema of a table of records."""
     return pa.schema([pa.field(name, TYPES[name]) for name in RAW])
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that was written, before or after it became part of a table. Picklable, and JSON by ``asdict``.
+    """A written file, before or after a commit adds it to a table. Picklable, and JSON by ``asdict``.
 
-    ``path`` is from the table's directory; ``day`` and ``hour`` are of the time partition, as text, None where there is
-    none; times are in microseconds.
+    ``path`` is relative to the table's directory; ``day`` and ``hour`` are of the time partition, as text, None without
+    one; times are in microseconds.
     """
 
     path: str
@@ -80,7 +80,7 @@ class DataFile:
 
     @property
     def partition_values(self) -> dict[str, str]:
-        """Partition column -> value, as Hive's directories and Delta's log have it."""
+        """Return partition column -> value, as in Hive's directories and Delta's log."""
         named = {"date": self.day, "hour": self.hour}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -101,7 +101,7 @@ class _Open:
     pending_bytes: int = 0
 
     def flush(self) -> None:
-        """What waits, as one row group."""
+        """Write the pending batches as one row group."""
         if self.pending:
             self.writer.write_table(pa.Table.from_batches(self.pending), row_group_size=ROW_GROUP_ROWS)
         self.pending, self.pending_rows, self.pending_bytes = [], 0, 0
@@ -109,11 +109,12 @@ class _Open:
 
 @dataclass(slots=True)
 class FileWriter:
-    """Writes one partition's records, in order, into files below ``store``.
+    """A writer of one partition's records, in order, into files below ``store``.
 
-    Nothing that it writes is part of a table yet. Files of a local directory are on disk when ``finish`` returns.
-    ``file_bytes`` is where a file ends, about; ``partitioning`` a key of :data:`PARTITIONING`; with "none" all records
-    are of the time partition ``period``. ``within_calendar``: times outside become its first or last millisecond.
+    A commit adds its files to a table later. Files of a local directory are on disk when ``finish`` returns.
+    ``file_bytes`` is about the size at which a file ends; ``partitioning`` is a key of :data:`PARTITIONING`; with
+    "none" all records are of the time partition ``period``. ``within_calendar``: times outside become the calendar's
+    first or last millisecond.
     """
 
     store: Store
@@ -131,7 +132,7 @@ class FileWriter:
     _filesystem: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """The next records. Raises OSError when a file cannot be written."""
+        """Write the next records. Raises OSError when a file cannot be written."""
         if not batch.num_rows:
             return
         if self.within_calendar:
@@ -203,7 +204,7 @@ class FileWriter:
         )  # fmt: skip
 
     def finish(self) -> list[DataFile]:
-        """End all files and tell them."""
+        """Close all files and return them."""
         for period in list(self._open):
             self._close(period)
         return self._files
@@ -219,8 +220,8 @@ def _within_calendar(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 Crash = Callable[[str], None]
-"""Told the name of each durable step before and after it; tests end the process in it."""
+"""A hook that is called with the name of each durable step before and after it; tests end the process in it."""
 
 
 def no_crash(_: str) -> None:
-    """What everyone but a test gives."""
+    """Do nothing: the hook of everything but tests."""

@@ -1,4 +1,4 @@
-"""Reading an archive's files in the order of the log: ascending offsets of one partition."""
+"""Reads an archive's files in the order of the log: ascending offsets of one partition."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Table
 
 WINDOW = 65_536
-"""Rows of files that overlap which are sorted at a time, about."""
+"""About how many rows of overlapping files are sorted at a time."""
 ROWS = 16_384
-"""Rows of a batch at most."""
+"""Most rows of a batch."""
 BYTES = 16 * 1024 * 1024
-"""Bytes of a batch, about: rows are as large as their writers made them."""
+"""About the most bytes of a batch, since rows may be large."""
 OPEN = 64
-"""Files that overlap which are open at the same time; where there are more, they are opened again for each window."""
+"""Most overlapping files open at the same time; further ones are opened again for each window."""
 
 
 def clusters(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """``files`` of one partition, in order: those whose offsets overlap stand together.
+    """Group ``files`` of one partition, in order, so that files with overlapping offsets are in one group.
 
-    Files overlap where times went back over the end of a day, or where something is archived twice.
+    Files overlap where timestamps went back over the end of a day, or where offsets were archived twice.
     """
     found: list[list[DataFile]] = []
     reached = -1
@@ -49,11 +49,11 @@ def read_files(
     end: int,
     elsewhere: Mapping[str, Store] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows at the offsets ``[start, end)`` of ``files``, which are of one partition, in order. ``elsewhere``: paths
-    of those that are not the table's, and where they are.
+    """Yield the rows at the offsets ``[start, end)`` of ``files``, which are of one partition, in order.
 
-    What is there twice comes twice. Raises UnreadableBatch for files that are gone or damaged, when all in front of
-    that has been given: for the offsets of what cannot be read of a file, or of a window where files overlap.
+    ``elsewhere``: paths of files that are not the table's, and their stores. Offsets that are stored twice come twice.
+    Raises UnreadableBatch for missing or damaged files, after all rows in front of the damage; its range is the
+    unreadable offsets of a file, or a whole window of overlapping files.
     """
     wanted = [one for one in files if one.last >= start and one.first < end]
     with closing(_Opened(table.store, elsewhere or {})) as opened:
@@ -64,7 +64,7 @@ def read_files(
                 continue
             low = max(start, min(one.first for one in together))
             high = min(end, max(one.last for one in together) + 1)
-            # Offsets may be far apart, such as positions in bytes: a window has as many rows then as it has elsewhere.
+            # Offsets may be far apart, such as positions in bytes: widen the window to the usual number of rows.
             step = WINDOW * max(1, (high - low) // max(1, sum(one.rows for one in together)))
             for begin in range(low, high, step):
                 until = min(begin + step, high)
@@ -78,7 +78,7 @@ def read_files(
 
 
 class _Opened:
-    """Files that are kept open, as long as they are not too many."""
+    """A cache of open files of limited size."""
 
     def __init__(self, store: Store, elsewhere: Mapping[str, Store]) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class _Opened:
         self._open: dict[str, tuple[Any, pq.ParquetFile]] = {}
 
     def file(self, one: DataFile) -> pq.ParquetFile:
-        """A file, to be used before another is asked for. The one that was used longest ago is closed for it.
+        """Return an open file, valid until the next call, which may close the least recently used one.
 
         Raises OSError and pyarrow's errors.
         """
@@ -110,7 +110,7 @@ class _Opened:
 
 
 def _groups(file: pq.ParquetFile, start: int, end: int) -> list[tuple[int, int | None]]:
-    """The row groups that may have offsets of a range, each with its last offset if it tells that."""
+    """Return the row groups that may have offsets of a range, each with its last offset if its statistics have one."""
     leaf = next(number for number in range(len(file.schema)) if file.schema.column(number).path == "offset")
     wanted: list[tuple[int, int | None]] = []
     for number in range(file.metadata.num_row_groups):
@@ -123,7 +123,9 @@ def _groups(file: pq.ParquetFile, start: int, end: int) -> list[tuple[int, int |
 
 
 def _rows(one: DataFile, opened: _Opened, columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Raises UnreadableBatch for the rest of the file, or of the row group, that is gone or damaged."""
+    """Yield a file's rows in a range of offsets. Raises UnreadableBatch for a missing or damaged rest of a file or row
+    group.
+    """
     names = list(dict.fromkeys([*columns, "offset"]))
     reached, last = max(start, one.first), one.last
     try:

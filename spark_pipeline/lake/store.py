@@ -1,8 +1,8 @@
-"""Where an archive's files lie: a local directory, or a prefix in S3-compatible storage, by a URL.
+"""The storage of an archive's files: a local directory, or a prefix in S3-compatible storage, by a URL.
 
-Credentials and addresses of S3 come from where AWS's own tools take them: ``AWS_ACCESS_KEY_ID``,
+S3's credentials and addresses come from the sources of AWS's own tools: ``AWS_ACCESS_KEY_ID``,
 ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``, ``AWS_ENDPOINT_URL`` (or ``AWS_ENDPOINT_URL_S3``),
-profiles and roles. Nothing of them is kept in an archive, or sent with a job.
+profiles and roles. They are never stored in an archive, or sent with a job.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.files import make_directory, replace
 
 _NOT_IN_PATHS = "%?#"
-"""What means something in a URL. The libraries of Delta and Iceberg take a directory as a URL, pyarrow as a path: with
-one of these the table's log would lie elsewhere than its files."""
+"""Characters with a meaning in URLs. The libraries of Delta and Iceberg take a directory as a URL, pyarrow as a path:
+with one of these characters the table's log would lie elsewhere than its files."""
 
 
 def _s3_address() -> str | None:
@@ -32,7 +32,7 @@ def _s3_address() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A directory and the ways that three libraries have to it. Picklable, by its URL alone.
+    """A directory, and the access that three libraries have to it. Picklable, by its URL alone.
 
     ``url`` is ``file:///absolute/path`` or ``s3://bucket/prefix``, without a slash at its end.
     """
@@ -41,8 +41,9 @@ class Store:
 
     @classmethod
     def at(cls, place: str) -> Store:
-        """``place`` is a path or a URL. Raises OptionError for a scheme that is not known, or a path that is no part of
-        a URL as it stands."""
+        """Return the store at a path or URL. Raises OptionError for an unknown scheme, or for a path that would need
+        escapes in a URL.
+        """
         parts = urlsplit(place)
         if parts.scheme in {"", "file"}:
             path = unquote(parts.path) if parts.scheme else place
@@ -58,20 +59,20 @@ class Store:
 
     @property
     def local(self) -> bool:
-        """Whether it is a directory of this machine."""
+        """Return whether the store is a directory of this machine."""
         return self.url.startswith("file://")
 
     @property
     def path(self) -> str:
-        """As pyarrow's file systems take it: a path, or bucket/prefix."""
+        """Return the path in the form of pyarrow's file systems: a path, or bucket/prefix."""
         return self.url.removeprefix("file://") if self.local else self.url.removeprefix("s3://")
 
     def below(self, name: str) -> Store:
-        """A directory in this one."""
+        """Return a directory in this one."""
         return Store(f"{self.url}/{name}")
 
     def filesystem(self) -> Any:
-        """Of pyarrow."""
+        """Return the file system of pyarrow."""
         if self.local:
             return pafs.LocalFileSystem()
         address = _s3_address()
@@ -85,10 +86,10 @@ class Store:
         )
 
     def delta_options(self) -> dict[str, str]:
-        """``storage_options`` of deltalake, which reads AWS's variables itself.
+        """Return the ``storage_options`` of deltalake, which reads AWS's variables itself.
 
-        A commit must fail if its version is there already; S3 does that since 2024 (``If-None-Match``), and so must
-        whatever speaks its protocol.
+        A commit must fail if its version exists already. S3 supports that since 2024 (``If-None-Match``); other servers
+        of its protocol must, too.
         """
         if self.local:
             return {}
@@ -102,7 +103,7 @@ class Store:
         return options
 
     def iceberg_properties(self) -> dict[str, str]:
-        """Properties of pyiceberg's file access."""
+        """Return the properties of pyiceberg's file access."""
         if self.local:
             return {}
         named = {
@@ -115,12 +116,12 @@ class Store:
         return {name: value for name, value in named.items() if value}
 
     def make(self) -> None:
-        """Make the directory where there are any."""
+        """Create the directory; S3 needs none."""
         if self.local:
             make_directory(Path(self.path))
 
     def check_there(self, names: Iterable[str]) -> None:
-        """Raise PipelineError if a file is gone that is to become part of a table: somebody has vacuumed too soon."""
+        """Raise PipelineError if a file that a commit is about to add is gone, because a vacuum came too soon."""
         paths = [f"{self.path}/{name}" for name in names]
         for info in self.filesystem().get_file_info(paths):
             if info.type != pafs.FileType.File:
@@ -130,7 +131,7 @@ class Store:
                 )
 
     def read_bytes(self, name: str) -> bytes | None:
-        """The content of a small file; None if there is none. Raises OSError when the store cannot be read."""
+        """Return the content of a small file; None if there is none. Raises OSError when the store cannot be read."""
         filesystem = self.filesystem()
         path = f"{self.path}/{name}"
         if filesystem.get_file_info(path).type == pafs.FileType.NotFound:
@@ -140,7 +141,7 @@ class Store:
         return content
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a small file whole, in place of the one before: nobody ever reads half of it."""
+        """Replace a small file as a whole: no reader ever sees half of it."""
         if self.local:
             target = Path(self.path) / name
             make_directory(target.parent)
@@ -151,8 +152,10 @@ class Store:
 
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
-        """While a small file is read, changed and written: no other thread or process that asks for it does the same.
-        The lock is a file beside it, which stays. Nothing in S3, which has no locks."""
+        """Hold a lock while a small file is read, changed and written, against other threads and processes.
+
+        The lock is a file beside it, which stays. S3 has no locks: there this does nothing.
+        """
         if not self.local:
             yield
             return
@@ -161,7 +164,7 @@ class Store:
             yield
 
     def files(self, name: str = "", suffix: str = ".parquet") -> dict[str, Any]:
-        """Every file below ``name`` whose name ends with ``suffix``: path from here -> pyarrow's FileInfo."""
+        """Return every file below ``name`` whose name ends with ``suffix``: path from here -> pyarrow's FileInfo."""
         base = f"{self.path}/{name}".rstrip("/")
         selector = pafs.FileSelector(base, recursive=True, allow_not_found=True)
         return {

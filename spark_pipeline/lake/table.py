@@ -1,8 +1,8 @@
-"""What an archive asks of a table, whatever keeps it.
+"""The interface between an archive and its table, of any format.
 
-How far each partition of a topic has been archived is part of the table itself and changes in the same commit that adds
-the records. A commit names what it found there and fails if anything is different by now (:class:`Overtaken`). So
-however often an archiving process is killed, and however many of them run by mistake, each offset is added once.
+The progress of each partition is part of the table, and changes in the same commit that adds the records. A commit
+names the progress that it has read, and fails if that has changed (:class:`Overtaken`). So each offset is added once,
+however often an archiving process is killed, and however many of them run by mistake.
 """
 
 from __future__ import annotations
@@ -18,41 +18,43 @@ from spark_pipeline.lake.layout import DataFile
 from spark_pipeline.lake.store import Store
 
 Progress = Mapping[TopicPartition, int]
-"""The next offset to be archived of each partition; one of which nothing was archived yet is not there."""
+"""The next offset to be archived of each partition; partitions without archived records are absent."""
 
 
 class Overtaken(PipelineError):
-    """Somebody else has committed to the table since it was looked at: what was prepared for it is void."""
+    """Another process has committed to the table since it was read: the prepared commit is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """Files that belonged to no table, and their bytes; they are gone, unless it was a dry run."""
+    """The number and bytes of files that belonged to no table; they are deleted, except in a dry run."""
 
     files: int
     size: int
 
 
 class Table(Protocol):
-    """A table of records. Every method reads the table anew: what other processes did is seen."""
+    """A table of records. Every method reads the table anew, so it sees other processes' commits."""
 
     store: Store
-    """Where the files are, also those of a commit when it is made; their paths are from here."""
+    """The directory of the table's files, also of those that a commit adds; their paths are relative to it."""
 
     def progress(self, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """How far ``parts`` have been archived."""
+        """Return the progress of ``parts``."""
 
     def commit(self, files: Sequence[DataFile], before: Progress, after: Progress) -> None:
-        """Add ``files`` and move on from ``before`` to ``after``, or do nothing of it.
+        """Add ``files`` and move the progress from ``before`` to ``after``, all or nothing.
 
         ``after`` names the partitions that move; those that ``before`` does not have must be new. Raises Overtaken.
         """
 
     def files(self) -> list[DataFile]:
-        """The files of the table now, with what is known of each."""
+        """Return the table's current files, with their statistics."""
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
-        """Take ``old`` out and put ``new`` in at once. Raises Overtaken if one of ``old`` is not there any more."""
+        """Replace the files ``old`` by ``new`` in one commit. Raises Overtaken if one of ``old`` is no longer in the
+        table.
+        """
 
     def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
-        """Forget versions of the table from before a time, and delete files of that age that belong to none."""
+        """Forget versions of the table from before a time, and delete files of that age that belong to no version."""
