@@ -1,1 +1,1 @@
-"""What imports PySpark: the source, the sink, the session."""
+"""The part that imports PySpark: the source, the sink, the session."""

@@ -1,4 +1,4 @@
-"""``format("anabranch")``: the class that PySpark makes readers and writers of."""
+"""``format("anabranch")``: the class from which PySpark makes readers and writers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 
 class AnabranchDataSource(DataSource):
-    """Options: :class:`spark_pipeline.spark.source_options.SourceOptions`, and of the sink
-    :class:`spark_pipeline.spark.sink.SinkSettings`."""
+    """The data source. Options: :class:`spark_pipeline.spark.source_options.SourceOptions`, and for the sink
+    :class:`spark_pipeline.spark.sink.SinkSettings`.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` is given."""
+        """Return the name for ``format``."""
         return "anabranch"
 
     def schema(self) -> StructType:
-        """All columns, unless the user gives a schema with some of them."""
+        """Return all columns; the user may give a schema with some of them instead."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        # A stream's options are a batch's and more; what is wrong with them is told by the reader.
+        # The reader checks the options: here it is not known whether they are a stream's or a batch's.
         options = {name.lower(): value for name, value in self.options.items()}
         wanted = {name: options.get(name, "").lower() == "true" for name in ("includeheaders", "includemetadata")}
         columns = Columns.of(headers=wanted["includeheaders"], metadata=wanted["includemetadata"])
@@ -37,17 +38,17 @@ class AnabranchDataSource(DataSource):
     # PySpark calls these by keyword: the parameters must have these names.
 
     def reader(self, schema: StructType) -> Any:
-        """Of a batch query."""
+        """Return the reader of a batch query."""
         return BatchReader(SourceOptions.of(self.options, streaming=False), columns_of(schema))
 
     def streamReader(self, schema: StructType) -> Any:
-        """Of a streaming query."""
+        """Return the reader of a streaming query."""
         return StreamReader(SourceOptions.of(self.options, streaming=True), columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Of a write that is no stream."""
+        """Return the writer of a non-streaming write."""
         return AnabranchBatchWriter(settings_of(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """Of a streaming query."""
+        """Return the writer of a streaming query."""
         return AnabranchStreamWriter(settings_of(self.options, schema, overwrite))

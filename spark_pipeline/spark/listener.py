@@ -1,9 +1,9 @@
-"""Spark's streaming queries as jobs of a node: its console and metrics then show how far each is.
+"""Reports Spark's streaming queries to a node as jobs: its console and metrics then show the progress of each.
 
     spark.streams.addListener(NodeListener("anabranch://localhost:8090"))
 
-What Spark tells of a query is kept until a thread has sent it; of each query only the newest. That a node cannot be
-told disturbs no query.
+The listener keeps the newest report of each query until a thread has sent it. A report that fails does not disturb a
+query.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from spark_pipeline.core.repeating import Repeating
 _PATIENCE_S = 2.0
 _EVERY_S = 1.0
 _HEARD_EVERY_S = 20.0
-"""How often a query that does nothing says that it is there."""
+"""Seconds between reports of idle queries."""
 _MOST = 1_000
-"""Queries that are remembered."""
+"""Most queries whose reports are kept."""
 
 
 class NodeListener(StreamingQueryListener):
-    """Reports all queries of a session to one node. :meth:`close` sends what is left."""
+    """A listener that reports all queries of a session to one node. :meth:`close` sends the remaining reports."""
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
-        """``options``: those of :class:`NodeOptions`. Raises OptionError."""
+        """``options`` are those of :class:`NodeOptions`. Raises OptionError."""
         super().__init__()
         self._client = NodeClient(NodeOptions.of(url, options))
         self._lock = threading.Lock()
@@ -40,16 +40,16 @@ class NodeListener(StreamingQueryListener):
         self._sent = time.monotonic()
         self._sending: Repeating | None = None
         self.failed = 0
-        """Reports that did not arrive."""
+        """Number of reports that did not arrive."""
 
     # --- Spark's calls, which must not be held up --------------------------------------------------------------------
 
     def onQueryStarted(self, event: Any) -> None:
-        """A query begins, or goes on after a restart."""
+        """Report that a query begins, or goes on after a restart."""
         self._tell(str(event.id), {"name": event.name or f"query {event.id}", "state": "running", "done": 0})
 
     def onQueryProgress(self, event: Any) -> None:
-        """A micro-batch is done."""
+        """Report a completed micro-batch."""
         progress = event.progress
         known = self._latest.get(str(progress.id), {})
         behind = _behind(progress.sources)
@@ -68,18 +68,18 @@ class NodeListener(StreamingQueryListener):
         self._tell(str(progress.id), {"name": progress.name or f"query {progress.id}", **told})
 
     def onQueryIdle(self, event: Any) -> None:
-        """A query has nothing to do."""
+        """Report that a query has nothing to do."""
         self._tell(str(event.id), {"state": "running", "rate": 0})
 
     def onQueryTerminated(self, event: Any) -> None:
-        """A query has ended, or failed."""
+        """Report that a query has ended, or failed."""
         told: dict[str, Any] = {"state": "stopped" if event.exception is None else "failed"}
         if event.exception is not None:
             told["details"] = {"reason": str(event.exception).strip()[:200]}
         self._tell(str(event.id), told)
 
     def close(self) -> None:
-        """Send what is left, once, and end."""
+        """Send the remaining reports, once, and end."""
         if self._sending is not None:
             self._sending.stop()
         self._send()
@@ -113,12 +113,12 @@ class NodeListener(StreamingQueryListener):
 
 
 def _finite(value: Any) -> float | None:
-    """A rate that Spark tells: it has no numbers for what took no time."""
+    """Return a rate of Spark's, or None: Spark gives no number if no time has passed."""
     return float(value) if isinstance(value, int | float) and 0 <= value < float("inf") else None
 
 
 def _behind(sources: Any) -> int | None:
-    """Records between where the sources are and where they end, if all of them tell both as offsets of partitions."""
+    """Return the records between the sources' positions and ends; None unless all give both as offsets."""
     total = 0
     for source in sources or ():
         try:

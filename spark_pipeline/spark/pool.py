@@ -1,8 +1,8 @@
-"""Endpoints, and clients of nodes, that are kept from one task to the next.
+"""A process-wide pool of endpoints and node clients, kept from one task to the next.
 
-Spark's workers are forked processes that run one task after the other, each with objects unpickled anew: what lies in a
-module is all that survives between them. So this module has state, as nothing else does: the endpoints of this process,
-by address and options, which are told apart from those of the process that it was forked from.
+Spark's workers are forked processes that run one task after the other, each with newly unpickled objects: only a
+module's state survives between tasks. So this module has state, unlike all others: the endpoints of this process, by
+address and options. A forked process does not use those of its parent.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from spark_pipeline.endpoints.base import Endpoint, endpoint
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 _MOST = 16
-"""Endpoints of one process: a worker serves few queries at a time."""
+"""Most idle endpoints of one process: a worker serves few queries at a time."""
 _FROZEN_AT = 3
-"""The task from which on a worker's modules are all imported."""
+"""Number of the task by which a worker has imported all its modules."""
 
 
 class Pool:
-    """The endpoints of one process."""
+    """The endpoints and clients of one process."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -35,7 +35,7 @@ class Pool:
 
     @contextmanager
     def use(self, url: str, options: Mapping[str, str]) -> Iterator[Endpoint]:
-        """An endpoint that is this caller's until the end of the block, and is closed if it failed in there."""
+        """Lend an endpoint for the block; it is closed if the block raises PipelineError."""
         self._look_where()
         key = (url, tuple(sorted(options.items())))
         found = self._idle.pop(key, None) or endpoint(url, options)
@@ -49,24 +49,24 @@ class Pool:
             self._idle.pop(next(iter(self._idle))).close()
 
     def client(self, options: NodeOptions, use: str = "") -> NodeClient:
-        """A client of this process, which runs one task at a time; those of another ``use`` are others."""
+        """Return this process's client for a ``use``; the process runs one task at a time."""
         self._look_where()
         if (options, use) not in self._clients:
             self._clients[options, use] = NodeClient(options)
         return self._clients[options, use]
 
     def close(self) -> None:
-        """Close the endpoints that are idle."""
+        """Close the idle endpoints."""
         idle, self._idle = self._idle, {}
         for one in idle.values():
             one.close()
 
     def begin_task(self, *, freeze: bool) -> None:
-        """Call at the start of each task of a worker.
+        """Prepare the process for a task; call it at the start of each task of a worker.
 
-        The first has the allocator keep large buffers: fetches and columns are megabytes each, and each would be paid
-        for with new pages otherwise. With ``freeze`` the objects of imported modules are left out of collections from
-        the third task on: Spark's workers collect after every task, which took 18 to 47 ms of each
+        The first call makes the allocator keep large buffers: fetches and columns are megabytes each, and would
+        otherwise each be paid for with new pages. With ``freeze`` the garbage collector skips the objects of imported
+        modules from the third task on: Spark's workers collect after every task, which took 18 to 47 ms of each
         (docs/protocols/spark.md, "Workers").
         """
         self._look_where()
@@ -78,10 +78,10 @@ class Pool:
             gc.freeze()
 
     def _look_where(self) -> None:
-        """Begin anew in a process that was forked: the sockets are those of the other one."""
+        """Empty the pool in a forked process: the sockets belong to its parent."""
         if self._pid != os.getpid():
             self._pid, self._idle, self._clients, self._tasks = os.getpid(), {}, {}, 0
 
 
 POOL = Pool()
-"""Of this process."""
+"""The pool of this process."""

@@ -1,4 +1,4 @@
-"""Where a query stands: offsets as Spark keeps them in checkpoints, and how they follow from the options."""
+"""The positions of a query: offsets as Spark stores them in checkpoints, and their computation from the options."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from spark_pipeline.spark.source_options import EARLIEST, Bound, SourceOptions, 
 
 Offsets = dict[TopicPartition, int]
 Loss = Callable[[str], None]
-"""Is told in a sentence that data was lost; raises if that is to end the query."""
+"""A callback for lost data, called with a sentence; raises if the loss is to end the query."""
 
 
 Identities = dict[str, str]
-"""Topic -> what tells it from another topic of the same name; topics of systems without such a thing are not there."""
+"""Topic -> its identity, which a later topic of the same name does not have; absent in systems without identities."""
 _IDENTITIES = ""
-"""The key of the identities among the topics in a checkpoint: no topic is called so."""
+"""The key of the identities among the topics in a checkpoint; no topic has this name."""
 
 
 def from_json(told: Mapping[str, Any] | None) -> tuple[Offsets, Identities]:
-    """Return what :func:`to_json` was given; nothing of None. Checkpoints of Spark's connector have no identities."""
+    """Parse the result of :func:`to_json`; None is empty. Checkpoints of Spark's connector have no identities."""
     topics = dict(told or {})
     identities = topics.pop(_IDENTITIES, {})
     return {
@@ -36,14 +36,14 @@ def from_json(told: Mapping[str, Any] | None) -> tuple[Offsets, Identities]:
 
 
 def to_json(offsets: Offsets, identities: Identities) -> dict[str, Any]:
-    """Return what a checkpoint keeps: the offsets as Spark's connector for Kafka has them, and the identities."""
+    """Return a checkpoint's content: the offsets as in Spark's connector for Kafka, and the identities."""
     topics = {part.topic for part in offsets}
     known = {topic: identity for topic, identity in sorted(identities.items()) if topic in topics}
     return {**offsets_to_json(offsets), **({_IDENTITIES: known} if known else {})}
 
 
 class Finder:
-    """Finds partitions and offsets by the options. ``identities``: of all topics that it has come upon."""
+    """A finder of partitions and offsets by the options. ``identities`` are those of all topics that it has met."""
 
     def __init__(self, source: Endpoint, options: SourceOptions) -> None:
         self._source = source
@@ -51,8 +51,9 @@ class Finder:
         self.identities: Identities = {}
 
     def partitions(self, known: Collection[str] = ()) -> list[TopicPartition]:
-        """All partitions that are to be read, as they are now. Raises UnknownTopic, but not for topics of ``known``
-        that are gone: these are left out."""
+        """Return all partitions to be read, as of now. Raises UnknownTopic; missing topics of ``known`` are left out
+        instead.
+        """
         topics = self._options.topics
         wanted = {part.topic for part in topics.parts} if topics.parts else _wanted(topics)
         found = some_topics(self._source, wanted)
@@ -71,7 +72,7 @@ class Finder:
         return sorted(TopicPartition(name, number) for name, info in found.items() for number in info.partitions)
 
     def positions(self, parts: Collection[TopicPartition]) -> dict[TopicPartition, Positions]:
-        """Where ``parts`` begin and end."""
+        """Return the positions of ``parts``."""
         return self._known(self._source.positions(sorted(parts))) if parts else {}
 
     def _known(self, told: dict[TopicPartition, Positions]) -> dict[TopicPartition, Positions]:
@@ -79,16 +80,16 @@ class Finder:
         return told
 
     def all_positions(self, known: Collection[str] = ()) -> dict[TopicPartition, Positions]:
-        """Where all of :meth:`partitions` begin and end. Raises UnknownTopic."""
+        """Return the positions of all :meth:`partitions`. Raises UnknownTopic."""
         topics = self._options.topics
         if isinstance(self._source, TellsPositions) and not topics.parts:
-            # A topic that is not there is told below; one that a pattern has matched may be gone by now, which is none.
+            # A missing named topic is reported below. A topic that matched the pattern may be deleted by now: no error.
             with suppress(UnknownTopic):
                 return self._known(self._source.topic_positions(_wanted(topics)))
         return self.positions(self.partitions(known))
 
     def starting(self, parts: Collection[TopicPartition], loss: Loss) -> Offsets:
-        """Where a new query begins. An offset that was given and is not there any more, or not yet, is lost."""
+        """Return the offsets at which a new query begins. A given offset outside the log counts as lost."""
         positions = self.positions(parts)
         found = self._at(self._options.starting, positions, "startingOffsets", self._no_start)
         for part, offset in found.items():
@@ -100,7 +101,7 @@ class Finder:
         return found
 
     def ending(self, parts: Collection[TopicPartition]) -> Offsets:
-        """Where a batch query ends."""
+        """Return the offsets at which a batch query ends."""
         positions = self.positions(parts)
         return self._at(self._options.ending, positions, "endingOffsets", lambda part, _: positions[part].stable)
 
@@ -146,7 +147,7 @@ def _place(offset: int, told: Positions) -> int:
 
 
 def _require_all(given: Collection[TopicPartition], parts: Collection[TopicPartition], name: str) -> None:
-    """A partition that is forgotten would be read from nowhere in particular."""
+    """Raise OptionError unless ``given`` has exactly ``parts``: a missing partition would have no defined start."""
     if set(given) != set(parts):
         missing = ", ".join(map(str, sorted(set(parts) - set(given)))) or "none"
         more = ", ".join(map(str, sorted(set(given) - set(parts)))) or "none"

@@ -1,4 +1,4 @@
-"""Settings of Spark that do not work with sources and sinks in Python."""
+"""Spark settings that do not work with sources and sinks in Python."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from spark_pipeline.core.errors import PipelineError
 
 COMPRESSION = "spark.sql.execution.arrow.compression.codec"
-"""What rows are compressed with on their way to Python."""
+"""Setting of the compression of rows on their way to Python."""
 
 
 def refuse(settings: Mapping[str, str]) -> None:
-    """Raises PipelineError for a setting with which sinks in Python fail."""
+    """Raise PipelineError for a setting that breaks sinks in Python."""
     if settings.get(COMPRESSION, "").lower() == "lz4":
         raise PipelineError(f"{COMPRESSION} = lz4 breaks sinks in Python: leave it out, or take zstd")

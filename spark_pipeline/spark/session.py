@@ -1,6 +1,6 @@
-"""A Spark session with the settings that were measured to matter for sources and sinks in Python.
+"""A Spark session with the settings that measurably matter for sources and sinks in Python.
 
-Each setting stands with its reason: docs/protocols/spark.md, "Workers" and "Sizes".
+The reason for each setting is in docs/protocols/spark.md, "Workers" and "Sizes".
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ T = TypeVar("T")
 _log = logging.getLogger("anabranch.spark")
 
 NOT_STARTED = "failed to connect back"
-"""What Spark says of a Python process that did not start in time."""
+"""Part of Spark's message about a Python process that did not start in time."""
 JAVA = 17
-"""The least version that PySpark 4 runs on."""
+"""The lowest version of Java that PySpark 4 runs on."""
 DEFAULT_MASTER = "local[*,3]"
-"""All processors of this machine, and three attempts for each task: plain ``local[*]`` makes one."""
+"""All processors of this machine, and three attempts per task; with plain ``local[*]`` there is one."""
 
 SETTINGS: dict[str, str] = {
-    # Over TCP each task waits 40 ms for an acknowledgement that is late; micro-batches take 4 times as long.
+    # Over TCP each task waits 40 ms for a delayed acknowledgement; micro-batches take 4 times as long.
     "spark.python.unix.domain.socket.enabled": "true",
-    # What goes to a sink in Python: the fastest of what was measured, and a bound on a worker's memory.
+    # Size of batches to a sink in Python: the fastest of the measured sizes, and a bound on a worker's memory.
     "spark.sql.execution.arrow.maxBytesPerBatch": "1m",
     # Times are shown and compared as they are stored.
     "spark.sql.session.timeZone": "UTC",
-    # Two attempts of one task at a time would only get in each other's way at a sink.
+    # Two concurrent attempts of one task would only conflict at a sink.
     "spark.speculation": "false",
 }
 
 
 class JavaMissing(PipelineError):
-    """There is no Java, or one that is too old."""
+    """Java is missing or too old."""
 
 
 def session(
     app: str = "anabranch", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, made with :data:`SETTINGS` if there is none yet; ``settings`` go before these.
+    """Return the session of this process; without one, make it with :data:`SETTINGS`, overridden by ``settings``.
 
-    ``master``: default :data:`DEFAULT_MASTER`, or what spark-submit says. Raises JavaMissing, PipelineError for a
+    ``master``: default :data:`DEFAULT_MASTER`, or the one of spark-submit. Raises JavaMissing, PipelineError for a
     setting that breaks sinks.
     """
     require_java()
@@ -62,7 +62,7 @@ def session(
 
     from spark_pipeline.spark.data_source import AnabranchDataSource
 
-    # Workers are started with `python3` of the path otherwise, which has none of our packages.
+    # By default workers run the path's `python3`, which lacks our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     chosen = {**SETTINGS, **shuffle_setting(), **(settings or {})}
@@ -80,18 +80,20 @@ def session(
 
 
 def _finds_sources() -> bool:
-    """Whether Spark finds the source by itself, and would warn of one that is registered as well: it looks for modules
-    in the directories of its Python's path, among which those of a package that is installed editable are not."""
+    """Return whether Spark finds the source by itself; it would then warn of a registered one.
+
+    Spark searches the directories of its Python path; a package that is installed as editable is not in them.
+    """
     path = os.environ.get("PYTHONPATH", "")
     places = [os.getcwd(), *path.split(os.pathsep), *site.getsitepackages(), site.getusersitepackages()]
     return any(one.name == "pyspark_anabranch" for one in pkgutil.iter_modules([place for place in places if place]))
 
 
 def started(work: Callable[[], T]) -> T:
-    """What ``work`` gives; it is begun once again if Spark's Python did not start in time.
+    """Return the result of ``work``; call it a second time if Spark's Python process did not start in time.
 
-    Java waits ten seconds for a process of Python, which no setting changes (PythonWorkerFactory), and a machine that
-    is busy may take longer. Raises what ``work`` raises.
+    Java waits ten seconds for a Python process, which no setting changes (PythonWorkerFactory), and a busy machine may
+    take longer. Raises the error of ``work``.
     """
     try:
         return work()
@@ -103,12 +105,12 @@ def started(work: Callable[[], T]) -> T:
 
 
 def shuffle_setting() -> dict[str, str]:
-    """Two partitions of a shuffle for each processor of this machine, instead of 200: most are for a few rows."""
+    """Return the setting of two shuffle partitions per processor, instead of 200: most shuffles have few rows."""
     return {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
 
 
 def require_java() -> None:
-    """Raises JavaMissing, which names the package to install."""
+    """Raise JavaMissing, which names the package to install, unless a suitable Java is there."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
     if java is None:

@@ -1,9 +1,9 @@
-"""The sink: what ``write`` and ``writeStream`` of the format ``anabranch`` do with rows.
+"""The sink: the writers of ``write`` and ``writeStream`` in the format ``anabranch``.
 
-A task writes its rows to the node as a transaction of its own, and the driver commits all tasks of a batch at once, so
-that every batch of a query is in the log exactly once, whatever is tried again, killed or started anew
-(``spark_pipeline.node.writes`` says how). What a batch is known by, the query and its number, tasks find in what Spark
-tells them; a write that is no stream makes a name of its own.
+A task writes its rows to the node as a transaction of its own, and the driver commits all tasks of a batch at once. So
+every batch of a query is in the log exactly once, whatever is retried, killed or restarted
+(``spark_pipeline.node.writes`` says how). Tasks of a stream find the batch's identity, its query and number, in Spark's
+task properties; a non-streaming write makes a name of its own.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """The sink's options, checked. ``query`` and ``batch`` are the names that a caller gives a write that is no
-    stream, as ``foreachBatch`` does, so that it is written once however often it is repeated."""
+    """The sink's checked options.
+
+    ``query`` and ``batch`` are names that a caller may give to a non-streaming write, for example in ``foreachBatch``,
+    so that repetitions write it once.
+    """
 
     node: NodeOptions
     sink: SinkOptions
@@ -65,9 +68,12 @@ class SinkSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """From options in any case: ``endpoint``, those of :class:`NodeOptions` and :class:`SinkOptions`,
-        ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``, ``lowerBatches``,
-        ``worker.freeze``. Raises OptionError."""
+        """Parse options with case-insensitive names: ``endpoint``, those of :class:`NodeOptions` and
+        :class:`SinkOptions`, ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``,
+        ``lowerBatches``, ``worker.freeze``.
+
+        Raises OptionError.
+        """
         refuse_unknown(options, _OPTIONS, "the sink")
         given = Options(options)
         if ("queryId" in given) != ("batchId" in given):
@@ -86,14 +92,14 @@ class SinkSettings:
 
 @dataclass(slots=True)
 class SinkMessage(WriterCommitMessage):
-    """What a task tells the driver. The driver does not know by itself which query a stream's batch is of."""
+    """A task's message to the driver. It names the batch because the driver does not know a stream's query."""
 
     batch: SinkBatch
     written: Written
 
 
 def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-    """One attempt of one task: write all rows of ``iterator``. What goes wrong is aborted at once."""
+    """Write all rows of ``iterator`` as one attempt of one task. An error aborts the attempt at once."""
     POOL.begin_task(freeze=settings.freeze)
     client = POOL.client(settings.node)
     attempt = SinkTask(
@@ -117,7 +123,7 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
                 rows.know(attempt.told)
             digest += content_sum(some)
             if committed:
-                left_out += some.num_rows  # all of them are taken from Spark, which waits for that
+                left_out += some.num_rows  # go on reading: Spark waits until all rows are taken
                 continue
             for place in rows.add(some):
                 attempt.add(*place)
@@ -127,14 +133,14 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
             attempt.add(*place)
         return SinkMessage(batch, attempt.finish(digest))
     except BaseException:
-        # Otherwise it would hold back readers until its time is up. The node does that, if it is not to be reached.
+        # An open attempt holds back readers until its timeout, at which the node aborts it if this request fails.
         with suppress(NodeError):
             attempt.abort(_ABORT_PATIENCE_S)
         raise
 
 
 def _task() -> TaskContext:
-    """What Spark tells this task. Raises PipelineError for a setting with which its rows cannot be read."""
+    """Return Spark's context of this task. Raises PipelineError for a setting with which its rows cannot be read."""
     context = TaskContext.get()
     assert context is not None, "called by Spark in a task"
     told = context.getLocalProperty(COMPRESSION)
@@ -143,7 +149,7 @@ def _task() -> TaskContext:
 
 
 class _Writer:
-    """What both have alike; ``_batch`` is the batch that the driver knows of by itself."""
+    """The base of both writers; ``_batch`` is the batch if the driver knows it by itself."""
 
     _batch: SinkBatch | None = None
 
@@ -151,7 +157,9 @@ class _Writer:
         self._settings = settings
 
     def commit(self, messages: Sequence[Any], batchId: int = 0) -> None:
-        """In the driver, when all tasks have written; may be called again for the same batch."""
+        """Commit a batch; Spark calls this in the driver when all tasks have written, possibly again for the same
+        batch.
+        """
         batch, written = self._told(messages)
         if batch is None:
             return  # a batch without tasks has nothing that could be seen twice
@@ -168,7 +176,7 @@ class _Writer:
             )
 
     def abort(self, messages: Sequence[Any], batchId: int = 0) -> None:
-        """In the driver, when a task has failed, or ``commit`` has: the node looks first whether that was done."""
+        """Abort a batch, unless it is committed; Spark calls this in the driver if a task or ``commit`` has failed."""
         batch, _ = self._told(messages)
         if batch is not None:
             SinkDriver(POOL.client(self._settings.node)).abort(batch)
@@ -179,10 +187,10 @@ class _Writer:
 
 
 class AnabranchStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """A stream: each micro-batch is one batch of its query."""
+    """The writer of a stream: each micro-batch is one batch of its query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-        """In a task."""
+        """Write the rows of a task; runs in the worker."""
         context = _task()
         query, number = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if not query or number is None:
@@ -192,7 +200,9 @@ class AnabranchStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class AnabranchBatchWriter(_Writer, DataSourceArrowWriter):
-    """A write that is no stream: one batch of a query that has no other, unless the caller says which it is."""
+    """The writer of a non-streaming write: the only batch of a query of its own, unless the caller names query and
+    batch.
+    """
 
     _batch: SinkBatch
 
@@ -204,12 +214,12 @@ class AnabranchBatchWriter(_Writer, DataSourceArrowWriter):
             self._batch = SinkBatch(f"write-{uuid.uuid4()}", 0, once=True, target=settings.sink.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
-        """In a task."""
+        """Write the rows of a task; runs in the worker."""
         return write_rows(self._settings, self._batch, _task().partitionId(), iterator)
 
 
 def settings_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkSettings:
-    """The settings of a sink for rows of a schema. Raises OptionError."""
+    """Return the settings of a sink for rows of a schema. Raises OptionError."""
     if overwrite:
         raise OptionError("a topic is appended to: use mode append (for streams, output mode append or update)")
     settings = SinkSettings.of(options)

@@ -1,7 +1,7 @@
 """The source: batch and streaming reads of the pipeline's endpoints for PySpark's Python data sources.
 
-Where the methods run, and in which order, is told in docs/protocols/spark.md, "Where code runs": what the reader of a
-stream keeps in itself lives in one process of the driver, ``read`` runs in workers, on a copy made elsewhere.
+docs/protocols/spark.md, "Where code runs", says where the methods run, and in which order: a stream reader's state
+lives in one process of the driver, while ``read`` runs in workers, on a copy made elsewhere.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _log = logging.getLogger("anabranch.spark")
 
 
 _FRESH_S = 5.0
-"""How long the positions by which a micro-batch was planned are taken for what they were."""
+"""Seconds for which the positions of a planned micro-batch are used without reading them again."""
 
 
 @dataclass
 class Piece(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     range: OffsetRange
 
 
 class DataLost(PipelineError):
-    """Offsets that a query was to read are not there (any more), and failOnDataLoss is true."""
+    """Offsets that a query was to read do not exist (any more), and failOnDataLoss is true."""
 
 
 def columns_of(schema: StructType) -> Columns:
-    """The columns that a schema asks for. Raises OptionError for one that the source does not have."""
+    """Return the columns of a schema. Raises OptionError for a column that the source does not have."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     wanted = to_arrow_schema(schema, timezone="UTC")
@@ -75,7 +75,7 @@ def columns_of(schema: StructType) -> Columns:
 
 
 class _Loss:
-    """What is done when data was lost: ``failOnDataLoss``. A sentence is logged once, not with each micro-batch."""
+    """The reaction to lost data, by ``failOnDataLoss``. A sentence is logged once, not with each micro-batch."""
 
     def __init__(self, fails: bool) -> None:
         self._fails = fails
@@ -90,7 +90,7 @@ class _Loss:
 
 
 class _Reading:
-    """What batches and streams have in common: it is pickled, and used in workers."""
+    """The base of batch and stream readers; it is pickled, and used in workers."""
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
@@ -98,7 +98,7 @@ class _Reading:
         self._loss = _Loss(options.fail_on_data_loss)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece, in a worker."""
+        """Yield the rows of one piece, in a worker."""
         options = self._options
         POOL.begin_task(freeze=options.freeze)
         if not isinstance(partition, Piece):
@@ -110,7 +110,7 @@ class _Reading:
                 yield from self._read_what_is_left(source, partition.range)
 
     def _read_what_is_left(self, source: Endpoint, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """Goes on behind what was trimmed meanwhile; never goes back, and never begins elsewhere."""
+        """Read on behind offsets that were trimmed meanwhile; never go back, and never begin elsewhere."""
         columns = self._columns
         told = columns if "offset" in columns else Columns((*columns.names, "offset"))
         at = wanted.start
@@ -125,12 +125,12 @@ class _Reading:
                 return
             except OffsetsGone as error:
                 if error.start <= at:
-                    raise  # it is not gone by being trimmed: asking again would never end
+                    raise  # it was not trimmed, so a retry would never end
                 self._loss(str(error))
                 at = error.start
 
     def pieces(self, start: Offsets, end: Offsets, positions: dict[TopicPartition, Positions]) -> list[Piece]:
-        """The pieces from ``start`` to ``end``, without what is lost already."""
+        """Return the pieces from ``start`` to ``end``, without offsets that are lost already."""
         ranges = []
         for one in between(start, end):
             told = positions[one.of]
@@ -148,10 +148,10 @@ class _Reading:
 
 
 class BatchReader(_Reading, DataSourceReader):
-    """A batch query."""
+    """The reader of a batch query."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """All of it, as it is now. A list: Spark takes nothing else."""
+        """Return the pieces of the whole query, as of now. It is a list, since Spark accepts nothing else."""
         options = self._options
         with POOL.use(options.url, options.endpoint) as source:
             finder = Finder(source, options)
@@ -162,7 +162,9 @@ class BatchReader(_Reading, DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The last micro-batch that was planned: where it ends, and the positions by which, ``at`` (monotonic, s)."""
+    """The last planned micro-batch: its end, the positions used, and the time ``at`` which they were read (monotonic,
+    s).
+    """
 
     end: Offsets
     told: dict[TopicPartition, Positions]
@@ -174,13 +176,16 @@ def _stable(told: Mapping[TopicPartition, Positions]) -> Offsets:
 
 
 def _made_anew(known: Identities, now: Identities) -> set[str]:
-    """Return the topics that are known not to be those that they were."""
+    """Return the topics whose identity has changed."""
     return {name for name, identity in known.items() if now.get(name, identity) != identity}
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query. Its offsets are those of Spark's connector for Kafka, topic -> partition -> offset, with the
-    identities of the topics: one that was deleted and made anew has other records at the same offsets."""
+    """The reader of a streaming query.
+
+    Its offsets are those of Spark's connector for Kafka, topic -> partition -> offset, with the identities of the
+    topics: a topic that was deleted and made anew has other records at the same offsets.
+    """
 
     def __init__(self, options: SourceOptions, columns: Columns) -> None:
         super().__init__(options, columns)
@@ -193,15 +198,17 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     # --- in the driver's process of this stream ---------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins. Spark asks twice: ``latest`` must be the same both times, else
-        what came between is never read."""
+        """Return the start of a query without a checkpoint.
+
+        Spark asks twice: ``latest`` must be the same both times, else the records between the two are never read.
+        """
         if self._initial is None:
             with self._finder() as finder:
                 self._initial = to_json(finder.starting(finder.partitions(), self._loss), finder.identities)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The tightest of our limits, for Spark to show; all of them are kept in :meth:`latestOffset`."""
+        """Return the tightest of our limits, for Spark to show; :meth:`latestOffset` applies all of them."""
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -212,13 +219,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this query will read."""
+        """Fix the end of the query: it reads only the records that are there now."""
         with self._finder() as finder:
             there = _stable(finder.all_positions(self._may_be_gone(self._options.topics.named)))
             self._last = there, finder.identities
 
     def latestOffset(self, start: dict[str, Any] | None, limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends: ``start`` if it is to wait."""
+        """Return the end of the next micro-batch; ``start`` if it is to wait."""
         begun, known = from_json(start)
         self._planned = None
         with self._finder() as finder:
@@ -239,7 +246,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             for part in newest:
                 if newest[part] < since[part]:
                     self._loss(f"{part} was read up to offset {since[part]}, but ends at {newest[part]}")
-            # What is gone keeps its place: if it is there again, it goes on.
+            # Missing partitions keep their offset, and go on if they come back.
             end = {part: max(since[part], offset) for part, offset in newest.items()}
             end.update({part: begun[part] for part in gone})
             if not isinstance(limit, ReadAllAvailable) and may_cut(self._options.url):
@@ -252,7 +259,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return to_json(end, identities)
 
     def _of_same(self, begun: Offsets, known: Identities, now: Identities) -> Offsets:
-        """Return the offsets of topics that are still those they were read of; the others begin anew."""
+        """Return the offsets of topics whose identity is unchanged; topics that were made anew begin at their start."""
         anew = _made_anew(known, now)
         for name in sorted(anew & {part.topic for part in begun}):
             self._loss(f"topic {name} was deleted and made anew: what was not read of the former one is gone")
@@ -273,7 +280,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return end if most is None else admit(since, end, most)
 
     def _offsets_in(self, size: int, finder: Finder, since: Offsets, end: Offsets) -> int:
-        """About how many offsets take ``size`` bytes, by what partitions that have something new keep on average."""
+        """Return about how many offsets take ``size`` bytes, by the average of the partitions with new records."""
         waiting = [part for part in end if end[part] > since[part]]
         kept = offsets = 0
         for told in finder.positions(waiting).values():
@@ -285,18 +292,18 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return max(1, size * offsets // kept)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What there is, for the query's progress: lag is the distance to it."""
+        """Return the sources' newest offsets for the query's progress; its lag is the distance to them."""
         return to_json(self._newest, {}) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The pieces of a micro-batch. A partition that was not there at ``start`` is read from its beginning."""
+        """Return the pieces of a micro-batch. A partition that did not exist at ``start`` is read from its start."""
         (begun, before), (until, wanted_of) = from_json(start), from_json(end)
-        # The loss was told when this was planned.
+        # The loss was reported when this micro-batch was planned.
         anew = _made_anew(before, wanted_of)
         begun = {part: offset for part, offset in begun.items() if part.topic not in anew}
         planned = self._planned
         if planned is not None and planned.end == until and time.monotonic() < planned.at + _FRESH_S:
-            # Spark asks for the pieces of what it has just been told: what is trimmed since then, readers come upon.
+            # Spark asks for the pieces of the end just returned; readers detect offsets that were trimmed since.
             begun.update(self._first({part: planned.told[part] for part in until.keys() - begun.keys()}))
             return self.pieces(begun, until, planned.told)
         with self._finder() as finder:
@@ -310,8 +317,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return self.pieces(begun, wanted, finder.positions([one.of for one in between(begun, wanted)]))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint has it. Spark calls this a micro-batch late, and for the last one at the next start:
-        nothing may be let go of, and no lag reported, by it."""
+        """Do nothing: the checkpoint has the offsets.
+
+        Spark calls this a micro-batch late, and for the last one at the next start, so it must neither release data nor
+        report lag.
+        """
 
     def stop(self) -> None:
         """Close connections."""
@@ -323,11 +333,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             yield Finder(source, self._options)
 
     def _may_be_gone(self, topics: Iterable[str]) -> set[str]:
-        """Topics that the query has read, if it goes on without them."""
+        """Return the topics that the query has read, if it may go on without them; else none."""
         return set() if self._options.fail_on_data_loss else set(topics)
 
     def _first(self, new: Mapping[TopicPartition, Positions]) -> Offsets:
-        """The beginnings of partitions that were made while the query ran."""
+        """Return the starts of partitions that were created while the query ran."""
         found = {part: told.start for part, told in new.items()}
         for part, offset in found.items():
             if offset:

@@ -1,6 +1,6 @@
-"""The options of the source: the names and the meaning are those of Spark's connector for Kafka.
+"""The options of the source, with the names and the meaning of Spark's connector for Kafka.
 
-Where this differs, docs/spark.md says so. Nothing here imports PySpark.
+docs/spark.md has the differences. Nothing here imports PySpark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_pipeline.endpoints.base import checked_module
 DEFAULT_ENDPOINT = "anabranch://localhost:8090"
 EARLIEST, LATEST = "earliest", "latest"
 _EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
-"""Offsets in JSON that stand for the two."""
+"""Offsets in JSON that stand for ``earliest`` and ``latest``."""
 _PROTOCOLS = ("sbp", "kafka", "pravega", "ydb")
 _REFUSED = {
     "kafka.auto.offset.reset": "startingOffsets says where a query starts; it never begins elsewhere by itself",
@@ -37,17 +37,17 @@ _MEANINGLESS = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""What says nothing to an endpoint: among it what Spark's connector has, with groups, polls and retries of its own."""
+"""Options without a meaning for endpoints, for example of Spark's connector's own groups, polls and retries."""
 
 Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends: at ``place`` ("earliest" or "latest"), or at what one of the others says.
+    """The start or end of reading: ``place`` ("earliest" or "latest"), or one of the others.
 
-    ``offsets``: of every partition, -2 earliest, -1 latest. ``timestamp``: ms, of all partitions; ``timestamps``: of
-    every partition.
+    ``offsets``: of every partition, -2 earliest, -1 latest. ``timestamp``: ms, for all partitions; ``timestamps``: ms,
+    for every partition.
     """
 
     place: str = ""
@@ -58,7 +58,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which partitions are read: those of ``names``, of topics whose whole name matches ``pattern``, or ``parts``."""
+    """The partitions to read: those of ``names``, of topics whose whole name matches ``pattern``, or ``parts``."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -66,13 +66,13 @@ class Topics:
 
     @property
     def named(self) -> set[str]:
-        """The topics that are called by their names."""
+        """Return the topics that the options name, not by a pattern."""
         return {*self.names, *(part.topic for part in self.parts)}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All of them, checked. Sizes in bytes, times in ms; None where nothing was said."""
+    """The checked options of the source. Sizes are in bytes, times in ms; None for an option that is not given."""
 
     url: str
     topics: Topics
@@ -91,11 +91,11 @@ class SourceOptions:
     batch_bytes: int = 2 << 20
     freeze: bool = True
     endpoint: Mapping[str, str] = field(default_factory=dict)
-    """What the endpoint is given, secrets among it."""
+    """The options of the endpoint, with secrets."""
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """Read and check ``options``, whose names are in any case. Raises OptionError with a sentence."""
+        """Read and check ``options``, whose names are case-insensitive. Raises OptionError with a sentence."""
         given = _Given(options)
         for name in _MEANINGLESS:
             given.get(name)
@@ -138,7 +138,7 @@ class SourceOptions:
 
 
 class _Given(Options):
-    """What several options say together."""
+    """The given options, with getters that combine several of them."""
 
     def url(self) -> str:
         protocol = self.choice("protocol", _PROTOCOLS)
@@ -182,7 +182,9 @@ class _Given(Options):
         return Topics(parts=parts)
 
     def bound(self, which: str, default: str) -> Bound:
-        """Timestamps win over offsets, one for all over those of each partition, as with Spark's connector."""
+        """Return a bound. Timestamps win over offsets, one for all over those of each partition, as in Spark's
+        connector.
+        """
         timestamp, offsets = self.get(f"{which}Timestamp"), self.get(f"{which}Offsets")
         by_time = self.get(f"{which}OffsetsByTimestamp")
         if timestamp is not None:
