@@ -1,1 +1,1 @@
-"""Where records come from and go to, one module for each kind of system, behind one interface."""
+"""Endpoints: the sources and targets of records, one module for each kind of system, behind one interface."""

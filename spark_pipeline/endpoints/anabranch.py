@@ -1,9 +1,9 @@
-"""Anabranch itself as an endpoint: a node tells what there is, the range servers give it.
+"""Anabranch itself as an endpoint: a node describes its topics, and its range servers send the batches.
 
-A node is asked through its pipeline listener (docs/spark.md), also for the tickets that range servers may demand. The
-batches do not pass through it but where it leads nobody to its range servers, as nodes do that want to know who their
-clients are and whose range servers demand no tickets: these let do everything whoever reaches them. Then the node gives
-them, of topics that the asker may read, and the log of the process says so.
+The endpoint asks a node through its pipeline listener (docs/spark.md), also for the tickets that range servers may
+demand. Batches pass through the node only if it does not expose its range servers. A node that authenticates its
+clients does not expose them if they demand no tickets, because such range servers let every client that reaches them do
+everything. Then the node sends the batches of topics that the client may read, and the process logs that.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger("anabranch.spark")
 
 _REMEMBERED_S = 5.0
-"""How long the stream and the skipped spans of a partition are taken for what they were."""
+"""How long the stream and the skipped spans of a partition are cached."""
 
 
 OPTIONS = (*ACCESS_OPTIONS, "fetch.bytes")
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> AnabranchEndpoint:
-    """See :func:`spark_pipeline.endpoints.base.endpoint`. Options: those of :class:`NodeOptions`, and ``fetch.bytes``,
-    what one fetch from a range server asks for. Raises OptionError."""
+    """Open the endpoint, see :func:`spark_pipeline.endpoints.base.endpoint`.
+
+    Options: those of :class:`NodeOptions`, and ``fetch.bytes``, the size of one fetch from a range server. Raises
+    OptionError.
+    """
     fetch_bytes = Options(options).number("fetch.bytes") or FETCH_BYTES
     return AnabranchEndpoint(NodeOptions.of(url, options), fetch_bytes)
 
 
 class AnabranchEndpoint:
-    """See :class:`spark_pipeline.endpoints.base.Endpoint`."""
+    """An :class:`spark_pipeline.endpoints.base.Endpoint` for a node."""
 
     def __init__(self, options: NodeOptions, fetch_bytes: int = FETCH_BYTES) -> None:
         self._options = options
@@ -70,7 +73,7 @@ class AnabranchEndpoint:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics, those that protocols keep for themselves included."""
+        """Return all topics, including those that protocols keep for themselves."""
         with as_pipeline_errors():
             found = self._node.topics(self._node.names(internal=True))
         return {name: _info(topic) for name, topic in found.items()}
@@ -89,11 +92,13 @@ class AnabranchEndpoint:
         return {name: _info(topic) for name, topic in found.items()}
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
-        """Of up to a thousand partitions at the same moment."""
+        """Return the positions of partitions; up to a thousand are read at the same moment."""
         return _shown(self._positions(parts))
 
     def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions]:
-        """See :class:`spark_pipeline.endpoints.base.TellsPositions`: one request for a thousand partitions."""
+        """Return positions, see :class:`spark_pipeline.endpoints.base.TellsPositions`, with one request per thousand
+        partitions.
+        """
         with as_pipeline_errors():
             names = self._node.names(wanted.pattern) if isinstance(wanted, re.Pattern) else wanted
             found = self._node.topic_positions(names)
@@ -110,7 +115,7 @@ class AnabranchEndpoint:
         return told
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """By the node's index of times."""
+        """Return the offsets from the node's index of times."""
         with as_pipeline_errors():
             found = self._node.find_timestamp({(part.topic, part.partition): ms for part, ms in at_ms.items()})
         return {part: found[part.topic, part.partition] for part in at_ms}
@@ -118,16 +123,18 @@ class AnabranchEndpoint:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """Straight from the range servers, if the node leads there. What operators have declared lost is a gap."""
+        """Yield records straight from the range servers, if the node exposes them. Offsets declared lost by operators
+        are a gap.
+        """
         aborted = Aborted(lambda: self._aborted(range))
         try:
             yield from decode(self._batches(range), range, columns, batch_bytes, aborted)
         except UnreadableBatch:
-            self._known.pop(range.of, None)  # whoever tries again is told of what was declared lost meanwhile
+            self._known.pop(range.of, None)  # a retry then sees offsets that were declared lost meanwhile
             raise
 
     def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
-        """As they are stored, in views on what was received."""
+        """Yield the batches as stored, as views on the received bytes."""
         return self._batches(range)
 
     def _aborted(self, range: OffsetRange) -> list[AbortedTransaction]:
@@ -147,7 +154,7 @@ class AnabranchEndpoint:
                     ask = partial(self._ticket, range) if streams.wants_tickets else None
                     yield from streams.batches(known.stream_id, start, end, self._fetch_bytes, ask)
             except DamagedThere as damage:
-                self._known.pop(range.of, None)  # whoever tries again is told of what was declared lost meanwhile
+                self._known.pop(range.of, None)  # a retry then sees offsets that were declared lost meanwhile
                 raise UnreadableBatch(
                     range.topic, range.partition, damage.offset, damage.reason, damage.end
                 ) from damage
@@ -162,7 +169,7 @@ class AnabranchEndpoint:
                 raise self._failure(error, range) from error
 
     def _partition(self, range: OffsetRange) -> PartitionPositions:
-        """What is known of the partition of ``range``, which is asked for if that was long ago. Raises OffsetsGone."""
+        """Return the positions of the partition of ``range``, from the cache if they are recent. Raises OffsetsGone."""
         known, at = self._known.get(range.of, (None, 0.0))
         if known is None or time.monotonic() > at + _REMEMBERED_S:
             known = self._positions([range.of])[range.of]
@@ -175,7 +182,7 @@ class AnabranchEndpoint:
             return self._node.ticket((range.topic, range.partition))
 
     def _failure(self, error: SbpError, range: OffsetRange) -> PipelineError:
-        """What a range server's refusal means for who reads ``range``."""
+        """Return the error for a reader of ``range`` after a range server's refusal."""
         self._known.pop(range.of, None)
         now = self._positions([range.of])[range.of]  # raises if the topic is gone
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and range.start < now.start:
@@ -183,7 +190,7 @@ class AnabranchEndpoint:
         return EndpointUnavailable(f"a range server refuses to give {range}: {error}")
 
     def _refused(self, error: NodeError, range: OffsetRange) -> PipelineError:
-        """What a node's refusal means for who reads ``range`` through it."""
+        """Return the error for a reader of ``range`` through the node after the node's refusal."""
         self._known.pop(range.of, None)
         self._forget_streams()
         if error.status == OUT_OF_RANGE:
@@ -204,7 +211,7 @@ class AnabranchEndpoint:
         return self._reader
 
     def _forget_streams(self) -> None:
-        """The servers may be elsewhere by now: the node is asked again when something is read next."""
+        """Close the reader: the range servers may have moved, so the next read asks the node for them again."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
@@ -219,7 +226,7 @@ class AnabranchEndpoint:
     # --- the rest ---------------------------------------------------------------------------------------------------
 
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
-        """As the node's fronts share them."""
+        """Return the positions of groups, which the node's fronts share."""
         with as_pipeline_errors():
             told = self._node.groups()
         return {
@@ -254,7 +261,7 @@ def _info(topic: TopicFacts) -> TopicInfo:
 
 
 def _between(skipped: Sequence[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of ``[start, end)`` that lie outside of the spans ``skipped``, which are in order."""
+    """Yield the parts of ``[start, end)`` outside of the spans ``skipped``, which are in order."""
     for first, behind in skipped:
         if behind <= start or first >= end:
             continue
@@ -267,5 +274,5 @@ def _between(skipped: Sequence[tuple[int, int]], start: int, end: int) -> Iterat
 
 @cache
 def _tell_once(options: NodeOptions) -> None:
-    """In each process: it is slower, and the node's share of the work is larger."""
+    """Warn once per process that records are read through the node, which is slower and loads the node more."""
     _log.warning("%r leads nobody to its range servers: records are read through the node", options)

@@ -1,4 +1,4 @@
-"""An archive as an endpoint, read like the log that it is a copy of: ``archive:///path``, ``archive+s3://bucket/prefix``."""
+"""An archive as an endpoint, read like the log that it copies: ``archive:///path``, ``archive+s3://bucket/prefix``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from spark_pipeline.lake.store import Store
 
 
 def place_of(url: str) -> str:
-    """Where the archive lies, of an endpoint's URL."""
+    """Return the archive's path or URL from an endpoint's URL."""
     return url.removeprefix("archive+") if url.startswith("archive+") else url.replace("archive://", "file://", 1)
 
 
 @dataclass(slots=True)
 class ArchiveEndpoint:
-    """See Endpoint. What it says of files is what there was when it was opened.
+    """An archive as an Endpoint, with the files that it had when it was opened.
 
-    An archive has no batches, no groups, and nothing that is not committed. Its partitions begin where archiving
-    began, and end where it has come to. With ``dead_letters`` those are among the records.
+    An archive has no batches, no groups, and nothing uncommitted. Its partitions begin where archiving began, and end
+    at its progress. With ``dead_letters`` the dead letters are among the records.
     """
 
     place: str
@@ -52,7 +52,7 @@ class ArchiveEndpoint:
 
     @property
     def decoded(self) -> bool:
-        """Whether values are no longer what the writer sent."""
+        """Return whether the values were decoded, so that they differ from the writer's bytes."""
         return self._archive.description.decoding is not None
 
     def topics(self) -> dict[str, TopicInfo]:
@@ -98,7 +98,7 @@ class ArchiveEndpoint:
         return read_files(self._archive.records, files, columns, start, end, self._letters)
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """See Endpoint. Columns that an archive does not keep are null. Raises OptionError for decoded values."""
+        """Yield records. Columns that an archive does not store are null. Raises OptionError for decoded values."""
         if self.decoded and "value" in columns:
             raise OptionError("the archive's values are decoded: they cannot be read as bytes")
         kept = [name for name in columns if name in RAW]
@@ -109,11 +109,11 @@ class ArchiveEndpoint:
             yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
 
     def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
-        """See Endpoint: there are no batches here."""
+        """Raise OptionError: an archive has no batches."""
         raise OptionError("an archive has records, and none of the batches that they came in")
 
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
-        """See Endpoint: none."""
+        """Return nothing: an archive has no groups."""
         return {}
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What the pipeline asks of a system that keeps records, and how it is reached by a URL.
+"""The interface of endpoints, systems with records that the pipeline reads, and how a URL opens one.
 
-Endpoints are synchronous and belong to the process and thread that made them: what travels to workers is the URL and
-the options. All raise :class:`~spark_pipeline.core.errors.PipelineError` of the kinds named there.
+Endpoints are synchronous and belong to the process and thread that made them: workers receive the URL and the options.
+All raise :class:`~spark_pipeline.core.errors.PipelineError` of the kinds named there.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ __all__ = [
 ]
 
 BATCH_BYTES = 2 * 1024 * 1024
-"""Bytes of stored batches that one ``pa.RecordBatch`` is made of, about: the best size for PySpark was measured to be
+"""About how many bytes of stored batches become one ``pa.RecordBatch``: the best size for PySpark was measured to be
 1 to 4 MiB (docs/protocols/spark.md, "Sizes")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Offsets of one partition. ``start`` is the first that is kept; readers of committed data stop at ``stable``;
-    below ``high_watermark`` everything is durable. ``size``: bytes that are kept, about; -1 where nobody tells.
-    ``identity``: of the topic, as :class:`TopicInfo` has it; empty where positions do not tell it."""
+    """Offsets of one partition.
+
+    ``start`` is the log start; readers of committed data stop at ``stable``; below ``high_watermark`` everything is
+    durable. ``size`` is about the bytes kept, -1 if unknown. ``identity`` is the topic's, see :class:`TopicInfo`; empty
+    if the system does not send it with positions.
+    """
 
     start: int
     stable: int
@@ -56,12 +59,12 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic: its partitions by number, those that are sealed included, its configuration as its system has it.
+    """A topic: its partitions by number, sealed ones included, and its configuration in its system's words.
 
-    ``states``: of each partition, "active" or "sealed", or what else its system knows. ``parents``: the partitions that
-    one was split from or merged from, whose records come before its own. ``identity`` tells a topic from another of the
-    same name that was there before; empty where the system has none. ``config`` is what was set for the topic itself,
-    ``effective``, in Kafka's words, what holds for it, defaults of its system included; empty where that is not known.
+    ``states``: of each partition, "active" or "sealed", or another state that its system knows. ``parents``: the
+    partitions that one was split or merged from, whose records come before its own. ``identity`` distinguishes a topic
+    from an earlier one of the same name; empty if the system has none. ``config`` has the values set for the topic
+    itself; ``effective`` has, under Kafka's names, the effective values with the system's defaults; empty if unknown.
     """
 
     name: str
@@ -78,54 +81,57 @@ class Endpoint(Protocol):
     """One system. All methods raise EndpointUnavailable when it does not answer, and UnknownTopic."""
 
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics, by name."""
+        """Return all topics, by name."""
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
-        """Where each of ``parts`` begins and ends now."""
+        """Return the present positions of ``parts``."""
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset whose record's timestamp is at least the given one; None where there is no such record."""
+        """Return the first offset whose record's timestamp is at least the given one; None without such a record."""
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """The committed records of a range in order, in batches of about ``batch_bytes``, none of them empty.
+        """Yield the committed records of a range in order, in batches of about ``batch_bytes``, none of them empty.
 
-        Records of control batches and of aborted transactions are left out, as is what compaction took: offsets have
+        Control batches, records of aborted transactions and records removed by compaction are left out: offsets have
         gaps there. All of the range must lie below ``stable``. Raises OffsetsGone if it begins below ``start``,
-        UnreadableBatch for a damaged one.
+        UnreadableBatch for a damaged batch.
         """
 
     def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
-        """The batches that hold offsets of a range, verbatim and whole: all of them, control batches and those of
-        aborted transactions too; ``written_ms`` is -1 where nobody tells when the log took one. Raises OffsetsGone."""
+        """Yield the batches that hold offsets of a range, verbatim and whole.
+
+        These are all batches, also control batches and those of aborted transactions; ``written_ms`` is -1 if the time
+        of the append is unknown. Raises OffsetsGone.
+        """
 
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
-        """Groups of consumers and what each has committed."""
+        """Return consumer groups and their positions."""
 
     def close(self) -> None:
-        """Let go of connections; again makes no difference."""
+        """Close the connections; a second call has no effect."""
 
 
 @runtime_checkable
 class TellsSome(Protocol):
-    """An endpoint that need not describe all topics to describe some."""
+    """An endpoint that can describe some topics without describing all."""
 
     def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
-        """Those of the names ``wanted`` that exist, or those whose whole names match."""
+        """Return the topics of the names ``wanted`` that exist, or those whose whole names match the pattern."""
 
 
 @runtime_checkable
 class TellsPositions(Protocol):
-    """An endpoint that tells what topics have, and where that begins and ends, at once."""
+    """An endpoint that returns the partitions of topics together with their positions in one step."""
 
     def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions]:
-        """Of all partitions of the names ``wanted``, or of users' topics whose whole names match.
+        """Return the positions of all partitions of the names ``wanted``, or of users' topics whose whole names match.
 
-        Raises UnknownTopic if one of them is not there (any more).
+        Raises UnknownTopic if one of the topics does not exist (any more).
         """
 
 
 def some_topics(source: Endpoint, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
-    """Those of the names ``wanted`` that exist, or those whose whole names match and that are users' topics."""
+    """Return the topics of the names ``wanted`` that exist, or users' topics whose whole names match the pattern."""
     if isinstance(source, TellsSome):
         return source.some_topics(wanted)
     found = source.topics()
@@ -143,20 +149,20 @@ _SCHEMES = {
     **dict.fromkeys(("anabranch+tls", "pravega+tls"), "spark"),
     **dict.fromkeys(("ydb", "ydb+tls"), "ydb"),
 }
-"""Scheme of a URL -> the extra of this package that brings its client; the module that has ``open_endpoint(url,
-options)`` is called as the scheme's first word."""
+"""Scheme of a URL -> the extra of this package with its client. The module with ``open_endpoint(url, options)`` has the
+name of the scheme's first word."""
 
 
 def may_cut(url: str) -> bool:
-    """Whether ranges of the system at ``url`` may be cut anywhere; if not, they are read as a whole."""
-    return not urlsplit(url).scheme.startswith("pravega")  # in the middle of a range there may be no record
+    """Return whether ranges of the system at ``url`` may be cut anywhere; if not, they are read as a whole."""
+    return not urlsplit(url).scheme.startswith("pravega")  # most of Pravega's offsets are not the start of an event
 
 
 def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
-    """The system at ``url``: ``anabranch://host:8090``, ``kafka://host:9092``, ``pravega://...``, ``ydb://...``.
+    """Open the system at ``url``: ``anabranch://host:8090``, ``kafka://host:9092``, ``pravega://...``, ``ydb://...``.
 
-    Nothing is asked of it yet. Raises OptionError for a URL that is none, a scheme that has no endpoint here, or an
-    option that the endpoint does not have.
+    This sends no request yet. Raises OptionError for an invalid URL, a scheme without an endpoint, or an option that
+    the endpoint does not have.
     """
     given = dict(options or {})
     module = checked_module(url, given)
@@ -165,7 +171,9 @@ def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
 
 
 def checked_module(url: str, options: Collection[str], others: Collection[str] = ()) -> ModuleType:
-    """Return the module of the endpoint at ``url``, which has all of ``options``; ``others`` are those of who asks."""
+    """Return the module of the endpoint at ``url``, which has all of ``options``; ``others`` are the caller's own
+    options.
+    """
     scheme = urlsplit(url).scheme
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in _SCHEMES)
@@ -176,7 +184,7 @@ def checked_module(url: str, options: Collection[str], others: Collection[str] =
         raise OptionError(
             f"{scheme}:// needs the Python package {error.name}: pip install 'anabranch[{_SCHEMES[scheme]}]'"
         ) from error
-    # Those of Kafka's clients the endpoint checks by itself.
+    # Kafka's endpoint checks the options of Kafka's clients itself.
     unchecked = [one for one in options if scheme != "kafka" or not one.startswith("kafka.")]
     refuse_unknown(unchecked, {*module.OPTIONS, *others}, f"{scheme}://")
     return module

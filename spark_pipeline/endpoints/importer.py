@@ -1,4 +1,4 @@
-"""How a migration talks to the node that takes its topics: begin, write, bounds, positions, hand-over, give up."""
+"""The client of a migration's target node: begin, append, bounds, positions, hand-over, abort."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from spark_pipeline.endpoints.node_errors import as_pipeline_errors
 
 @dataclass(frozen=True, slots=True)
 class ImportState:
-    """A topic of a migration: which run has it, when it was handed over (ms; None: not yet), positions by number, and
-    what it was said to be filled with (empty: nothing was said)."""
+    """A topic of a migration at the target.
+
+    ``epoch`` is its present run, ``handed_over_ms`` the time of the hand-over (None: not yet), ``partitions`` the
+    positions by number, ``origin`` the source given at its creation (empty: none was given).
+    """
 
     topic: str
     epoch: int
@@ -27,7 +30,9 @@ class ImportState:
     origin: str = ""
 
     def lag(self, source: Mapping[TopicPartition, Positions]) -> int:
-        """How many offsets the source has by now that are not here, of the partitions that are here."""
+        """Return the number of offsets that the source has by now and the target lacks, in partitions that the target
+        has.
+        """
         return sum(
             max(0, source[TopicPartition(self.topic, number)].high_watermark - at.high_watermark)
             for number, at in enumerate(self.partitions)
@@ -36,8 +41,11 @@ class ImportState:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the target's topics have by themselves. Keys that are not ``configured`` have Kafka's own defaults: those
-    for sizes and times bind Kafka's batches alone (bridges/log/partition/admission.py)."""
+    """The default configuration of the target's topics.
+
+    Keys that are not ``configured`` have Kafka's own defaults; of these, the limits of sizes and times apply to Kafka's
+    batches only (bridges/log/partition/admission.py).
+    """
 
     config: Mapping[str, str]
     configured: frozenset[str] = frozenset()
@@ -45,8 +53,11 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class PositionsSet:
-    """What became of a group's positions: how many were ``set``; ``kept`` are those that somebody has committed at the
-    target, ``ahead`` those that lie behind the end of what is there: rows of topic, partition, offset."""
+    """The result of setting a group's positions.
+
+    ``set`` is their number. ``kept`` are positions that a consumer has committed at the target, ``ahead`` positions
+    above the target's end: rows of topic, partition, offset.
+    """
 
     set: int
     kept: tuple[tuple[str, int, int], ...]
@@ -54,63 +65,68 @@ class PositionsSet:
 
 
 class Importer:
-    """The target of one migration. For one thread; raises EndpointUnavailable, Fenced, Conflict, UnknownTopic."""
+    """The target of one migration. Not thread-safe. Raises EndpointUnavailable, Fenced, Conflict, UnknownTopic."""
 
     def __init__(self, url: str, options: Mapping[str, str], migration: str) -> None:
         self._client = NodeClient(NodeOptions.of(url, options))
         self._root = f"/v1/imports/{quote(migration, safe='')}"
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()
 
     def defaults(self) -> Defaults:
-        """The configuration that a topic has here if nothing is said about it."""
+        """Return the default configuration of the target's topics."""
         with as_pipeline_errors():
             answer = self._client.get("/v1/defaults")
         return Defaults(answer["config"], frozenset(answer["configured"]))
 
     def begin(self, topic: str, partitions: int, config: Mapping[str, str], origin: str = "") -> ImportState:
-        """Make the topic, or take it for another run, which keeps earlier ones out. ``origin`` says what it is filled
-        with, always in the same words (see :func:`origin_of`); raises Conflict if that was something else before."""
+        """Create the topic, or take it for another run, which fences earlier ones.
+
+        ``origin`` describes the source, always in the same words (see :func:`origin_of`). Raises Conflict if the topic
+        has another origin.
+        """
         asked = {"partitions": partitions, "config": dict(config), **({"origin": origin} if origin else {})}
         return _state(self._post(self._topic(topic), asked))
 
     def state(self, topic: str) -> ImportState:
-        """What has become of the topic."""
+        """Return the state of the topic."""
         with as_pipeline_errors():
             return _state(self._client.get(self._topic(topic)))
 
     def append(
         self, part: TopicPartition, epoch: int, batches: Sequence[Buffer], form: int = int(FormatId.KAFKA)
     ) -> int:
-        """Bring whole batches, as their stored format ``form`` travels (:mod:`spark_pipeline.core.import_frames`); when
-        this returns, all are durable at their offsets. Gives where the log ends."""
+        """Append whole batches in the wire form of stored format ``form`` (:mod:`spark_pipeline.core.import_frames`).
+
+        Returns the log's end when all batches are durable at their offsets.
+        """
         named = "" if form == FormatId.KAFKA else f"&format={form}"
         with as_pipeline_errors():
             answer = self._client.post_bytes(f"{self._place(part)}/batches?epoch={epoch}{named}", batches)
         return int(answer["end"])
 
     def bounds(self, part: TopicPartition, epoch: int, *, start: int = 0, end: int = 0) -> Positions:
-        """Have the log reach ``end`` and begin at ``start``, if it does not."""
+        """Extend the log to ``end`` and trim it to ``start``, where needed."""
         answer = self._post(f"{self._place(part)}/bounds?epoch={epoch}", {"start": start, "end": end})
         return Positions(answer["start"], answer["end"], answer["end"])
 
     def positions(self, group: str, positions: Sequence[tuple[TopicPartition, int, str]]) -> PositionsSet:
-        """Say how far a group has read: partition, offset and metadata of each."""
+        """Set a group's positions: partition, offset and metadata of each."""
         rows = [[part.topic, part.partition, offset, metadata] for part, offset, metadata in positions]
         answer = self._post(f"{self._root}/positions", {"group": group, "positions": rows})
         return PositionsSet(answer["set"], tuple(map(tuple, answer["kept"])), tuple(map(tuple, answer["ahead"])))
 
     def cutover(self, ends: Mapping[str, Sequence[int]], *, abort_open: bool = False) -> dict[str, Any]:
-        """Hand topics over, all at once; ``ends`` are where all their partitions end."""
+        """Hand topics over, all at once; ``ends`` are the ends of all their partitions."""
         return self._post(
             f"{self._root}/cutover",
             {"topics": {topic: list(one) for topic, one in ends.items()}, "abort_open": abort_open},
         )
 
     def abort(self, topics: Sequence[str], *, delete: bool) -> list[str]:
-        """Give the migration up; the topics that were still its own."""
+        """Give the migration up; return the topics that were still its own."""
         answer = self._post(f"{self._root}/abort", {"topics": list(topics), "delete": delete})
         return list(answer["deleted" if delete else "left"])
 
@@ -126,8 +142,10 @@ class Importer:
 
 
 def origin_of(source: str, topic: str, identity: str, **filters: int | None) -> str:
-    """What a topic is filled with: a topic of a system, by its identity where it has one, since a system has several
-    addresses, and which of its records."""
+    """Describe the source of a topic's records: the source's topic, and the filters of its records.
+
+    The topic's system is named by the topic's identity if there is one, because a system may have several addresses.
+    """
     place = {"identity": identity} if identity else {"source": source}
     chosen = {name: value for name, value in filters.items() if value is not None}
     return json.dumps({**place, "topic": topic, **chosen}, sort_keys=True)

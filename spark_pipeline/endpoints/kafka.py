@@ -1,4 +1,4 @@
-"""An existing Kafka cluster as an endpoint: what its topics hold, batch by batch as it stores them, and its groups."""
+"""An existing Kafka cluster as an endpoint: its topics, batch by batch as stored, and its groups."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from spark_pipeline.core.rows import Columns
 
 _LOOKED_AT = 64 * 1024
-"""Bytes of a fetch that only shows whether there is something to read."""
+"""Bytes of a fetch that only checks whether an offset can be read."""
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 OPTIONS = ()
-"""None but those behind ``kafka.``, which :mod:`spark_pipeline.endpoints.kafka_options` checks."""
+"""Only options that begin with ``kafka.``, which :mod:`spark_pipeline.endpoints.kafka_options` checks."""
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> KafkaEndpoint:
-    """The cluster at ``kafka://host:9092[,host:9092...]``; options are named as librdkafka's, behind ``kafka.``."""
+    """Open the cluster at ``kafka://host:9092[,host:9092...]``; options have librdkafka's names, behind ``kafka.``."""
     return KafkaEndpoint(url, options)
 
 
 class KafkaEndpoint:
-    """A cluster of Kafka brokers, or what speaks like one (see :class:`spark_pipeline.endpoints.base.Endpoint`)."""
+    """A cluster of Kafka brokers, or of compatible servers (see :class:`spark_pipeline.endpoints.base.Endpoint`)."""
 
     form = int(FormatId.KAFKA)
     verbatim = True
@@ -58,7 +58,7 @@ class KafkaEndpoint:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics, with what was set for a topic itself and what holds for it by the brokers' defaults."""
+        """Return all topics, with the values set for each itself, and the effective values with brokers' defaults."""
         described = self._client.ask(lambda admin: admin.describe_topics())
         names = [one["name"] for one in described if not one["error_code"]]
         configs = self._configs(names)
@@ -76,7 +76,7 @@ class KafkaEndpoint:
         }
 
     def _configs(self, names: Sequence[str]) -> dict[str, dict[str, tuple[str, bool]]]:
-        """By topic and key: the effective value, and whether the topic itself has it."""
+        """Return by topic and key the effective value, and whether it is set for the topic itself."""
         if not names:
             return {}
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
@@ -91,7 +91,7 @@ class KafkaEndpoint:
         }
 
     def broker_config(self, keys: Collection[str]) -> dict[str, str]:
-        """Of ``keys`` those that a broker tells of, and their values; nothing where it may not be asked."""
+        """Return the values of ``keys`` that a broker reports; nothing if the client may not ask."""
         try:
             nodes = self._client.ask(lambda admin: admin.describe_cluster())["brokers"]
             wanted = [ConfigResource(ConfigResourceType.BROKER, str(one["broker_id"])) for one in nodes[:1]]
@@ -104,7 +104,7 @@ class KafkaEndpoint:
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         stable, high = self._ends(parts)
         start = self._offsets(dict.fromkeys(parts, _EARLIEST), _READ_UNCOMMITTED)
-        # A log may have grown meanwhile and begin beyond the end that was told, within a batch: that is no end.
+        # A log may have grown meanwhile, and its start may be above the end read before. Such an end is within a batch.
         grown = [part for part in parts if high[part] < start[part]]
         again = self._ends(grown)
         stable, high = {**stable, **again[0]}, {**high, **again[1]}
@@ -113,7 +113,9 @@ class KafkaEndpoint:
         }
 
     def _ends(self, parts: Sequence[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return where what is committed ends, and the high watermarks: in this order, the former never exceeds."""
+        """Return the last stable offsets and the high watermarks, read in this order so that the first never exceed the
+        second.
+        """
         latest = dict.fromkeys(parts, _LATEST)
         return self._offsets(latest, _READ_COMMITTED), self._offsets(latest, _READ_UNCOMMITTED)
 
@@ -132,7 +134,7 @@ class KafkaEndpoint:
         return offsets_of(self.group_positions())
 
     def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """Every group that has committed something, and what."""
+        """Return every group with committed positions, and the positions."""
         names = self.group_states()
         if not names:
             return {}
@@ -148,7 +150,7 @@ class KafkaEndpoint:
         }
 
     def group_states(self) -> dict[str, str]:
-        """The groups of consumers and their states (``Stable``, ``Empty``, ...), "" where the brokers do not say."""
+        """Return the consumer groups and their states (``Stable``, ``Empty``, ...), "" if the brokers do not say."""
         listed = self._client.ask(lambda admin: admin.list_groups())
         return {
             one["group_id"]: one.get("group_state") or ""
@@ -166,8 +168,10 @@ class KafkaEndpoint:
         yield from decode(self._committed(range), range, columns, batch_bytes)
 
     def _committed(self, range: OffsetRange) -> Iterator[StoredBatch]:
-        """The batches of a range that readers of committed data get (KIP-98: brokers tell where aborted transactions
-        begin, the log where they end)."""
+        """Yield the batches of a range that readers of committed data get.
+
+        Brokers report the starts of aborted transactions; the markers in the log are their ends (KIP-98).
+        """
         aborted: set[int] = set()
         waiting: set[tuple[int, int]] = set()
         for found, told in self._fetched(range, FETCH_BYTES, committed=True):
@@ -194,17 +198,17 @@ class KafkaEndpoint:
                 yield StoredBatch(head.base_offset, head.end_offset, self.form, batch)
 
     def read_sets(self, range: OffsetRange, fetch_bytes: int = FETCH_BYTES) -> Iterator[RecordSet]:
-        """The batches that hold offsets of a range, several together as a fetch brings them.
+        """Yield the batches that hold offsets of a range, several together as one fetch returns them.
 
-        The next fetch is under way while one is looked at. Ends early if the log has nothing more below the range's
-        end, as where compaction took it. Raises OffsetsGone.
+        The next fetch is in flight while the caller works on a set. Ends early if the log has nothing more below the
+        range's end, for example after compaction. Raises OffsetsGone.
         """
         return (found for found, _ in self._fetched(range, fetch_bytes))
 
     def _fetched(
         self, range: OffsetRange, fetch_bytes: int, *, committed: bool = False
     ) -> Iterator[tuple[RecordSet, tuple[tuple[int, int], ...]]]:
-        """Record sets, and the aborted transactions that were told with each (producer id, first offset)."""
+        """Yield record sets, and the aborted transactions reported with each (producer id, first offset)."""
         part = range.of
         offset = range.start
 
@@ -231,7 +235,7 @@ class KafkaEndpoint:
             if found is None:
                 if fetched.high_watermark < range.end:
                     raise EndpointUnavailable(f"{part} ends at {fetched.high_watermark}, before {range.end}")
-                return  # nothing is left there: a gap up to the end
+                return  # nothing is left: a gap up to the end
             offset = found.end
             pending = begin()
             yield found, fetched.aborted
@@ -255,7 +259,7 @@ class KafkaEndpoint:
 
 
 def _within(fetched: Fetched, range: OffsetRange, offset: int) -> RecordSet | None:
-    """The whole batches of a fetch at ``offset`` that lie in a range, at least in part; None if there are none."""
+    """Return the whole batches of a fetch from ``offset`` on that overlap a range; None if there are none."""
     first = last = None
     count = 0
     for head in _sound(fetched.records, str(range.of)):
@@ -272,7 +276,7 @@ def _within(fetched: Fetched, range: OffsetRange, offset: int) -> RecordSet | No
 
 
 def _sound(records: memoryview, place: str) -> Iterator[BatchHead]:
-    """The batches in front of the first that is none, which is told by the next fetch. Raises NoBatch, OldFormat."""
+    """Yield the batches in front of the first invalid one, which the next fetch reports. Raises NoBatch, OldFormat."""
     some = False
     try:
         for head in heads(records, place):
@@ -281,7 +285,7 @@ def _sound(records: memoryview, place: str) -> Iterator[BatchHead]:
     except NoBatch:
         if not some:
             raise
-    if not some and len(records):  # brokers give the first batch whole, however large it is
+    if not some and len(records):  # brokers send the first batch whole, however large it is
         raise NoBatch(f"{place} has a batch whose length is beyond what its broker has of it")
 
 

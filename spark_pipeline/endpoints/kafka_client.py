@@ -1,11 +1,11 @@
-"""Fetches from a Kafka cluster as the brokers store it: record sets with all their batches, nothing decoded.
+"""Fetches from a Kafka cluster as the brokers store them: record sets with all their batches, nothing decoded.
 
-kafka-python speaks the protocol: versions, TLS, SASL, which broker leads what. Its consumer decodes every record, so
-fetches are sent through its connections instead. It receives 4 KiB at a time and copies what it has received six times,
-which is half of the CPU of a bulk copy's reading; no setting of kafka-python's changes that. :class:`WideTransport`
+kafka-python speaks the protocol: versions, TLS, SASL, the lookup of leaders. Its consumer decodes every record, so
+fetches are sent through its connections instead. kafka-python receives 4 KiB at a time and copies the received bytes
+six times, which is half of the CPU of a bulk copy's reading; none of its settings changes that. :class:`WideTransport`
 receives more at once, into the memory that answers are read from. It uses three names that are not public
-(``_sock_recv``, ``_rbuffer``, ``_build_transport``), so the version is pinned exactly (pyproject.toml): another one is
-looked at here before it is taken.
+(``_sock_recv``, ``_rbuffer``, ``_build_transport``), so the version is pinned exactly (pyproject.toml): check these
+names here before taking another version.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from spark_pipeline.endpoints.kafka_options import kafka_config
 FETCH_BYTES = 8 * 1024 * 1024
 """Bytes of one fetch, unless its first batch is larger."""
 _RECEIVED_AT_ONCE = 64 * 1024
-"""Bytes of small answers, and of what comes with the length of a large one, whose rest goes into its own memory."""
+"""Bytes received at once for small answers and for the head of a large one, whose rest goes into its own memory."""
 _WAIT_MS = 500
 _TRIES = 20
 _RETRY_S = 0.25
 _MOVED = frozenset({3, 5, 6, 9, 74, 75, 76})
-"""Errors after which the leader is looked for again: among them unknown topic (for a moment, after it was made), no
-leader, not the leader, and leader epochs that one of both does not know yet."""
+"""Error codes after which the leader is looked up again: among them unknown topic (right after its creation), no
+leader, not the leader, and leader epochs that client or broker does not know yet."""
 _OUT_OF_RANGE = 1
 _CORRUPT = 2
 _FETCH_VERSION = 12
-"""The last one that calls topics by their names."""
+"""The last version that identifies topics by their names."""
 
 
 class _Frame(KafkaBytes):  # type: ignore[misc]
-    """A large answer, of which what is read is copied once instead of twice."""
+    """A large answer whose bytes are copied once when they are read, instead of twice."""
 
     def read(self, nbytes: int | None = None) -> bytes:
         start = self.tell()
@@ -67,7 +67,7 @@ class WideTransport(KafkaTCPTransport):  # type: ignore[misc]
             else:
                 frame.__class__ = _Frame
                 with memoryview(frame) as whole:
-                    # The last byte comes the usual way: by it the parser finds that the answer is whole.
+                    # The last byte goes through the parser, which then sees that the answer is complete.
                     count = self._sock.recv_into(whole[frame.tell() : -1])
                 frame.seek(frame.tell() + count)
         except (BlockingIOError, InterruptedError):
@@ -78,37 +78,37 @@ class WideTransport(KafkaTCPTransport):  # type: ignore[misc]
 
 
 class WideManager(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's connections, those without TLS as :class:`WideTransport`."""
+    """kafka-python's connection manager; connections without TLS become :class:`WideTransport`."""
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport = await super()._build_transport(node, timeout_at=timeout_at)
         if type(transport) is KafkaTCPTransport:
-            transport.__class__ = WideTransport  # which nothing was received with yet
+            transport.__class__ = WideTransport  # safe, since it has not received anything yet
         return transport
 
 
 class OutOfRange(OffsetsGone):
-    """A fetch was of offsets that the broker does not have; whether they are gone, it does not say."""
+    """The broker does not have the offsets of a fetch; it does not say whether they are trimmed."""
 
 
 class Corrupt(PipelineError):
-    """A broker cannot read what it has at the offset of a fetch."""
+    """A broker cannot read its data at the offset of a fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a leader answered: ``records`` are whole batches and maybe a part of one more."""
+    """A leader's answer to a fetch: ``records`` are whole batches and possibly a part of one more."""
 
     records: memoryview
     start: int
     stable: int
     high_watermark: int
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of aborted transactions, if committed data was asked for."""
+    """(producer id, first offset) of aborted transactions, if the fetch was for committed data."""
 
 
 class KafkaClient:
-    """One connection manager and admin client for a cluster. Not for several threads at the same time."""
+    """A connection manager and admin client for one cluster. Not thread-safe."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._config = kafka_config(url, options)
@@ -118,7 +118,7 @@ class KafkaClient:
 
     @property
     def admin(self) -> KafkaAdminClient:
-        """kafka-python's admin client, connected. Raises EndpointUnavailable."""
+        """Return kafka-python's admin client, connected. Raises EndpointUnavailable."""
         if self._admin is None:
 
             def make(**config: Any) -> KafkaNetClient:
@@ -130,7 +130,7 @@ class KafkaClient:
         return self._admin
 
     def ask(self, call: Callable[[KafkaAdminClient], Any]) -> Any:
-        """What ``call`` gets of the admin client. Raises PipelineError in place of kafka-python's errors."""
+        """Return the result of ``call`` with the admin client. Raises PipelineError for kafka-python's errors."""
         admin = self.admin
         return self._asking(lambda: call(admin))
 
@@ -143,7 +143,7 @@ class KafkaClient:
             raise EndpointUnavailable(f"the Kafka cluster {self._config['bootstrap_servers']}: {error}") from error
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         admin, self._admin, self._manager = self._admin, None, None
         if admin is not None:
             admin.close()
@@ -153,9 +153,9 @@ class KafkaClient:
     def begin_fetch(
         self, part: TopicPartition, offset: int, max_bytes: int = FETCH_BYTES, *, committed: bool = False
     ) -> Callable[[], Fetched]:
-        """Send a fetch; what is returned waits for its answer.
+        """Send a fetch; return a function that waits for its answer.
 
-        That raises EndpointUnavailable, UnknownTopic, OutOfRange, Corrupt.
+        That function raises EndpointUnavailable, UnknownTopic, OutOfRange, Corrupt.
         """
         node = self._leader(part)
         request = _request(part, offset, max_bytes, committed=committed)
@@ -228,7 +228,7 @@ def _request(part: TopicPartition, offset: int, max_bytes: int, *, committed: bo
 
 
 def _told(response: Any, part: TopicPartition, offset: int) -> Fetched | None:
-    """The answer to one fetch; None if the leader is to be looked for again."""
+    """Return the answer to one fetch; None if the leader must be looked up again."""
     if response.API_VERSION >= 7 and response.error_code:
         raise EndpointUnavailable(f"fetching {part} was refused with error {response.error_code}")
     (topic,) = response.responses
@@ -237,7 +237,7 @@ def _told(response: Any, part: TopicPartition, offset: int) -> Fetched | None:
     if code in _MOVED:
         return None
     if code == _OUT_OF_RANGE:
-        raise OutOfRange(part.topic, part.partition, offset, -1)  # brokers do not say where the log begins
+        raise OutOfRange(part.topic, part.partition, offset, -1)  # brokers do not send the log start
     if code == _CORRUPT:
         raise Corrupt(f"{part} is damaged at offset {offset}, says its broker")
     if code:

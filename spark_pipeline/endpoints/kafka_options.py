@@ -1,6 +1,7 @@
-"""Options of a Kafka cluster, by the names that librdkafka and Java's clients have for them, for kafka-python.
+"""Options of a Kafka cluster, under the names of librdkafka's and Java's clients, translated for kafka-python.
 
-What cannot be taken is refused with the option to give instead: nothing is left out silently.
+An option that cannot be translated is refused, and the error names the option to give instead: nothing is ignored
+silently.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NAMES = {
     "bootstrap.timeout.ms": "bootstrap_timeout_ms",
     "request.timeout.ms": "request_timeout_ms",
 }
-"""Options -> what kafka-python calls them."""
+"""Options -> kafka-python's names."""
 _NUMBERS = ("bootstrap_timeout_ms", "request_timeout_ms")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _JAVA_STORES = {"ssl.truststore.location": ("ssl_cafile",), "ssl.keystore.location": ("ssl_certfile", "ssl_keyfile")}
@@ -55,7 +56,7 @@ _JAAS_PAIR = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*
 
 
 def kafka_config(url: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of kafka-python's clients. Raises OptionError for an address, or an option, that is none."""
+    """Return the settings of kafka-python's clients. Raises OptionError for an invalid address or option."""
     split = urlsplit(url)
     if split.scheme != "kafka" or not split.netloc:
         raise OptionError(f"{url!r} is no address of a Kafka cluster: kafka://host:9092[,host:9092...]")
@@ -119,7 +120,7 @@ def _pem(option: str, path: str) -> str:
 
 
 def _jaas(option: str, value: str) -> dict[str, str]:
-    """User and password of Java's one-line form."""
+    """Parse user and password of Java's one-line form."""
     found = _JAAS.fullmatch(value.strip())
     if found is None:
         raise OptionError(f"option {option!r} has none of the login modules for PLAIN and SCRAM: {_USER_BY}")

@@ -1,8 +1,8 @@
-"""What a Kafka cluster keeps beside topics and committed positions, in words: a migration's plan lists what it leaves.
+"""A Kafka cluster's state beside topics and committed positions, in words: a migration's plan lists it as not carried.
 
-Brokers tell nobody the passwords of their users, so accounts cannot be carried; rules that name accounts and addresses
-are for the operator to take over. Each list is asked for by itself: a cluster without an authorizer, or of an earlier
-version, has no such list.
+Brokers do not reveal their users' passwords, so accounts cannot be carried; rules with accounts and addresses are for
+the operator to take over. Each list is requested separately, because a cluster without an authorizer, or of an earlier
+version, lacks some lists.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from spark_pipeline.core.errors import EndpointUnavailable
 from spark_pipeline.endpoints.kafka_client import KafkaClient
 
 _MOST = 1_000
-"""Rows of a list: of the others their number is told."""
+"""Most rows of a list; further rows are only counted."""
 
 Lists = dict[str, tuple[Callable[[KafkaAdminClient], list[str]], str]]
 
 
 def left_behind(client: KafkaClient) -> Iterator[tuple[str, str]]:
-    """Yield what the cluster has, one row after the other, and what to do about it at the target."""
+    """Yield each item of the cluster's state, and what to do about it at the target."""
     for name, (read, remedy) in _LISTS.items():
         try:
             rows = sorted(client.ask(read))

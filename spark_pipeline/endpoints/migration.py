@@ -1,4 +1,4 @@
-"""What a migration asks of the system that it copies from, besides what every endpoint has."""
+"""The interface of a migration's source, beyond that of every endpoint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from spark_pipeline.core.rows import Columns
 
 READ_BYTES = 2 * 1024 * 1024
-"""What one read of a segment asks for; segment stores give no more than that."""
+"""Bytes that one read of a segment asks for; segment stores send no more than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """What a group has committed in a partition: the next offset it reads, and what it said of it."""
+    """A group's committed position in a partition: the next offset it reads, and its metadata."""
 
     offset: int
     metadata: str = ""
@@ -32,8 +32,11 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class RecordSet:
-    """Whole batches in a row that hold the offsets from ``start`` to ``end``; there may be gaps. ``payload`` has them
-    as the target takes them (Kafka's as they are, others as :mod:`spark_pipeline.core.import_frames`)."""
+    """Consecutive whole batches that hold the offsets from ``start`` to ``end``, possibly with gaps.
+
+    ``payload`` has them in the form that the target takes (Kafka's as they are, others as in
+    :mod:`spark_pipeline.core.import_frames`).
+    """
 
     start: int
     end: int
@@ -42,14 +45,17 @@ class RecordSet:
 
 
 class FramedRecords:
-    """What is the same where the batches of a system are made here, of what its servers give, and where groups tell of
-    positions: base of such endpoints."""
+    """The base of endpoints that make the batches themselves, from their servers' records, and that report groups'
+    positions.
+    """
 
     form: int
     verbatim = False
 
     def batches(self, wanted: OffsetRange, read_bytes: int) -> Iterator[StoredBatch]:
-        """A range in this form, none outside of it; ``read_bytes``: what is asked for at once, where that can be."""
+        """Yield a range as batches of this form, without offsets outside; ``read_bytes`` is the size of a read, where
+        it applies.
+        """
         raise NotImplementedError
 
     def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
@@ -57,11 +63,14 @@ class FramedRecords:
         raise NotImplementedError
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """Values are decoded, and keys and headers told, as for readers of other protocols. Raises UnreadableBatch."""
+        """Yield records with decoded values, and with keys and headers as readers of other protocols see them.
+
+        Raises UnreadableBatch.
+        """
         yield from decode(self.batches(range, READ_BYTES), range, columns, batch_bytes)
 
     def read_raw(self, range: OffsetRange) -> Iterator[StoredBatch]:
-        """In the stored format. Where batches begin and end may be another place each time."""
+        """Yield batches in the stored format. Their borders may differ between two reads."""
         return self.batches(range, READ_BYTES)
 
     def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
@@ -87,31 +96,31 @@ class FramedRecords:
 
 
 def offsets_of(positions: Mapping[str, Mapping[TopicPartition, GroupPosition]]) -> dict[str, dict[TopicPartition, int]]:
-    """The positions of groups, without what they said of them."""
+    """Return the positions of groups without their metadata."""
     return {group: {part: at.offset for part, at in told.items()} for group, told in positions.items()}
 
 
 @runtime_checkable
 class MigrationSource(Endpoint, Protocol):
-    """An endpoint whose topics can be moved. Raises as endpoints do."""
+    """An endpoint whose topics can be migrated. Raises as endpoints do."""
 
     form: int
     """The stored format of its record sets."""
     verbatim: bool
-    """Whether these have the source's own batches: then they are the same bytes whenever they are read."""
+    """Whether the record sets have the source's own batches, which are the same bytes in every read."""
 
     def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
-        """The batches that hold offsets of a range, about ``fetch_bytes`` together."""
+        """Yield the batches that hold offsets of a range, in sets of about ``fetch_bytes``."""
 
     def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """Every group that has committed something, and what."""
+        """Return every group with committed positions, and the positions."""
 
     def group_states(self) -> dict[str, str]:
-        """The groups of consumers, and their states in Kafka's words where the system tells them."""
+        """Return the consumer groups, and their states in Kafka's words if the system reports them."""
 
 
 def migration_source(url: str, options: Mapping[str, str]) -> MigrationSource:
-    """The system to copy from at ``url``. Raises OptionError for one that cannot be copied from."""
+    """Open the source at ``url``. Raises OptionError for a system that cannot be migrated from."""
     source = endpoint(url, options)
     if not isinstance(source, MigrationSource):
         source.close()

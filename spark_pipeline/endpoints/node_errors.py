@@ -1,4 +1,4 @@
-"""What a node refuses, as the errors that all endpoints have."""
+"""Translation of a node's refusals into the errors that all endpoints raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_pipeline.core.node_client import NodeError, NodeUnavailable
 
 @contextmanager
 def as_pipeline_errors() -> Iterator[None]:
-    """Whatever a node refuses in here."""
+    """Translate every NodeError of the block."""
     try:
         yield
     except NodeError as error:
@@ -19,7 +19,7 @@ def as_pipeline_errors() -> Iterator[None]:
 
 
 def pipeline_error(error: NodeError) -> PipelineError:
-    """What a refusal means for who asked."""
+    """Return the PipelineError for a node's refusal."""
     if isinstance(error, NodeUnavailable):
         return EndpointUnavailable(str(error))
     if error.kind == "ImportFenced":

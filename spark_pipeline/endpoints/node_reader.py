@@ -1,6 +1,6 @@
-"""Reads partitions through their node, where it leads nobody to its range servers.
+"""Reads partitions through their node, if it does not expose its range servers.
 
-The next answer is under way, in a thread, while what the last one brought is being decoded.
+The next request is in flight, in a thread, while the caller decodes the last answer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from spark_pipeline.core.stored_batches import unpacked
 from spark_pipeline.endpoints.sbp_reader import DamagedThere, NothingThere
 
 OUT_OF_RANGE = 416
-"""Status of the answer where an offset is below a log's beginning, or above its end."""
+"""Status of the answer if an offset is below a log's start, or above its end."""
 _DAMAGED = "DataCorrupt"
 _NEVER = 2**63 - 1
 
 
 class NodeReader:
-    """Reads streams of one node; belongs to one process and one thread. All raise NodeError."""
+    """A reader of one node's partitions; it belongs to one process and one thread. All methods raise NodeError."""
 
     def __init__(self, options: NodeOptions) -> None:
         self._client = NodeClient(options)
@@ -32,10 +32,10 @@ class NodeReader:
         self._pid = os.getpid()
 
     def batches(self, part: TopicPartition, start: int, end: int, fetch_bytes: int) -> Iterator[StoredBatch]:
-        """The batches that hold offsets in ``[start, end)``, in order. All of these must be durable.
+        """Yield the batches that hold offsets in ``[start, end)``, in order. All of these must be durable.
 
-        Raises NodeError (of status 416 when ``start`` was trimmed), NothingThere and, when all in front of it has been
-        given, DamagedThere.
+        Raises NodeError (of status 416 when ``start`` was trimmed), NothingThere and, after all batches in front of the
+        damage, DamagedThere.
         """
         at = start
         ahead: Future[list[StoredBatch]] | None = self._begin(part, at, end, fetch_bytes)
@@ -56,7 +56,7 @@ class NodeReader:
                 yield from found
         finally:
             if ahead is not None:
-                ahead.exception()  # the connection is in use until it is answered
+                ahead.exception()  # wait: the connection is in use until the answer has come
 
     def _begin(self, part: TopicPartition, at: int, end: int, fetch_bytes: int) -> Future[list[StoredBatch]]:
         return self._thread.submit(self._read, part, at, end, fetch_bytes)
@@ -81,7 +81,7 @@ class NodeReader:
         return max(offset, found[0].base_offset) if found else offset
 
     def close(self) -> None:
-        """Close the connection; again makes no difference."""
+        """Close the connection; a second call has no effect."""
         if self._pid == os.getpid():
             self._thread.shutdown()
             self._client.close()

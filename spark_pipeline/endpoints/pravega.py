@@ -1,12 +1,11 @@
 """The streams of a Pravega scope as an endpoint: segments are partitions, events are rows without keys and times.
 
-An offset is the position of an event's first byte in its segment, as Pravega counts: it stays what it is when a segment
-is truncated, is told by Pravega itself for where segments begin and end, and reading can begin there at once. Offsets
-have gaps, then, of as many bytes as the event before has. There is no telling from bytes in the middle of a segment
-where an event begins: ranges must begin at events, so they are not cut
-(:func:`spark_pipeline.endpoints.base.may_cut`).
+An offset is the position of an event's first byte in its segment, as Pravega counts. It does not change when a segment
+is truncated, Pravega reports it for the start and end of segments, and reading can begin there at once. So offsets have
+gaps as large as the event before. The bytes in the middle of a segment do not show where an event begins: ranges must
+begin at events, so they are not cut (:func:`spark_pipeline.endpoints.base.may_cut`).
 
-Partition ``n`` is the segment with the number ``n``. One that was truncated away is an empty partition that is sealed.
+Partition ``n`` is the segment with the number ``n``. A segment that was truncated away is an empty, sealed partition.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ OPTIONS = ACCESS_OPTIONS
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> PravegaEndpoint:
-    """The scope at ``pravega://host:9090/scope``; options: those of :class:`PravegaOptions`. Raises OptionError."""
+    """Open the scope at ``pravega://host:9090/scope``; options: see :class:`PravegaOptions`. Raises OptionError."""
     return PravegaEndpoint(PravegaOptions.of(url, options))
 
 
 @dataclass(slots=True)
 class _Stream:
-    """What there is of a stream: segment ids by partition, which of them take events, and what each came from."""
+    """A stream's segment ids by partition, the partitions that take events, and each partition's parents."""
 
     segments: dict[int, int] = field(default_factory=dict)
     active: set[int] = field(default_factory=set)
@@ -50,7 +49,9 @@ class _Stream:
 
 
 class PravegaEndpoint(FramedRecords):
-    """See :class:`spark_pipeline.endpoints.base.Endpoint` and :mod:`spark_pipeline.endpoints.migration`."""
+    """A Pravega scope, see :class:`spark_pipeline.endpoints.base.Endpoint` and
+    :mod:`spark_pipeline.endpoints.migration`.
+    """
 
     form = int(FormatId.PRAVEGA)
 
@@ -67,7 +68,7 @@ class PravegaEndpoint(FramedRecords):
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
-        """The streams of the scope, by the names that they have here (docs/translation.md)."""
+        """Return the streams of the scope, under their topic names here (docs/translation.md)."""
         self._list()
         return {name: self._info(name) for name in sorted(self._names)}
 
@@ -94,14 +95,14 @@ class PravegaEndpoint(FramedRecords):
                     try:
                         names[canonical_name("pravega", f"{self._scope}/{one.stream}")] = one.stream
                     except InvalidTopicName:
-                        continue  # it has no name here
+                        continue  # no topic name here
             token = found.continuationToken.token
             if not found.streams or not token:
                 break
         self._names = names
 
     def _stream(self, name: str) -> str:
-        """What Pravega calls a topic within the scope. Raises UnknownTopic."""
+        """Return a topic's stream name within the scope. Raises UnknownTopic."""
         if name not in self._names:
             self._list()
         if name not in self._names:
@@ -109,7 +110,7 @@ class PravegaEndpoint(FramedRecords):
         return self._names[name]
 
     def _look(self, name: str) -> _Stream:
-        """All segments from the head of a stream to its tail."""
+        """Return all segments from the head of a stream to its tail."""
         stream = self._stream(name)
         info = self._client.stream(stream)
         found = _Stream()
@@ -145,7 +146,7 @@ class PravegaEndpoint(FramedRecords):
         )
 
     def _config(self, name: str) -> dict[str, str]:
-        """In Pravega's words, but for retention, which is in ms or bytes."""
+        """Return the configuration in Pravega's words, except retention, which is in ms or bytes."""
         told = self._client.call("getStreamConfiguration", scope=self._scope, stream=self._stream(name))
         scaling, retention = told.scalingPolicy, told.retentionPolicy
         config = {"scaling": _SCALING.get(scaling.scaleType, str(scaling.scaleType))}
@@ -160,7 +161,7 @@ class PravegaEndpoint(FramedRecords):
         return config
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
-        """In bytes; what transactions have not committed is in none of the segments."""
+        """Return positions in bytes; no segment has bytes of uncommitted transactions."""
         known = {name: self._look(name) for name in sorted({part.topic for part in parts})}
         found: dict[TopicPartition, Positions] = {}
         for part in parts:
@@ -173,14 +174,16 @@ class PravegaEndpoint(FramedRecords):
         return found
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Pravega keeps no times with events. Raises OptionError."""
+        """Raise OptionError: Pravega stores no times with events."""
         raise OptionError("Pravega's events have no times: give offsets, which are positions in bytes, or earliest")
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def batches(self, wanted: OffsetRange, read_bytes: int = READ_BYTES) -> Iterator[StoredBatch]:
-        """The events that begin in a range, in pieces as they were read. Raises UnreadableBatch where no event begins,
-        as in streams of bytes."""
+        """Yield the events that begin in a range, in pieces as they were read.
+
+        Raises UnreadableBatch if no event begins at an offset, as in streams of bytes.
+        """
         if not wanted.count:
             return
         segment = self._segments.get(wanted.of)
@@ -208,10 +211,12 @@ class PravegaEndpoint(FramedRecords):
                 position += used
                 rest = data[used:]
             else:
-                rest = data  # an event larger than what came
+                rest = data  # an event larger than this read
 
     def _events(self, data: bytes, position: int, wanted: OffsetRange, end: int) -> tuple[list[int], int]:
-        """Where whole events begin in ``data``, which lies at ``position``, up to the range's end; where they end."""
+        """Return the starts of whole events in ``data`` up to the range's end, and the end of the last; ``data`` is at
+        ``position``.
+        """
         places: list[int] = []
         at, size = 0, len(data)
         while at + EVENT.size <= size and position + at < wanted.end:
@@ -228,11 +233,11 @@ class PravegaEndpoint(FramedRecords):
     # --- readers ----------------------------------------------------------------------------------------------------
 
     def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """Nothing: how far reader groups are is known to their clients alone."""
+        """Return nothing: only their clients know the positions of reader groups."""
         return {}
 
     def group_states(self) -> dict[str, str]:
-        """Nothing, as :meth:`group_positions`."""
+        """Return nothing, as :meth:`group_positions`."""
         return {}
 
 
@@ -241,7 +246,7 @@ def _number(segment: int) -> int:
 
 
 def _stored(position: int, data: bytes, places: list[int], used: int) -> StoredBatch:
-    """Events in a batch that spans as many offsets as they have bytes."""
+    """Make a batch of events that spans as many offsets as they have bytes."""
     head = b"".join(place.to_bytes(4, "big") for place in places)
     parts: list[Buffer] = [head, memoryview(data)[:used]]
     payload = encode(parts, used, Shape.SCATTERED, len(places))

@@ -1,4 +1,4 @@
-"""Pravega's controller and segment stores, as far as reading segments needs them; synchronous, for one thread."""
+"""A client of Pravega's controller and segment stores for reading segments; synchronous, not thread-safe."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ _FRAME_MOST = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PravegaOptions(Access):
-    """Where the controller is, which scope is read, and who asks."""
+    """The address of the controller, the scope to read, and the access."""
 
     address: str
     scope: str
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str]) -> PravegaOptions:
-        """From ``pravega://host:9090/scope`` (or ``pravega+tls://``) and the options of :func:`access_given`. Raises
-        OptionError."""
+        """Parse ``pravega://host:9090/scope`` (or ``pravega+tls://``) and the options of :func:`access_given`.
+
+        Raises OptionError.
+        """
         parts = urlsplit(url)
         scope = parts.path.strip("/")
         if parts.scheme not in SCHEMES or not parts.hostname or not scope or "/" in scope or parts.username:
@@ -41,7 +43,7 @@ class PravegaOptions(Access):
 
 
 class Gone(PipelineError):
-    """What was to be read lies before the segment's ``start``."""
+    """A read was below the segment's ``start``."""
 
     def __init__(self, start: int) -> None:
         super().__init__(start)
@@ -59,7 +61,7 @@ class PravegaClient:
         self._tokens: dict[str, str] = {}
 
     def close(self) -> None:
-        """Let go of all connections; again makes no difference."""
+        """Close all connections; a second call has no effect."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -75,7 +77,7 @@ class PravegaClient:
     # --- the controller ---------------------------------------------------------------------------------------------
 
     def call(self, name: str, **fields: Any) -> Any:
-        """One call. Raises UnknownTopic, EndpointUnavailable, PipelineError."""
+        """Make one call. Raises UnknownTopic, EndpointUnavailable, PipelineError."""
         asked, answered = METHODS[name]
         options = self.options
         metadata = None
@@ -123,13 +125,13 @@ class PravegaClient:
         return PipelineError(sentence)
 
     def stream(self, name: str) -> Any:
-        """A stream of the scope, as calls have it."""
+        """Return the message that names a stream of the scope in calls."""
         return message("StreamInfo")(scope=self.options.scope, stream=name)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def info(self, stream: str, segment: int) -> Info:
-        """Where a segment begins and ends. Raises UnknownTopic."""
+        """Return the bounds of a segment. Raises UnknownTopic."""
         name, token, store = self._place(stream, segment)
         kind, body = self._ask(store, wire.ask_info(name, token), name)
         if kind != wire.INFO_ANSWER:
@@ -137,7 +139,9 @@ class PravegaClient:
         return wire.parse_info(body)
 
     def read(self, stream: str, segment: int, offset: int, size: int) -> memoryview:
-        """Some bytes of a segment from ``offset`` on, at least one; there must be one. Raises Gone, UnknownTopic."""
+        """Return some bytes of a segment from ``offset`` on, at least one; there must be one. Raises Gone,
+        UnknownTopic.
+        """
         name, token, store = self._place(stream, segment)
         kind, body = self._ask(store, wire.ask_bytes(name, offset, size, token), name)
         if kind != wire.READ_ANSWER:
@@ -163,7 +167,7 @@ class PravegaClient:
         return kind, body
 
     def _place(self, stream: str, segment: int) -> tuple[str, str, _Store]:
-        """A segment's name, the token to read it by, and a connection to who serves it."""
+        """Return a segment's name, the token to read it with, and a connection to its segment store."""
         name = segment_name(self.options.scope, stream, segment)
         at = self._places.get(name)
         if at is None:
@@ -183,12 +187,12 @@ class PravegaClient:
 
 
 def segment_name(scope: str, stream: str, segment: int) -> str:
-    """What the segment store calls a segment; its id has the epoch in front of its number."""
+    """Return the segment store's name for a segment; its id has the epoch in front of its number."""
     return f"{scope}/{stream}/{segment & 0xFFFFFFFF}.#epoch.{segment >> 32}"
 
 
 class _Store:
-    """One connection to a segment store; one question at a time."""
+    """A connection to one segment store, with one request at a time."""
 
     def __init__(self, at: tuple[str, int], options: PravegaOptions) -> None:
         self._at = at
@@ -201,11 +205,11 @@ class _Store:
             connection.close()
 
     def ask(self, frame: bytes) -> tuple[int, memoryview]:
-        """The type and the body of the answer. Raises OSError; then the connection is of no more use."""
+        """Return the type and the body of the answer. Raises OSError; the connection is unusable after that."""
         if self._socket is None:
             self._socket = self._connected()
             self._socket.sendall(wire.hello() + frame)
-            self._answer()  # its own versions
+            self._answer()  # the segment store's own versions
         else:
             self._socket.sendall(frame)
         return self._answer()

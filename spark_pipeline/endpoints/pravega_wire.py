@@ -1,7 +1,7 @@
-"""What is said to Pravega's controller and segment store to read streams: a few messages, as tables and structs.
+"""The messages to Pravega's controller and segment store for reading streams, as tables and structs.
 
-Rules: docs/protocols/pravega.md, "Reads" and "Controller". The PyPI client offers readers of groups, which do
-not tell the segment that an event came from and begin where the group is; here segments are read one by one.
+Rules: docs/protocols/pravega.md, "Reads" and "Controller". The PyPI client has only readers in groups, which do not
+report an event's segment and begin at the group's position; here segments are read one by one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ METHODS: dict[str, tuple[str, str]] = {
 """The request and the answer of each method."""
 
 READ_ACCESS = 3
-"""``accessOperation`` of who reads."""
+"""``accessOperation`` of readers."""
 SCOPE_NOT_FOUND = 2
 """``status`` of a list of streams."""
 BY_TIME, BY_SIZE = 1, 2
@@ -97,7 +97,7 @@ BY_TIME, BY_SIZE = 1, 2
 
 
 def message(name: str) -> Any:
-    """The class of a message."""
+    """Return the class of a message."""
     return _MESSAGES[f"{PACKAGE}.{name}"]
 
 
@@ -115,7 +115,7 @@ _ID = 1
 
 
 class Info(NamedTuple):
-    """Where a segment begins and ends, in bytes."""
+    """The bounds of a segment, in bytes, and whether it is sealed."""
 
     start: int
     end: int
@@ -123,22 +123,22 @@ class Info(NamedTuple):
 
 
 def hello() -> bytes:
-    """The first frame of a connection."""
+    """Encode the first frame of a connection."""
     return HEAD.pack(HELLO, len(_VERSIONS)) + _VERSIONS
 
 
 def ask_info(segment: str, token: str) -> bytes:
-    """GetStreamSegmentInfo."""
+    """Encode GetStreamSegmentInfo."""
     return _frame(INFO, _I64.pack(_ID) + _text(segment) + _text(token))
 
 
 def ask_bytes(segment: str, offset: int, size: int, token: str) -> bytes:
-    """ReadSegment: at most ``size`` bytes from ``offset`` on."""
+    """Encode ReadSegment: at most ``size`` bytes from ``offset`` on."""
     return _frame(READ, _text(segment) + struct.pack(">qi", offset, size) + _text(token) + _I64.pack(_ID))
 
 
 def parse_info(body: memoryview) -> Info:
-    """StreamSegmentInfo."""
+    """Parse StreamSegmentInfo."""
     at = _after_text(body, 8)
     sealed = bool(body[at + 1])
     end: int
@@ -148,14 +148,14 @@ def parse_info(body: memoryview) -> Info:
 
 
 def parse_bytes(body: memoryview) -> memoryview:
-    """The data of a SegmentRead."""
+    """Return the data of a SegmentRead."""
     at = _after_text(body, 0) + 10
     (size,) = struct.unpack_from(">i", body, at)
     return body[at + 4 : at + 4 + size]
 
 
 def parse_truncated(body: memoryview) -> int:
-    """Where a segment begins, of SegmentIsTruncated."""
+    """Return the segment's start from SegmentIsTruncated."""
     start: int = _I64.unpack_from(body, _after_text(body, 8))[0]
     return start
 

@@ -1,8 +1,8 @@
-"""Streams of a backend, read straight from its range servers by code that knows nothing of event loops.
+"""Reads a backend's streams directly from its range servers, for callers that are not asynchronous.
 
-The next fetch is under way while what the last one brought is being decoded. The loop runs only while somebody waits
-for an answer, in the thread of whoever does: what arrives meanwhile waits in the socket. A connection that was given
-up because of that is made anew, and what was lost with it is asked for again.
+The next fetch is in flight while the caller decodes the last answer. The event loop runs only while the caller waits
+for an answer, in the caller's thread; answers that arrive meanwhile wait in the socket. If a server closes the
+connection because of that, the reader opens another and repeats the lost requests.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AskForTicket = Callable[[], "Ticket | None"]
-"""Asks the node for another ticket to read with. Raises whatever it does."""
+"""Asks the node for another ticket to read with; may raise the caller's errors."""
 
 FETCH_BYTES = 4 * 1024 * 1024
-"""What one fetch asks for: more brings no more per second, less does (docs/protocols/spark.md, "Sizes")."""
+"""Bytes that one fetch asks for: more is no faster, less is slower (docs/protocols/spark.md, "Sizes")."""
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
 
 
 class NothingThere(Exception):
-    """Servers answer, but nothing lies at an offset that should be there: ``str`` says what was asked."""
+    """Servers answer, but there is nothing at an offset that should exist: the text says what was requested."""
 
 
 class DamagedThere(Exception):
-    """The offsets ``[offset, end)`` of a stream cannot be read: ``reason`` is what its range server says."""
+    """The offsets ``[offset, end)`` of a stream cannot be read: ``reason`` is the range server's message."""
 
     def __init__(self, offset: int, end: int, reason: str) -> None:
         super().__init__(offset, end, reason)
@@ -51,15 +51,17 @@ class DamagedThere(Exception):
 
 
 class Loop:
-    """An event loop that runs while somebody waits for what it does; in a thread of its own only for callers that have
-    an event loop of their own running."""
+    """An event loop that runs only while a caller waits for a result.
+
+    It runs in the caller's thread; if the caller has a running event loop itself, in a thread of its own.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread: ThreadPoolExecutor | None = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` comes to."""
+        """Return the result of ``work``."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -69,18 +71,19 @@ class Loop:
         return self._thread.submit(self._loop.run_until_complete, work).result()
 
     def close(self) -> None:
-        """Run no more."""
+        """Close the loop for good."""
         if self._thread is not None:
             self._thread.shutdown()
         self._loop.close()
 
 
 class SbpReader:
-    """Reads streams of one backend; belongs to one process and one thread. All raise SbpError."""
+    """A reader of one backend's streams; it belongs to one process and one thread. All methods raise SbpError."""
 
     def __init__(self, place: SbpPlace, patience: float, tls: ssl.SSLContext | None = None) -> None:
-        """``place``: the placement drivers, which must tell its identity, unless that is empty. ``patience``: seconds
-        until servers that do not answer are given up."""
+        """``place``: the placement drivers, which must have its identity, unless that is empty. ``patience``: seconds
+        until the reader gives up on servers that do not answer.
+        """
         self._place = place
         self.patience = patience
         self._tls = tls
@@ -97,12 +100,12 @@ class SbpReader:
         fetch_bytes: int = FETCH_BYTES,
         ask_for_ticket: AskForTicket | None = None,
     ) -> Iterator[StoredBatch]:
-        """The batches that hold offsets in ``[start, end)``, in order. All of these must be durable.
+        """Yield the batches that hold offsets in ``[start, end)``, in order. All of these must be durable.
 
-        ``ask_for_ticket`` is called where there is no ticket, and in time for another one; what it raises is raised
-        here. The batches' bytes are views on what was received. Raises SbpError (1463 when ``start`` was trimmed,
-        ConnectionLost when nobody answered for as long as there is patience), NothingThere and, when all in front of it
-        has been given, DamagedThere.
+        ``ask_for_ticket`` is called if there is no ticket, and before one expires; its errors are raised here. The
+        batches' bytes are views on the received bytes. Raises SbpError (1463 when ``start`` was trimmed, ConnectionLost
+        when nobody answered until patience ended), NothingThere and, after all batches in front of the damage,
+        DamagedThere.
         """
         reads = self._loop.run(_Reads.begin(self, stream_id, start, end, fetch_bytes, ask_for_ticket))
         try:
@@ -118,7 +121,7 @@ class SbpReader:
                 self._loop.run(reads.stop())
 
     def renew(self, stream_id: int, ask: AskForTicket, *, at_once: bool = False) -> None:
-        """Have a ticket to read a stream with, another one if it is time for that."""
+        """Get a ticket to read a stream, if there is none or it is time for another one."""
         if at_once or self._tickets.is_due(stream_id):
             found = ask()
             if found is not None:
@@ -138,7 +141,7 @@ class SbpReader:
         return found[0].base_offset if found else offset
 
     def close(self) -> None:
-        """Close all connections; again makes no difference."""
+        """Close all connections; a second call has no effect."""
         client, self._client = self._client, None
         if self._pid == os.getpid():
             if client is not None:
@@ -147,11 +150,11 @@ class SbpReader:
 
     @property
     def wants_tickets(self) -> bool:
-        """Whether its servers do."""
+        """Return whether the range servers demand tickets."""
         return self._place.tickets
 
     async def client(self) -> Streams:
-        """The client, made when it is first needed."""
+        """Return the client; it is made on first use."""
         if self._client is None:
             self._client = self._make()
         return self._client
@@ -169,7 +172,7 @@ class SbpReader:
         return connect(servers, Connecting(tcp, meet, lambda: place.identity, ClientOptions(), Barrier())).client
 
     async def _meet(self, call: Any) -> str | None:
-        """Why the placement driver that ``call`` asks is not to be used."""
+        """Return why the placement driver of ``call`` must not be used; None if it may."""
         from sbp_back.wire.identity import ask_identity
 
         found = await ask_identity(call)
@@ -179,7 +182,7 @@ class SbpReader:
 
 
 class _Reads:
-    """The fetches of one range, one after the other, one always ahead."""
+    """The fetches of one range, one after the other, with one always in flight."""
 
     __slots__ = ("_ahead", "_ask", "_at", "_end", "_reader", "_size", "_stream_id")
 
@@ -204,7 +207,7 @@ class _Reads:
 
     @property
     def at(self) -> int:
-        """The offset of the fetch under way, or of the one that failed."""
+        """Return the offset of the fetch in flight, or of the one that failed."""
         return self._at
 
     @property
@@ -212,7 +215,7 @@ class _Reads:
         return self._ahead is not None
 
     async def next(self) -> list[StoredBatch]:
-        """What the fetch under way brings; the one after it is sent before this returns."""
+        """Return the batches of the fetch in flight; the next fetch is sent before this returns."""
         assert self._ahead is not None
         found = await self._ahead
         self._ahead = None
@@ -229,12 +232,12 @@ class _Reads:
     async def _go_on(self) -> None:
         if self._at < self._end:
             self._ahead = asyncio.create_task(self._fetch(self._at))
-            # One turn for it to begin, one for its request to be written: nothing runs until the next call otherwise.
+            # One turn to start the task, one to write its request: the loop does not run again until the next call.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
     async def _fetch(self, at: int) -> list[StoredBatch]:
-        """At least one batch, the first of which has ``at``; repeated while servers are away."""
+        """Fetch at least one batch, the first of which contains ``at``; retry while servers do not answer."""
         clock = asyncio.get_running_loop().time
         give_up = clock() + self._reader.patience
         wait = _FIRST_WAIT_S
@@ -247,12 +250,12 @@ class _Reads:
                 found = stored_batches(entries)
                 if found:
                     return found
-                # Of a stream that is gone a fetch does not say so: this raises then.
+                # A fetch does not report that its stream was deleted; this call raises if it was.
                 await client.describe_stream(self._stream_id)
                 failure: Exception = NothingThere(f"offset {at} of stream {self._stream_id}")
             except SbpError as error:
                 if error.code == ErrorCode.UNAUTHORIZED and self._ask is not None:
-                    # Its clock is ahead, or the keys have changed, which it knows in a second at the latest.
+                    # The server's clock is ahead, or the keys have changed, which it learns within a second.
                     self._reader.renew(self._stream_id, self._ask, at_once=True)
                 elif not isinstance(error, ConnectionLost) and error.code not in TRANSIENT_CODES:
                     raise
@@ -264,5 +267,5 @@ class _Reads:
 
 
 def is_gone(error: SbpError) -> bool:
-    """Whether what was asked for has been trimmed away."""
+    """Return whether an error says that the requested offset was trimmed."""
     return error.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS

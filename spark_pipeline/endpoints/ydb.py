@@ -1,7 +1,7 @@
-"""A YDB database's topics as an endpoint: partitions and offsets are the same words there.
+"""A YDB database's topics as an endpoint; partitions and offsets have the same meaning there.
 
-A topic is called by its path below the database, with dots for slashes, as docs/translation.md has it: ``sales/orders``
-is ``sales.orders``. Where two paths would have the same name, neither is listed.
+A topic's name is its path below the database, with dots for slashes, as in docs/translation.md: ``sales/orders`` is
+``sales.orders``. Two paths with the same name are both left out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ OPTIONS = ACCESS_OPTIONS
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> YdbEndpoint:
-    """The database at ``ydb://host:2136/local``; options: those of :class:`YdbOptions`. Raises OptionError."""
+    """Open the database at ``ydb://host:2136/local``; options: those of :class:`YdbOptions`. Raises OptionError."""
     return YdbEndpoint(YdbOptions.of(url, options))
 
 
 class YdbEndpoint(FramedRecords):
-    """See :class:`spark_pipeline.endpoints.base.Endpoint` and :mod:`spark_pipeline.endpoints.migration`."""
+    """A YDB database, see :class:`spark_pipeline.endpoints.base.Endpoint` and
+    :mod:`spark_pipeline.endpoints.migration`.
+    """
 
     form = int(FormatId.YDB)
 
@@ -57,7 +59,7 @@ class YdbEndpoint(FramedRecords):
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics below the database whose names can be told."""
+        """Return all topics below the database that have a unique name here."""
         self._list()
         return {name: self._info(name, self.describe(name)) for name in sorted(self._paths)}
 
@@ -77,13 +79,16 @@ class YdbEndpoint(FramedRecords):
         return found
 
     def path(self, name: str) -> str:
-        """Where a topic lies, from the database on."""
+        """Return a topic's path, from the database on."""
         if name not in self._paths:
             self.describe(name)
         return self._at(self._paths[name])
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """What ``call`` gets of the SDK's driver. Raises EndpointUnavailable, UnknownTopic, PipelineError."""
+        """Return the result of ``call`` with the SDK's driver.
+
+        Raises EndpointUnavailable, UnknownTopic, PipelineError.
+        """
         return self._client.ask(call)
 
     def _list(self) -> None:
@@ -100,16 +105,16 @@ class YdbEndpoint(FramedRecords):
                     try:
                         found.setdefault(canonical_name("ydb", path), []).append(path)
                     except InvalidTopicName:
-                        continue  # it has no name here
+                        continue  # no topic name here
         self._paths = {name: paths[0] for name, paths in found.items() if len(paths) == 1}
 
     def _at(self, path: str) -> str:
         return f"{self._database}/{path}" if path else self._database
 
     def describe(self, name: str) -> Any:
-        """All that YDB says of a topic, with statistics, as the SDK has it. Raises UnknownTopic."""
+        """Return the SDK's description of a topic, with statistics. Raises UnknownTopic."""
         known = self._paths.get(name)
-        # Without a list it is not known which path a name with dots came from.
+        # Before topics were listed, the path of a name with dots is not known: try both.
         for path in [known] if known is not None else dict.fromkeys((name.replace(".", "/"), name)):
             try:
                 found = self._client.ask(partial(_described, self._at(path)))
@@ -131,7 +136,7 @@ class YdbEndpoint(FramedRecords):
         )
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
-        """As the topics' descriptions have them: what is in a transaction that is open is not told."""
+        """Return positions from the topics' descriptions, which do not show open transactions."""
         found: dict[TopicPartition, Positions] = {}
         for name in sorted({part.topic for part in parts}):
             for one in self.describe(name).partitions:
@@ -145,8 +150,10 @@ class YdbEndpoint(FramedRecords):
         return {part: found[part] for part in parts}
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """By the time at which messages were written, from which on theirs are looked at: one whose writer dated it
-        later than it was written may be missed."""
+        """Search from the first message that was written at the given time or later.
+
+        A message whose writer dated it later than it was written may be missed.
+        """
         positions = self.positions(list(at_ms))
         found: dict[TopicPartition, int | None] = {}
         for part, wanted in at_ms.items():
@@ -159,7 +166,7 @@ class YdbEndpoint(FramedRecords):
     # --- records ----------------------------------------------------------------------------------------------------
 
     def batches(self, wanted: OffsetRange, read_bytes: int = 0) -> Iterator[StoredBatch]:
-        """The messages of a range as they were sent; where batches begin and end is the server's to choose."""
+        """Yield the messages of a range as they were sent; the server chooses the borders of batches."""
         if wanted.count:
             yield from self._reading(wanted.topic).batches(wanted)
 
@@ -169,9 +176,9 @@ class YdbEndpoint(FramedRecords):
     # --- consumers --------------------------------------------------------------------------------------------------
 
     def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """The consumers of all topics, and what they have committed; one of several topics is one group.
+        """Return the consumers of all topics, and their positions; a consumer of several topics is one group.
 
-        YDB does not tell one that has committed nothing from one at offset 0: that is left out.
+        YDB does not distinguish a consumer without commits from one at offset 0: such positions are left out.
         """
         found: dict[str, dict[TopicPartition, GroupPosition]] = {}
         for part, consumer, stats in self._consumers():
@@ -181,7 +188,7 @@ class YdbEndpoint(FramedRecords):
         return found
 
     def group_states(self) -> dict[str, str]:
-        """Stable where somebody reads a partition for the consumer, else Empty."""
+        """Return Stable for a consumer with a read session of a partition, else Empty."""
         found: dict[str, str] = {}
         for _, consumer, stats in self._consumers():
             if stats.read_session_id or found.get(consumer) == "Stable":
@@ -191,7 +198,7 @@ class YdbEndpoint(FramedRecords):
         return found
 
     def _consumers(self) -> Iterator[tuple[TopicPartition, str, Any]]:
-        """Each partition of each consumer of each topic, with what YDB says of it there."""
+        """Yield each partition of each consumer of each topic, with YDB's statistics for it."""
         self._list()
         for name in sorted(self._paths):
             path = self._at(self._paths[name])
@@ -201,7 +208,7 @@ class YdbEndpoint(FramedRecords):
                     yield TopicPartition(name, one.partition_id), consumer.name, one.partition_consumer_stats
 
     def _config(self, name: str, described: Any) -> dict[str, str]:
-        """What a topic's owner has set, in YDB's words; ``path`` where its name does not tell it."""
+        """Return the settings of a topic's owner in YDB's words; ``path`` if it does not follow from the name."""
         config = _settings(described)
         if self._paths[name] != derived_names(name).get("ydb"):
             config["path"] = self._paths[name]

@@ -1,7 +1,8 @@
-"""What a reader gets from YDB's topic service, as batches of YDB's stored format: nothing is decoded on the way.
+"""Conversion of YDB's read messages into batches of YDB's stored format, without decoding bodies.
 
 A read message and a written one have the same fields under other numbers (bridges/formats/ydb.py), so a batch made here
-holds what its writer sent: bodies in their codec, producer, seq_no, the session's metadata and the items of messages.
+contains what its writer sent: bodies in their codec, producer, seq_no, the session's metadata and the items of
+messages.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from bridges.formats.ydb_codecs import Codec
 from spark_pipeline.endpoints.ydb_client import WriteRequest
 
 _META_TAG = 3 << 3 | 2
-"""Of an entry of a write session's metadata, as a batch and an InitRequest have it."""
+"""Tag of an entry of a write session's metadata, in a batch and in an InitRequest."""
 _BATCH_BYTES = 4 * 1024 * 1024
 
 
 def stored_batches(batch: Any, start: int, end: int) -> Iterator[StoredBatch]:
-    """The messages of a ``ReadResponse.Batch`` whose offsets are in ``[start, end)``, in batches of a few MiB."""
+    """Yield the messages of a ``ReadResponse.Batch`` whose offsets are in ``[start, end)``, in batches of a few MiB."""
     some: list[Any] = []
     size = 0
     for one in batch.message_data:
@@ -62,7 +63,7 @@ def _stored(batch: Any, messages: Sequence[Any]) -> StoredBatch:
 
 
 def _written(messages: Sequence[Any], base: int | None) -> bytes:
-    """The messages as a ``WriteRequest`` has them; with the distance from ``base``, if it is given."""
+    """Encode the messages as a ``WriteRequest``; with their distances from ``base``, if it is given."""
     request = WriteRequest()
     for one in messages:
         target = request.messages.add()
@@ -81,7 +82,7 @@ def _written(messages: Sequence[Any], base: int | None) -> bytes:
 
 
 def _session_meta(items: Any) -> bytes:
-    """In the order of their names: a map has none of its own, and the same batch has to be the same bytes."""
+    """Encode the metadata in the order of their names: a map has no order, and equal batches need equal bytes."""
     out = bytearray()
     for name in sorted(items):
         entry = bytearray()

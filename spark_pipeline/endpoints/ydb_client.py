@@ -1,7 +1,7 @@
-"""A YDB database's topic service, through YDB's own SDK: one driver, its calls, and its errors as the pipeline's.
+"""A client of a YDB database's topic service, through YDB's own SDK: one driver, its calls, and its errors as ours.
 
-The SDK's readers decode messages and hand them out one by one, and do not decode every codec. So streams are opened
-with the SDK's driver, which finds the servers, authenticates and balances, and its messages are taken as they come.
+The SDK's readers decode messages and return them one by one, and cannot decode every codec. So the client opens streams
+with the SDK's driver, which finds the servers, authenticates and balances, and takes the messages undecoded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_pipeline.core.node_client import Access, access_given, address_of
 
 SCHEMES = ("ydb", "ydb+tls")
 CREDIT_BYTES = 8 * 1024 * 1024
-"""What a server may send of one partition before it was taken here."""
+"""Bytes of one partition that a server may send before they are taken here."""
 
 FromClient = ydb_topic_pb2.StreamReadMessage.FromClient
 WriteRequest = ydb_topic_pb2.StreamWriteMessage.WriteRequest
@@ -42,20 +42,22 @@ _AGAIN = (
     ydb.issues.DeadlineExceed,
     ydb.issues.Timeout,
 )
-"""What may be better when it is tried again (docs/protocols/ydb.md, "Statuses")."""
+"""Errors after which a retry may succeed (docs/protocols/ydb.md, "Statuses")."""
 
 
 @dataclass(frozen=True, slots=True)
 class YdbOptions(Access):
-    """Where the database is, and who asks."""
+    """The address of the database, and the access."""
 
     address: str
     database: str
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str]) -> YdbOptions:
-        """From ``ydb://host:2136/database`` (or ``ydb+tls://``) and the options of :func:`access_given`. Raises
-        OptionError."""
+        """Parse ``ydb://host:2136/database`` (or ``ydb+tls://``) and the options of :func:`access_given`.
+
+        Raises OptionError.
+        """
         parts = urlsplit(url)
         database = parts.path.rstrip("/")
         if parts.scheme not in SCHEMES or not parts.hostname or not database:
@@ -70,29 +72,32 @@ class Interrupted(EndpointUnavailable):
 
 
 class YdbClient:
-    """The driver of one database, made when it is first used. For one thread."""
+    """The driver of one database, connected on first use. It is not thread-safe."""
 
     def __init__(self, options: YdbOptions) -> None:
         self.options = options
         self._driver: Any = None
 
     def ask(self, call: Callable[[Any], Any]) -> Any:
-        """What ``call`` gets of the SDK's driver. Raises EndpointUnavailable, UnknownTopic, PipelineError."""
+        """Return the result of ``call`` with the SDK's driver.
+
+        Raises EndpointUnavailable, UnknownTopic, PipelineError.
+        """
         driver = self._connected()
         try:
             return call(driver)
         except ydb.issues.Error as error:
             known = told(error, self.options.address)
             if isinstance(known, Interrupted):
-                self.close()  # whoever asks again finds the servers that there are then
+                self.close()  # a retry then discovers the servers again
             raise known from error
 
     def stream(self) -> YdbStream:
-        """A new StreamRead. Raises EndpointUnavailable, PipelineError."""
+        """Open a StreamRead. Raises EndpointUnavailable, PipelineError."""
         return YdbStream(self._connected(), self.options.address)
 
     def close(self) -> None:
-        """Let go of the connections; again makes no difference."""
+        """Close the connections; a second call has no effect."""
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.stop(timeout=1)
@@ -107,7 +112,7 @@ class YdbClient:
                 ydb.issues.Error,
                 TimeoutError,
                 AssertionError,
-            ) as error:  # a token that cannot be asked for asserts
+            ) as error:  # the SDK raises AssertionError if it cannot request a token
                 details = driver.discovery_debug_details()
                 driver.stop(timeout=1)
                 known = told(error, options.address) if isinstance(error, ydb.issues.Error) else None
@@ -139,7 +144,7 @@ def _config(options: YdbOptions) -> dict[str, Any]:
 
 
 class YdbStream:
-    """One StreamRead: what is put in goes to the server, what comes is taken out. Close it, whatever happens."""
+    """One StreamRead: ``put`` sends a request to the server, ``next`` returns its next answer. It must be closed."""
 
     def __init__(self, driver: Any, address: str) -> None:
         self._address = address
@@ -162,7 +167,10 @@ class YdbStream:
         self._requests.put(request)
 
     def next(self, timeout: float) -> Any:
-        """The next ``FromServer``, None if none came in so many seconds. Raises PipelineError for the stream's end."""
+        """Return the next ``FromServer``, None if none came within ``timeout`` seconds.
+
+        Raises PipelineError at the stream's end.
+        """
         try:
             answer = self._answers.get(timeout=timeout)
         except queue.Empty:
@@ -177,7 +185,7 @@ class YdbStream:
         self._call.cancel()
 
     def _take(self) -> None:
-        """The credit that was given bounds what lies in the queue."""
+        """Queue the server's answers; the credit that we have granted bounds the queue."""
         try:
             for answer in self._call:
                 ydb.issues._process_response(answer)
@@ -190,7 +198,7 @@ class YdbStream:
 
 
 def told(error: ydb.issues.Error, address: str) -> PipelineError:
-    """What the SDK raised, in the pipeline's words."""
+    """Return the PipelineError for an error of the SDK."""
     sentence = f"YDB at {address}: {type(error).__name__}: {error}"
     if isinstance(error, _AGAIN):
         return Interrupted(sentence)

@@ -1,4 +1,4 @@
-"""Reads one partition of a YDB topic as a reader without a consumer does: nothing is committed, nobody is disturbed."""
+"""Reads one partition of a YDB topic without a consumer: it commits nothing and disturbs no other reader."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spark_pipeline.endpoints.ydb_client import CREDIT_BYTES, FromClient, Interr
 
 _READER = "anabranch-pipeline"
 _IDLE_S = 0.1
-"""How long nothing may come before the server is asked how far it is: offsets at the end may have no messages."""
+"""Seconds without a message before the reader asks for the server's position: the last offsets may have no messages."""
 _SURE = 2
-"""Answers in a row that say that all was sent: a server may tell its place before what lies below it is on its way."""
+"""Consecutive positions at the end that prove it: a server may report its position before it sends what is below."""
 _RETRY_S = 0.2
 
 
 class YdbReading:
-    """Reads of one partition at ``path``."""
+    """A reader of one topic's partitions, at ``path``."""
 
     def __init__(self, client: YdbClient, path: str, credit: int = CREDIT_BYTES) -> None:
         self._client = client
@@ -30,9 +30,9 @@ class YdbReading:
         self._patience = client.options.patience
 
     def batches(self, wanted: OffsetRange) -> Iterator[StoredBatch]:
-        """What the partition has of a range, in order. A stream that ends is begun anew where it was.
+        """Yield the batches of a range, in order. A stream that ends is opened again at the reached offset.
 
-        Raises OffsetsGone, EndpointUnavailable when nothing came for as long as the client is patient.
+        Raises OffsetsGone; EndpointUnavailable when nothing came until the client's patience ended.
         """
         at = wanted.start
         heard = time.monotonic()
@@ -49,7 +49,7 @@ class YdbReading:
                 time.sleep(_RETRY_S)
 
     def since(self, topic: str, partition: int, written_ms: int, end: int) -> Generator[StoredBatch, None, None]:
-        """What was written at that time or later, below offset ``end``."""
+        """Yield the batches written at a time or later, below offset ``end``."""
         yield from self._once(OffsetRange(topic, partition, 0, end), written_ms)
 
     def _once(self, wanted: OffsetRange, written_ms: int | None = None) -> Iterator[StoredBatch]:
@@ -61,7 +61,7 @@ class YdbReading:
             stream.close()
 
     def _begin(self, stream: YdbStream, wanted: OffsetRange, written_ms: int | None) -> int:
-        """Open the session; the number of its one partition session."""
+        """Open the session; return the id of its only partition session."""
         first = FromClient()
         first.init_request.reader_name = _READER
         first.init_request.auto_partitioning_support = True
@@ -113,7 +113,7 @@ class YdbReading:
                         raise PipelineError(f"YDB sends offset {batch.base_offset} of {wanted.of} behind offset {at}")
                     at = batch.end_offset
                     yield batch
-                heard = time.monotonic()  # whoever takes them may be slow
+                heard = time.monotonic()  # after the caller has taken the batches, which may be slow
                 at = max(at, _behind(answer.read_response))
             elif kind == "partition_session_status_response":
                 asked = False
@@ -121,7 +121,7 @@ class YdbReading:
                 if sure >= _SURE:
                     return
             elif kind == "end_partition_session":
-                return  # the partition was split, and all of it was sent
+                return  # the partition was split, and all its messages were sent
             elif kind == "stop_partition_session_request":
                 raise Interrupted(f"YDB has taken {wanted.of} back")
 
@@ -145,7 +145,7 @@ def _batches(response: Any, wanted: OffsetRange) -> Iterator[StoredBatch]:
 
 
 def _behind(response: Any) -> int:
-    """The offset behind the last message of a response."""
+    """Return the offset behind the last message of a response."""
     return max(
         (batch.message_data[-1].offset + 1 for data in response.partition_data for batch in data.batches), default=0
     )
