@@ -1,4 +1,4 @@
-"""Found by PySpark through its name: `format("anabranch")` needs no registration where this is installed."""
+"""The package that PySpark finds by its name, so that an installed ``format("anabranch")`` needs no registration."""
 
 from __future__ import annotations
 
