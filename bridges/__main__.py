@@ -1,4 +1,4 @@
-"""``python -m bridges`` is the command ``anabranch``."""
+"""The entry point of ``python -m bridges``, which is the command ``anabranch``."""
 
 from __future__ import annotations
 

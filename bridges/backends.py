@@ -1,8 +1,8 @@
-"""The contract for backends that are not Anabranch's own (docs/sbp.md, "Backends of others").
+"""The contract for backends other than Anabranch's own (docs/sbp.md, "Backends of others").
 
-A package brings them through the entry-point group ``anabranch.backends``: servers that keep a node's streams and are
-chosen by ``sbp.flavor`` and ``sbp.dialect``, and listeners in dialects of its own over the servers inside a node.
-Nothing else in this package knows which there are.
+A package registers a backend in the entry-point group ``anabranch.backends``. A backend brings servers that store a
+node's streams, chosen by ``sbp.flavor`` and ``sbp.dialect``, and listeners that speak its dialect to the servers inside
+a node. The rest of this package does not know which backends there are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OURS = ("anabranch", "0.2")
 
 
 class Limit(Struct, frozen=True):
-    """Something that is not promised; ``chosen`` if only because a setting gives it up."""
+    """A promise that a node does not make. ``chosen``: only because a setting gives it up."""
 
     sentence: str
     chosen: bool = False
@@ -47,11 +47,14 @@ class Servers(Struct, frozen=True):
 
 
 def detached(logs: Logs) -> None:
-    """Want nothing of the partition logs."""
+    """Do nothing with the partition logs."""
 
 
 class External(Struct):
-    """``client`` asks ``pd``, and closes it. ``attach`` is called with a node's partition logs, once there are some."""
+    """A client of servers in other processes. ``client`` uses ``pd``, and closes it.
+
+    ``attach`` is called with a node's partition logs once they exist.
+    """
 
     client: Streams
     pd: PdCarrier
@@ -59,8 +62,11 @@ class External(Struct):
 
 
 class Connecting(Struct, frozen=True):
-    """How servers are reached. ``introduce`` looks at each connection to a placement driver; ``identity`` is what range
-    servers must tell."""
+    """The options for connections to servers.
+
+    ``introduce`` begins each connection to a placement driver; ``identity`` returns the identity that range servers
+    must report.
+    """
 
     tcp: TcpOptions
     introduce: Introduce | None
@@ -70,7 +76,7 @@ class Connecting(Struct, frozen=True):
 
 
 class Inside(Struct, frozen=True):
-    """A node whose own servers a backend opens to clients of its dialect. ``listen``: where, by listener."""
+    """A node whose own servers a backend opens to clients of its dialect. ``listen``: addresses by listener."""
 
     embedded: Embedded
     catalog: Catalog
@@ -79,46 +85,46 @@ class Inside(Struct, frozen=True):
 
 
 class Served(Protocol):
-    """Listeners that a backend has opened."""
+    """The open listeners of a backend."""
 
     @property
     def addresses(self) -> Mapping[str, tuple[str, int]]:
-        """Where they listen, by name."""
+        """Return the bound host and port of each listener."""
 
     async def close(self) -> None:
-        """Take no more clients, finish what is under way for a limited time, and stop. Idempotent."""
+        """Accept no more clients, finish requests in progress for a limited time, and stop. Idempotent."""
 
 
 class Backend:
-    """What a package brings of one kind of servers. The module of the class imports little."""
+    """The base of a package's backend, for one kind of servers. The module of the class should import little."""
 
     speaks: ClassVar[tuple[str, str] | None] = None
-    """The ``sbp.flavor`` and ``sbp.dialect`` of its servers; None: it is no client of any."""
+    """The ``sbp.flavor`` and ``sbp.dialect`` of its servers; None if it has no client."""
     appends_move: ClassVar[bool] = True
-    """Whether partitions take appends while the range server of the last ones is down."""
+    """Whether partitions accept appends while the range server of the last appends is down."""
     limits: ClassVar[Sequence[Limit]] = ()
-    """What a node does not promise on its servers, besides what it does not on others in other processes."""
+    """Promises that a node does not make on these servers, besides those it makes on no servers in other processes."""
     listeners: ClassVar[Mapping[str, int]] = {}
-    """Listeners over the servers inside a node, and their usual ports: closed unless they are given an address."""
+    """Listeners for the servers inside a node, with their default ports; closed unless an address is set."""
 
     def connect(self, servers: Servers, connecting: Connecting) -> External:
-        """A client of ``servers``. Raises ``ValueError`` for addresses that are none."""
+        """Return a client of ``servers``. Raises ``ValueError`` for invalid addresses."""
         raise NotImplementedError(f"{type(self).__name__} is no client of servers")
 
     def adapt(self, client: Client) -> None:
-        """Have a client of Anabranch's own servers in other processes read what this backend's clients stored there."""
+        """Let a client of Anabranch's own servers in other processes read what this backend's clients stored there."""
 
     async def serve(self, node: Inside) -> Served:
-        """Open listeners, of those in ``listeners``. Raises ``OSError`` when an address is taken."""
+        """Open the listeners of ``node.listen``. Raises ``OSError`` when an address is taken."""
         raise NotImplementedError(f"{type(self).__name__} serves no clients")
 
 
 class BackendError(LogError):
-    """A backend that is installed cannot be loaded."""
+    """An installed backend cannot be loaded, or no backend is installed for the settings."""
 
 
 def installed() -> list[Backend]:
-    """The backends that are installed, by name. Raises BackendError."""
+    """Return the installed backends, sorted by entry-point name. Raises BackendError."""
     found: list[Backend] = []
     for point in entry_points(ENTRY_POINTS):
         try:
@@ -132,12 +138,12 @@ def installed() -> list[Backend]:
 
 
 def spoken() -> list[tuple[str, str]]:
-    """Flavor and dialect of every kind of servers that a node can use."""
+    """Return flavor and dialect of every kind of servers that a node can use."""
     return [OURS, *(kind.speaks for kind in installed() if kind.speaks is not None)]
 
 
 def of_others(flavor: str, dialect: str) -> Backend | None:
-    """The backend of such servers; None: they are Anabranch's own. Raises BackendError where none is installed."""
+    """Return the backend of such servers, None for Anabranch's own. Raises BackendError if none is installed."""
     if (flavor, dialect) == OURS:
         return None
     for kind in installed():
@@ -147,7 +153,7 @@ def of_others(flavor: str, dialect: str) -> Backend | None:
 
 
 def connect(servers: Servers, connecting: Connecting) -> External:
-    """A client of servers in other processes. Raises ``ValueError`` for addresses that are none, BackendError."""
+    """Return a client of servers in other processes. Raises ``ValueError`` for invalid addresses, and BackendError."""
     kind = of_others(servers.flavor, servers.dialect)
     if kind is not None:
         return kind.connect(servers, connecting)

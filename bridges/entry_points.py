@@ -1,7 +1,7 @@
-"""Entry points of what is installed: how fronts, and commands of other packages, are found.
+"""Entry points of installed distributions: the way in which fronts, backends and commands of other packages are found.
 
-``importlib.metadata`` of the standard library knows them, too, but imports what reads mails and archives, which took
-a twentieth of a node's start. It is asked where distributions may lie in something else than directories.
+``importlib.metadata`` of the standard library finds them too, but imports modules for mail and archives: a twentieth of
+a node's start-up time. It is used only where distributions may lie in something other than directories.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from msgspec import Struct
 
 _ABOUT = (".dist-info", ".egg-info")
-"""How directories end in which a distribution says of itself what it brings."""
+"""Suffixes of directories with a distribution's metadata."""
 
 
 class EntryPoint(Struct, frozen=True):
-    """A name, and the object that a distribution means by it: ``module:attribute``."""
+    """A name, and the object that it refers to: ``module:attribute``."""
 
     name: str
     value: str
 
     def load(self) -> Any:
-        """The object. Raises ImportError, AttributeError."""
+        """Import and return the object. Raises ImportError, AttributeError."""
         module, _, attributes = self.value.partition("[")[0].partition(":")
         found: Any = import_module(module.strip())
         for attribute in filter(None, attributes.strip().split(".")):
@@ -36,7 +36,7 @@ class EntryPoint(Struct, frozen=True):
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """Those of a group, by name."""
+    """Return the entry points of a group, sorted by name."""
     found = _in_directories(group)
     if found is None:
         from importlib import metadata
@@ -46,7 +46,7 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 def _in_directories(group: str) -> list[EntryPoint] | None:
-    """Those that the directories of the path tell of; None where there are others than directories to look into."""
+    """Return the entry points of the directories in the path, None if the path has other places than directories."""
     if any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path):
         return None
     seen: set[str] = set()
@@ -62,7 +62,7 @@ def _in_directories(group: str) -> list[EntryPoint] | None:
             continue
         for name in names:
             if name.endswith(_ABOUT):
-                # Of two of one distribution the first is imported, so that only that counts.
+                # Of two versions of a distribution, only the first counts, as it is the one that is imported.
                 distribution = name.rpartition(".")[0].partition("-")[0].replace(".", "_").lower()
                 if distribution not in seen:
                     seen.add(distribution)

@@ -1,15 +1,15 @@
-"""Failures of the shared log, in words every front can translate into its own protocol's errors."""
+"""Errors of the shared log, in terms that every front can translate into its own protocol's errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 _NAMED = 1000
-"""Records of one batch that a refusal names; the first tell the client what is wrong."""
+"""Records of a batch that a refusal names at most; the first ones tell the client enough."""
 
 
 class LogError(Exception):
-    """A partition log could not do what was asked. ``retriable`` tells whether the same request may succeed later."""
+    """A partition log could not do what was asked. ``retriable``: whether the same request may succeed later."""
 
     retriable = False
 
@@ -19,7 +19,7 @@ class OutOfOrderSequence(LogError):
 
 
 class UnknownProducer(OutOfOrderSequence):
-    """An idempotent producer goes on in a partition that was never written to, so its first batches are missing."""
+    """An idempotent producer continues in a partition where it has never written, so its first batches are missing."""
 
 
 class ProducerFenced(LogError):
@@ -27,7 +27,7 @@ class ProducerFenced(LogError):
 
 
 class EventNumberConflict(LogError):
-    """An append depends on its writer's last event number, and that is another one: ``last`` (-1: none)."""
+    """An append depends on its writer's last event number, which is another one: ``last`` (-1: none)."""
 
     def __init__(self, message: str, last: int) -> None:
         super().__init__(message)
@@ -35,10 +35,10 @@ class EventNumberConflict(LogError):
 
 
 class AppendConditionFailed(LogError):
-    """An append depends on where the log ends, and that is elsewhere: at ``end_offset``, in bytes at ``end_position``.
+    """An append depends on the end of the log, which is elsewhere: at ``end_offset``, in bytes at ``end_position``.
 
-    The position is told to those whose append depends on it (-1 to others); it may lie somewhat before the end, where
-    that was known to be enough for the refusal.
+    The position is set only for appends that depend on it (otherwise -1). It may lie a little before the end, where
+    that sufficed for the refusal.
     """
 
     def __init__(self, message: str, end_offset: int, end_position: int = -1) -> None:
@@ -48,11 +48,13 @@ class AppendConditionFailed(LogError):
 
 
 class AbortedNotAtHand(LogError):
-    """Which transactions were aborted in a part of a log is in the database only, and is to be loaded first."""
+    """The aborted transactions of a part of the log are not in memory; load them from the database first."""
 
 
 class TooManyTransactions(LogError):
-    """The partition remembers as many transactions as it may; others can begin when aborted ones were trimmed."""
+    """The partition remembers as many transactions as it may. New ones can begin when aborted ones have been
+    trimmed.
+    """
 
 
 class OffsetOutOfRange(LogError):
@@ -60,7 +62,7 @@ class OffsetOutOfRange(LogError):
 
 
 class PositionTrimmed(OffsetOutOfRange):
-    """The position in bytes lies below the log's start: at ``start``."""
+    """The position in bytes lies below the log's start, which is at ``start``."""
 
     def __init__(self, message: str, start: int) -> None:
         super().__init__(message)
@@ -72,7 +74,7 @@ class LogDeleted(LogError):
 
 
 class PartitionSealed(LogError):
-    """The partition takes no more appends. ``children`` are the partitions that do instead, none if its topic ended."""
+    """The partition accepts no more appends. ``children``: the partitions that replace it; none if its topic ended."""
 
     def __init__(self, place: str, children: tuple[int, ...]) -> None:
         if children:
@@ -85,25 +87,29 @@ class PartitionSealed(LogError):
 
 
 class TopicImporting(LogError):
-    """A migration fills the topic from elsewhere: until it hands that over, nobody else may change what is in it."""
+    """A migration fills the topic from elsewhere. Until it hands the topic over, no other client may change its
+    contents.
+    """
 
 
 class ImportFenced(LogError):
-    """A migration writes to a topic that a later run of it has taken, or that it does not own, or no longer."""
+    """A migration writes to a topic that a later run has taken over, or that the migration does not own (any more)."""
 
 
 class LogUnavailable(LogError):
-    """The backend cannot serve the partition now; ownership will be taken anew and the request may be repeated."""
+    """The backend cannot serve the partition now. Its ownership will be acquired anew, and the request may be
+    retried.
+    """
 
     retriable = True
 
 
 class TransactionsOpen(LogUnavailable):
-    """The partition cannot be sealed yet: transactions are open there, and their markers belong into its log."""
+    """The partition cannot be sealed yet: its open transactions still need their markers in its log."""
 
 
 class NotOwner(LogUnavailable):
-    """Another node owns the partition: ``node_id``, -1 while nobody does."""
+    """Another node owns the partition: ``node_id``, -1 while it has no owner."""
 
     def __init__(self, what: str, node_id: int) -> None:
         super().__init__(f"{what} is node {node_id}'s" if node_id >= 0 else f"{what} is nobody's at the moment")
@@ -111,15 +117,15 @@ class NotOwner(LogUnavailable):
 
 
 class PeerUnreachable(LogUnavailable):
-    """Another node did not answer: whether it has done what it was asked for is unknown."""
+    """Another node did not answer; it may or may not have done what it was asked to do."""
 
 
 class GroupHeld(LogError):
-    """Another protocol's consumers use the group: it is not this front's to join, and its positions not to change."""
+    """Consumers of another protocol use the group: this front may not join it or change its positions."""
 
 
 class CannotMove(LogError):
-    """What nodes own cannot be moved as is asked: there is no such node, or nobody who could take it."""
+    """Ownership cannot be moved as requested: the node does not exist, or no node could take over."""
 
 
 class StorageFull(LogError):
@@ -129,11 +135,11 @@ class StorageFull(LogError):
 
 
 class DataCorrupt(LogError):
-    """Stored bytes do not match their checksum; they are never handed out."""
+    """Stored bytes do not match their checksum; they are never returned."""
 
 
 class PositionLost(DataCorrupt):
-    """The bytes at a position were declared lost. What comes behind them begins at ``offset`` and ``position``."""
+    """The bytes at a position were declared lost. The log continues at ``offset`` and ``position``."""
 
     def __init__(self, message: str, offset: int, position: int) -> None:
         super().__init__(message)
@@ -142,15 +148,17 @@ class PositionLost(DataCorrupt):
 
 
 class StillReadable(LogError):
-    """What was to be skipped can be read, so skipping it would lose it."""
+    """The records to be skipped are readable, so skipping them would lose them."""
 
 
 class BatchInvalid(LogError):
-    """A batch of records does not form what its format claims (lengths, counts, attributes)."""
+    """A batch is not well-formed in its format (lengths, counts, attributes)."""
 
 
 class RecordInvalid(BatchInvalid):
-    """The record at ``offset`` cannot be read. ``before``: those before it in its batch, in the format asked for."""
+    """The record at ``offset`` cannot be read. ``before``: the records before it in its batch, in the requested
+    format.
+    """
 
     def __init__(self, message: str, offset: int, before: bytes | bytearray | memoryview) -> None:
         super().__init__(message)
@@ -167,7 +175,7 @@ class BatchCorrupt(BatchInvalid):
 
 
 class RecordsRefused(BatchInvalid):
-    """Records of the batch are not what its topic takes: those at ``indexes``, as far as they are named."""
+    """The topic refuses records of the batch: those at ``indexes``, of which at most the first 1,000 are named."""
 
     def __init__(self, message: str, indexes: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -175,7 +183,7 @@ class RecordsRefused(BatchInvalid):
 
 
 class KeyMissing(RecordsRefused):
-    """A record without a key, for a topic that is to be compacted."""
+    """A record without a key, for a compacted topic."""
 
 
 class TimeOutOfBounds(RecordsRefused):
@@ -183,12 +191,12 @@ class TimeOutOfBounds(RecordsRefused):
 
 
 class TopicInternal(LogError):
-    """A protocol keeps something of its own in the topic: nobody else may change what is in it."""
+    """A protocol keeps its own state in the topic: no other client may change its contents."""
 
 
 class CompressionUnsupported(BatchInvalid):
-    """The batch names a compression codec nobody knows."""
+    """The batch names an unknown compression codec."""
 
 
 class DecompressedTooLarge(BatchInvalid):
-    """Decompressing would exceed the limit set for it."""
+    """The decompressed batch would exceed its limit."""

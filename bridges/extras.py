@@ -1,4 +1,4 @@
-"""Extras of this distribution: which one brings a Python package that is imported only where it is needed."""
+"""Extras of this distribution: which extra installs a Python package that is imported only on demand."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ _EXTRAS = {
 
 
 def remedy(error: ImportError) -> str | None:
-    """Return what to install where an extra's package is missing; None for any other error."""
+    """Return the command that installs the missing package of an extra; None for any other error."""
     extra = _EXTRAS.get((error.name or "").partition(".")[0])
     return None if extra is None else f"pip install 'anabranch[{extra}]'"

@@ -1,7 +1,7 @@
-"""What a front is tested with by whoever writes it (docs/fronts.md): a node in the test's own process, what a stored
-format is held to, and what no front may do whatever it has forgotten.
+"""A test kit for authors of fronts (docs/fronts.md).
 
-Everything here raises AssertionError with a sentence. Nothing needs pytest.
+It has a node in the test's own process, checks of a stored format, and checks of the rules that every front must obey.
+All checks raise AssertionError with a sentence. Nothing needs pytest.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ SAMPLES = (
 """Records of every kind that other protocols write."""
 _FIELDS = ("key", "value", "headers", "timestamp")
 _RESTS_AFTER = 1000
-"""Most records that may be yielded without letting others have their turn."""
+"""Most records that a format may yield without a None, at which the event loop serves others."""
 
 
 def check_format(plug: StoredFormat, samples: Sequence[Record] = SAMPLES) -> dict[str, int]:
-    """Hold a stored format to what the log, translation and searches need of it. Gives how many of ``samples`` keep
-    each field when they are translated into it and back, to be compared with what the front means to keep."""
+    """Check a stored format for what the log, translation and searches need.
+
+    Return how many of ``samples`` keep each field when translated into the format and back, for comparison with what
+    the front intends to keep.
+    """
     assert FIRST_OF_FRONTS <= int(plug.id) <= FORMAT_MASK, (
         f"formats of fronts have numbers {FIRST_OF_FRONTS} to {FORMAT_MASK}"
     )
@@ -117,7 +120,7 @@ def _check_rests(records: Iterator[Record | None]) -> None:
 
 
 def _check_damaged(plug: StoredFormat, batch: StoredBatch) -> None:
-    """Whatever the bytes are: records within the batch's offsets, or BatchInvalid."""
+    """Check that damaged bytes give records within the batch's offsets, or BatchInvalid."""
     payload = bytes(batch.payload)
     damaged = [payload[:size] for size in range(0, len(payload), max(1, len(payload) // 60))]
     for at in range(0, len(payload), max(1, len(payload) // 80)):
@@ -133,22 +136,22 @@ def _check_damaged(plug: StoredFormat, batch: StoredBatch) -> None:
 
 
 class KitNode:
-    """A node in this process, with any ports of loopback."""
+    """A node in this process, on free ports of the loopback interface."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     def address(self, listener: str) -> tuple[str, int]:
-        """Where a listener is."""
+        """Return the host and port of a listener."""
         found = self.node.addresses[listener]
         return found.host, found.port
 
     async def make(self, topic: str, partitions: int = 1, /, **config: str) -> None:
-        """A topic; of its configuration's keys the dots are written as underscores."""
+        """Create a topic. In the names of its configuration, underscores stand for dots."""
         await self.node.catalog.create_topic(topic, partitions, {key.replace("_", "."): v for key, v in config.items()})
 
     async def write(self, topic: str, partition: int, *records: Record) -> int:
-        """Append records as a Kafka producer would; gives the offset of the first."""
+        """Append records as a Kafka producer would, and return the offset of the first."""
         log = self.node.logs.get(topic, partition)
         assert log is not None, f"there is no {topic}-{partition}"
         newest = max(record.timestamp for record in records)
@@ -157,7 +160,7 @@ class KitNode:
         return stored.base
 
     async def read(self, topic: str, partition: int, offset: int = 0) -> list[Record]:
-        """The committed records from ``offset`` on, as readers of other protocols get them."""
+        """Return the committed records from ``offset`` on, as readers of other protocols get them."""
         log = self.node.logs.get(topic, partition)
         assert log is not None, f"there is no {topic}-{partition}"
         await log.ready()
@@ -174,8 +177,10 @@ class KitNode:
 
 @asynccontextmanager
 async def serving(directory: Path, *fronts: type[Front], **settings: str) -> AsyncIterator[KitNode]:
-    """A node with these fronts on a data directory below ``directory``, also one that was served before; of the keys of
-    ``settings`` the first underscore pair is a dot: ``line__max_line_bytes="1MiB"``."""
+    """Run a node with these fronts while inside; a data directory below ``directory`` that exists is used again.
+
+    In the names of ``settings`` the first double underscore stands for a dot: ``line__max_line_bytes="1MiB"``.
+    """
     flags = {
         "data_dir": str(directory / "data"),
         "sbp.segment_bytes": "4MiB",
@@ -195,12 +200,14 @@ async def serving(directory: Path, *fronts: type[Front], **settings: str) -> Asy
 # --- what no front may do ---------------------------------------------------------------------------------------------
 
 Put = Callable[[str, bytes | None, bytes, int], Awaitable[str | None]]
-"""Write one record through the front under test, as one of its clients: canonical name of a topic, key, value, time
-(ms). What the protocol has no words for is left out. None when it was acknowledged, else what the client was told."""
+"""Writes one record through the front under test, as one of its clients: canonical name of a topic, key, value, time
+(ms). Fields that the protocol cannot express are left out. Returns None when the record was acknowledged, otherwise the
+error that the client got.
+"""
 
 
 class Duty(NamedTuple):
-    """Something that a topic demands: what is sent, and whether a record may be there."""
+    """A demand of a topic: its configuration, the record to send, and a predicate for records that the log may hold."""
 
     demand: str
     config: dict[str, str]
@@ -244,8 +251,10 @@ _DUTIES = (
 
 
 async def check_duties(node: KitNode, put: Put) -> list[str]:
-    """Have a client of the front do what topics do not allow. The log sees to it that nothing of it is there; a front
-    must not acknowledge it, nor refuse what was taken. Gives the demands that were met, all of them."""
+    """Have a client of the front send records that topics do not allow, and return the demands, all of which were met.
+
+    The log refuses such records. A front must not acknowledge them, and must not report an error for a stored record.
+    """
     catalog = node.node.catalog
     for number, duty in enumerate(_DUTIES):
         topic = f"duty-{number}"
@@ -271,7 +280,7 @@ async def check_duties(node: KitNode, put: Put) -> list[str]:
 
 
 async def _check_deletion(node: KitNode, put: Put) -> None:
-    """What a record claims of its time neither has it deleted sooner, nor keeps it."""
+    """Check that the time in a record neither deletes it early nor keeps it."""
     await node.make("duty-deletion", 1, retention_ms=str(_HOUR))
     log = node.node.logs.get("duty-deletion", 0)
     assert log is not None

@@ -1,8 +1,8 @@
-"""What a scrape is answered with: a node's counters as families of metrics, in Prometheus' text format.
+"""Prometheus' text format of a node's metrics.
 
-Apart from the counters themselves, since prometheus_client is imported only where somebody scrapes. The text is made in
-slices: between two of them the event loop does other things, since how many topics and partitions there are is for
-clients to choose.
+Separate from the counters (:mod:`bridges.metrics`), so that prometheus_client is imported only in a node that is
+scraped. The text is made in slices, and between two slices the event loop serves others: clients choose the number of
+topics and partitions.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ SLICE = 500
 T = TypeVar("T")
 
 NAMING = frozenset({"topic", "group", "transactional_id", "job"})
-"""Labels with names of somebody's things: not everybody may see such samples."""
+"""Labels with names that a user chose: not everybody may see such samples."""
 
 Shows = Callable[[Mapping[str, str]], bool]
-"""Whether a sample with these labels may be shown."""
+"""Returns whether a sample with these labels may be shown."""
 
 
 def render(metrics: Metrics) -> bytes:
-    """The text of all metrics, at once: for whoever has nothing else to do."""
+    """Return the text of all metrics, made at once; for processes without other work."""
     return _text(_whole(metrics))
 
 
 async def rendered(metrics: Metrics, shows: Shows | None = None) -> bytes:
-    """The text a scrape is answered with, made a slice at a time, of those samples that ``shows`` lets pass."""
+    """Return the text of the samples that ``shows`` lets pass, made slice by slice."""
     parts: list[bytes] = []
     last = None
     for piece in _pieces(metrics):
@@ -54,7 +54,9 @@ async def rendered(metrics: Metrics, shows: Shows | None = None) -> bytes:
 
 
 class Piece(Struct, array_like=True):
-    """Some samples of a family, as text. ``named``: those that name something, each with its labels."""
+    """A slice of a family's samples, as text. ``named``: the samples with a label of :data:`NAMING`, each with its
+    labels.
+    """
 
     family: str
     head: bytes
@@ -63,7 +65,7 @@ class Piece(Struct, array_like=True):
 
 
 async def pieces(metrics: Metrics, **more: str) -> AsyncIterator[Piece]:
-    """The text of all metrics, a slice at a time, each sample with the labels ``more`` besides its own."""
+    """Yield the text of all metrics slice by slice, each sample with the labels ``more`` besides its own."""
     for piece in _pieces(metrics):
         labels = [sample.labels for sample in piece.samples]
         piece.samples = [sample._replace(labels={**sample.labels, **more}) for sample in piece.samples]
@@ -85,28 +87,30 @@ async def pieces(metrics: Metrics, **more: str) -> AsyncIterator[Piece]:
 
 
 class Gathered:
-    """Pieces of several nodes: a scrape wants all samples of a family together. Of those that name something, what
-    ``shows`` lets pass."""
+    """Pieces of several nodes, joined by family, as a scrape must have them.
+
+    Of the samples with a label of :data:`NAMING` it has those that ``shows`` lets pass.
+    """
 
     def __init__(self, shows: Shows) -> None:
         self._shows = shows
         self._families: dict[str, list[bytes]] = {}
 
     def add(self, piece: Piece) -> None:
-        """One more; of at most :data:`SLICE` samples, mostly."""
+        """Add a piece, mostly of at most :data:`SLICE` samples."""
         parts = self._families.get(piece.family)
         if parts is None:
             parts = self._families[piece.family] = [piece.head]
         parts.append(piece.lines + b"".join(line for labels, line in piece.named if self._shows(labels)))
 
     def parts(self) -> Iterator[bytes]:
-        """The text, a piece at a time."""
+        """Yield the text, piece by piece."""
         for parts in self._families.values():
             yield from parts
 
 
 class _Some:
-    """A registry of some families, as prometheus_client wants one."""
+    """A registry of given families, in the form that prometheus_client expects."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -168,7 +172,7 @@ def _requests(metrics: Metrics) -> Iterator[Metric]:
     for name, front in metrics.fronts.items():
         for kind, counts in front.kinds.items():
             if not counts.count and not counts.errors:
-                continue  # a protocol has many kinds of request, and most are never used
+                continue  # a protocol has many kinds of request, most of which are never used
             labels = [name, kind]
             received.add_metric(labels, counts.bytes_in)
             sent.add_metric(labels, counts.bytes_out)
@@ -192,13 +196,15 @@ def _traffic(metrics: Metrics) -> Iterator[Metric]:
 
 
 def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """``items``, at most :data:`SLICE` at a time; an empty slice if there are none: a family is told nevertheless."""
+    """Yield ``items`` in slices of at most :data:`SLICE`; an empty slice if there are none, so that the family still
+    appears.
+    """
     for start in range(0, max(1, len(items)), SLICE):
         yield items[start : start + SLICE]
 
 
 def cumulative(bounds: Sequence[float], buckets: Sequence[int]) -> list[tuple[str, float]]:
-    """Buckets as a histogram tells them: how many were not above each bound, the last without one."""
+    """Return a histogram's cumulative buckets: the count up to each bound, the last one without a bound."""
     running = 0
     rows: list[tuple[str, float]] = []
     for bound, number in zip((*map(str, bounds), "+Inf"), buckets, strict=True):
@@ -208,24 +214,24 @@ def cumulative(bounds: Sequence[float], buckets: Sequence[int]) -> list[tuple[st
 
 
 def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    """An empty gauge family to fill at a scrape."""
+    """Return an empty gauge family, to be filled at a scrape."""
     return GaugeMetricFamily(name, text, labels=labels)
 
 
 def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
-    """An empty counter family to fill at a scrape; ``_total`` is added to its name."""
+    """Return an empty counter family, to be filled at a scrape; ``_total`` is added to its name."""
     return CounterMetricFamily(name, text, labels=labels)
 
 
 def value(name: str, text: str, number: float) -> Metric:
-    """A gauge without labels."""
+    """Return a gauge without labels."""
     family = gauge(name, text)
     family.add_metric([], number)
     return family
 
 
 def total(name: str, text: str, number: float) -> Metric:
-    """A counter without labels."""
+    """Return a counter without labels."""
     family = counter(name, text)
     family.add_metric([], number)
     return family

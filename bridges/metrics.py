@@ -1,7 +1,7 @@
-"""What a node counts: in plain integers, without locks and labels looked up per event.
+"""The counters of a node: plain integers, without locks and without a lookup of labels per event.
 
-:mod:`bridges.metric_text` makes families of metrics of them when somebody scrapes. Everything hangs off one object of
-the node's: two nodes in one process do not mix.
+:mod:`bridges.metric_text` makes families of metrics from them at a scrape. All counters belong to one object of the
+node, so that two nodes in one process do not mix.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 """Upper bounds of request latencies, in seconds."""
 
 Source = Callable[[], "Iterable[Metric]"]
-"""Gives metric families, those with many samples in pieces of at most :data:`bridges.metric_text.SLICE`: families of
-the same name that follow one another are one."""
+"""Returns metric families. A family with many samples comes in pieces of at most :data:`bridges.metric_text.SLICE`:
+consecutive families of the same name are one.
+"""
 
 
 class RequestCounts:
-    """Requests of one kind: how many, how long, how much; errors by name."""
+    """Counters of requests of one kind: number, duration, bytes, and errors by name."""
 
     __slots__ = ("buckets", "bytes_in", "bytes_out", "count", "errors", "seconds")
 
@@ -37,7 +38,7 @@ class RequestCounts:
         self.buckets = [0] * (len(LATENCY_BUCKETS) + 1)
 
     def done(self, seconds: float, received: int = 0, sent: int = 0) -> None:
-        """One request was answered after ``seconds``, with ``received`` and ``sent`` bytes on the wire."""
+        """Count a request that was answered after ``seconds``, with ``received`` and ``sent`` bytes on the wire."""
         self.count += 1
         self.seconds += seconds
         self.bytes_in += received
@@ -45,19 +46,21 @@ class RequestCounts:
         self.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
 
     def many(self, count: int, seconds: float, received: int = 0) -> None:
-        """``count`` requests were answered together after ``seconds``, with ``received`` bytes on the wire."""
+        """Count ``count`` requests that were answered together after ``seconds``, with ``received`` bytes on
+        the wire.
+        """
         self.count += count
         self.seconds += count * seconds
         self.bytes_in += received
         self.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += count
 
     def failed(self, error: str) -> None:
-        """One error was told to a client (a request may carry several)."""
+        """Count an error sent to a client (an answer may carry several)."""
         self.errors[error] = self.errors.get(error, 0) + 1
 
 
 class TopicTraffic:
-    """What went through one front into or out of one topic."""
+    """Counters of the traffic through one front into and out of one topic."""
 
     __slots__ = ("batches_in", "batches_out", "bytes_in", "bytes_out", "records_in", "records_out", "sampled")
 
@@ -65,16 +68,16 @@ class TopicTraffic:
         self.batches_in = self.records_in = self.bytes_in = 0
         self.batches_out = self.records_out = self.bytes_out = 0
         self.sampled = (0, 0, 0, 0)
-        """What records and bytes, in and out, were when the node's history was told of them last."""
+        """Records in and out, bytes in and out, as last sampled for the node's history."""
 
     def appended(self, batches: int, records: int, size: int) -> None:
-        """``batches`` with ``records`` and ``size`` bytes became durable."""
+        """Count ``batches`` with ``records`` and ``size`` bytes that became durable."""
         self.batches_in += batches
         self.records_in += records
         self.bytes_in += size
 
     def fetched(self, batches: int, records: int, size: int) -> None:
-        """``batches`` with ``records`` and ``size`` bytes were handed to a reader."""
+        """Count ``batches`` with ``records`` and ``size`` bytes that were sent to a reader."""
         self.batches_out += batches
         self.records_out += records
         self.bytes_out += size
@@ -94,14 +97,14 @@ class FrontMetrics:
         self.topics: dict[str, TopicTraffic] = {}
 
     def kind(self, name: str) -> RequestCounts:
-        """Counters of one kind of request."""
+        """Return the counters of one kind of request."""
         counts = self.kinds.get(name)
         if counts is None:
             counts = self.kinds[name] = RequestCounts()
         return counts
 
     def topic(self, name: str) -> TopicTraffic:
-        """Counters of one topic; only for topics that exist, so that strangers cannot make metrics grow."""
+        """Return the counters of a topic. Only for topics that exist, so that clients cannot make metrics grow."""
         traffic = self.topics.get(name)
         if traffic is None:
             traffic = self.topics[name] = TopicTraffic()
@@ -124,21 +127,21 @@ class Metrics:
     def __init__(self) -> None:
         self.fronts: dict[str, FrontMetrics] = {}
         self.barrier = Barrier()
-        """Of the whole node: what callbacks raise is counted here."""
+        """The barrier of the whole node: it counts the exceptions of callbacks."""
         self.sources: list[Source] = []
 
     def front(self, name: str) -> FrontMetrics:
-        """The counters of the front called ``name``."""
+        """Return the counters of the front called ``name``."""
         metrics = self.fronts.get(name)
         if metrics is None:
             metrics = self.fronts[name] = FrontMetrics(name)
         return metrics
 
     def add_source(self, source: Source) -> None:
-        """Have ``source`` called at every scrape, on the event loop; each step of what it gives must be quick."""
+        """Have ``source`` called at every scrape, on the event loop; each step of its iteration must be quick."""
         self.sources.append(source)
 
     def topic_deleted(self, topic: str) -> None:
-        """Forget the counters of a topic that is no more."""
+        """Forget the counters of a deleted topic."""
         for front in self.fronts.values():
             front.topics.pop(topic, None)

@@ -1,3 +1,3 @@
-"""The version of this program, without asking the package index of the installation (which costs start-up time)."""
+"""The version of this program, as a constant: reading it from the installed package's metadata would slow the start."""
 
 VERSION = "0.1.0"

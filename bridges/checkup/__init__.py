@@ -1,1 +1,1 @@
-"""What is wrong with an installation, before a node starts or beside one that runs: ``anabranch doctor``."""
+"""Checks of an installation, before a node starts or beside a running one: ``anabranch doctor``."""

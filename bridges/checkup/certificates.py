@@ -1,4 +1,4 @@
-"""Certificates of listeners: what a client would see, found by shaking hands with them in memory."""
+"""Checks of listeners' certificates as a client sees them, by a TLS handshake in memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ _SOON_DAYS = 14
 _DAY_S = 86_400
 _EXPIRED = 10
 _NOT_YET = 9
-"""What OpenSSL calls these (X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_YET_VALID)."""
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID."""
 _OTHER_NAME = frozenset({62, 64})
-"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
 def check(listener: str, files: TlsFiles, told: Address | None, now_s: float) -> Iterator[Finding]:
-    """``told``: the address that clients of the listener are told, if one is; ``now_s``: seconds since 1970."""
+    """Check the certificate of a listener.
+
+    ``told``: the address that the listener advertises to clients, None if there is none; ``now_s``: seconds since 1970.
+    """
     about = f"tls.{listener}"
     try:
         files.load()
@@ -56,13 +59,15 @@ def check(listener: str, files: TlsFiles, told: Address | None, now_s: float) ->
 
 
 def shown(files: TlsFiles, host: str | None) -> dict[str, object]:
-    """The certificate as a client sees it that trusts it and, with ``host``, wants it to name that. Raises
-    SSLCertVerificationError."""
+    """Return the certificate as a client sees it that trusts it and, with ``host``, requires that it names ``host``.
+
+    Raises SSLCertVerificationError.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files.cert, files.key)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = host is not None
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is what is trusted
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust the certificate itself, not its issuer
     client.load_verify_locations(files.cert)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     near = client.wrap_bio(to_client, to_server, server_hostname=host)
@@ -73,7 +78,7 @@ def shown(files: TlsFiles, host: str | None) -> dict[str, object]:
 
 
 def _went_on(side: ssl.SSLObject) -> bool:
-    """Whether the handshake is over for ``side``, as far as it has heard."""
+    """Advance the handshake of ``side`` as far as the data allows; return whether it is complete."""
     try:
         side.do_handshake()
     except ssl.SSLWantReadError:

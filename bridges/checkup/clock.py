@@ -1,4 +1,4 @@
-"""Whether the clock can be believed: ages of data, retention, tokens and certificates go by it."""
+"""Checks of the machine's clock: ages of data, retention, tokens and certificates depend on it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pathlib import Path
 from bridges.node.finding import Finding, fine, note, warning, wrong
 
 _UNSYNCHRONISED = 0x40
-"""adjtimex(2): nobody keeps the clock right."""
+"""adjtimex(2): STA_UNSYNC, the clock is not synchronised."""
 _AHEAD_S = 5.0
-"""How far in the future a file's time may lie: clocks of file systems tick seldom, those of others differ."""
+"""How far in the future a file's time may lie: file systems' clocks tick seldom, and network file systems have their
+own.
+"""
 
 
 class _Timex(ctypes.Structure):
-    """The beginning of adjtimex(2)'s ``struct timex``; the kernel writes all of it."""
+    """The beginning of adjtimex(2)'s ``struct timex``; the kernel writes the whole structure."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -31,7 +33,7 @@ class _Timex(ctypes.Structure):
 
 
 def is_kept() -> bool | None:
-    """Whether the kernel knows of somebody who keeps the clock right; None where it does not say."""
+    """Return whether the kernel knows of a time service that synchronises the clock; None if it does not say."""
     state = _Timex()
     try:
         answer = ctypes.CDLL(None).adjtimex(ctypes.byref(state))
@@ -41,7 +43,10 @@ def is_kept() -> bool | None:
 
 
 def check(data: Path, *, kept: bool | None, now_s: float) -> Iterator[Finding]:
-    """``kept``: what :func:`is_kept` says; ``now_s``: seconds since 1970 by the clock."""
+    """Check that the clock was not set back and is synchronised.
+
+    ``kept``: the result of :func:`is_kept`; ``now_s``: the clock's seconds since 1970.
+    """
     newest = max(_times(data), default=0.0)
     if newest > now_s + _AHEAD_S:
         yield wrong(

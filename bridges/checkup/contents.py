@@ -1,4 +1,4 @@
-"""What is in the database of the node, as far as fronts have something to say of it (:attr:`Front.checks`)."""
+"""Checks of the contents of a node's database, made by the fronts (:attr:`Front.checks`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE_S = 5
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Read the database that ``settings`` lead to, and change nothing. Whether it can be used others say."""
+    """Run the fronts' checks on the database of ``settings``, read-only. Other checks report whether it can be used."""
     if settings.cluster.database:
         yield from _in_postgres(settings)
         return
@@ -36,7 +36,7 @@ def check(settings: Settings) -> Iterator[Finding]:
 
 
 def _read_only(path: Path) -> str:
-    # A file without a WAL is one that nobody has open; reading it otherwise would make a WAL.
+    # A file without a WAL is open nowhere. Without ``immutable``, reading it would create a WAL.
     lies_still = not path.with_name(f"{path.name}-wal").exists()
     return f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if lies_still else ''}"
 
@@ -54,7 +54,7 @@ def _in_postgres(settings: Settings) -> Iterator[Finding]:
             psycopg.connect(settings.cluster.database, connect_timeout=_PATIENCE_S, options=options) as db,
             db.cursor() as rows,
         ):
-            yield from _ask(settings, rows)  # type: ignore[arg-type]  # but for executemany, which changes things
+            yield from _ask(settings, rows)  # type: ignore[arg-type]  # lacks executemany, which no check calls
     except psycopg.OperationalError:
         return
     except psycopg.Error as error:
@@ -66,7 +66,7 @@ def _ask(settings: Settings, rows: Connection) -> Iterator[Finding]:
     try:
         listening = Listening(settings, settings.fronts).addresses()
     except SettingsError:
-        return  # told with the listeners
+        return  # reported by the check of listeners
     for front in settings.fronts:
         facts = NodeFacts(settings.of(front), settings.node, settings.log, settings.data_dir, listening, {})
         for look in front.checks:

@@ -1,4 +1,4 @@
-"""The database that the nodes of a cluster share: whether it answers, how fast, and whether its clock agrees."""
+"""Checks of the database that a cluster's nodes share: that it answers, how fast, and that its clock agrees."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ _ABOUT = "database"
 _PATIENCE_S = 5
 _SLOW_S = 0.010
 _APART_S = 1.0
-"""Ages of data, leases of transactions and times of commits go by the clocks of whoever writes them."""
+"""Ages of data, leases of transactions and times of commits are written by different nodes, by their own clocks."""
 _TIME: LiteralString = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 def check(url: str, clock: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """``url``: the setting cluster.database, empty for a node by itself; ``clock``: seconds since 1970."""
+    """Check the database of a cluster.
+
+    ``url``: the setting cluster.database, empty for a single node; ``clock``: returns seconds since 1970.
+    """
     if not url:
         return
     try:

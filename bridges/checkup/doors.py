@@ -1,4 +1,4 @@
-"""The listeners: whether their addresses are free, whom they let in, what goes over the network in the clear."""
+"""Checks of listeners: that their addresses are free, which clients get in, and whether data travels unencrypted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _PATIENCE_S = 2.0
 
 
 def check(settings: Settings, *, running: bool, now_s: float) -> Iterator[Finding]:
-    """``running``: whether a node serves these settings' data directory now, so that its addresses are its own."""
+    """Check all listeners.
+
+    ``running``: whether a node serves the data directory of ``settings`` now, so that the addresses in use are its own.
+    """
     listening = Listening(settings, settings.fronts)
     try:
         addresses = listening.addresses()
@@ -48,7 +51,7 @@ def check(settings: Settings, *, running: bool, now_s: float) -> Iterator[Findin
 
 
 def _of_workers(settings: Settings) -> Iterator[Mapping[str, str]]:
-    """Where each worker would listen; a node by itself is one. Raises SettingsError."""
+    """Yield the listen addresses of each worker, by listener; a single node is one worker. Raises SettingsError."""
     if settings.node.workers > 1:
         workers.check(settings, settings.fronts)
     for number in range(settings.node.workers):
@@ -57,7 +60,7 @@ def _of_workers(settings: Settings) -> Iterator[Mapping[str, str]]:
 
 
 def check_apart(addresses: Mapping[str, Address]) -> Iterator[Finding]:
-    """Whether no two listeners want the same port."""
+    """Check that no two listeners use the same port."""
     by_port: dict[int, list[str]] = {}
     for name, address in addresses.items():
         if address.port:
@@ -70,7 +73,7 @@ def check_apart(addresses: Mapping[str, Address]) -> Iterator[Finding]:
 
 
 def check_told(settings: Settings, addresses: Mapping[str, Address]) -> Iterator[Finding]:
-    """Whether clients get to the addresses that they are told."""
+    """Check that clients can reach the advertised addresses."""
     for name, text in settings.advertise.items():
         if name not in addresses:
             continue
@@ -89,7 +92,9 @@ def check_told(settings: Settings, addresses: Mapping[str, Address]) -> Iterator
 
 
 def check_free(addresses: Mapping[str, Address], data: Path) -> Iterator[Finding]:
-    """Whether each address can be listened on. A node that serves with another directory than ``data`` is named."""
+    """Check that each address can be listened on, and report a node that serves with another directory than
+    ``data``.
+    """
     taken = False
     other = "console" in addresses and _serves(addresses["console"])
     if other:
@@ -125,7 +130,7 @@ def _refused(address: Address) -> str | None:
 
 
 def _serves(address: Address) -> bool:
-    """Whether a node's console answers there."""
+    """Return whether a node's console answers at the address."""
     for connect in (HTTPConnection, _unverified):
         connection = connect(address.host, address.port, timeout=_PATIENCE_S)
         with closing(connection), suppress(OSError, HTTPException, ValueError):
@@ -139,7 +144,7 @@ def _unverified(host: str, port: int, timeout: float) -> HTTPSConnection:
 
 
 def check_open(settings: Settings, listening: Listening, addresses: Mapping[str, Address]) -> Iterator[Finding]:
-    """Whether others on the network get in, and what they can read there."""
+    """Check who can reach the listeners from the network, and whether passwords and data travel unencrypted."""
     outside = {name: one for name, one in addresses.items() if not _is_loopback(one.host)}
     if outside and not listening.asks_who:
         yield warning(

@@ -1,4 +1,4 @@
-"""What the process gets of the machine: descriptors, memory, other programs that parts of the product need."""
+"""Checks of the machine's resources: file descriptors, memory, and other programs that parts of the product need."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bridges.node.quantities import format_size
 
 _MIB = 1024**2
 _PROCESS_BYTES = 64 * _MIB
-"""What a node takes that holds nothing."""
+"""Memory of an idle node."""
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Of this machine, for a node with ``settings``."""
+    """Check this machine for a node with ``settings``."""
     yield from check_descriptors(settings, descriptors.raise_limit())
     yield from check_memory(settings, available_bytes())
     yield from check_java(shutil.which("java"), spark=_has_spark())
 
 
 def check_descriptors(settings: Settings, allowed: int) -> Iterator[Finding]:
-    """``allowed``: descriptors that the process may have."""
+    """Check that ``allowed``, the process's limit of file descriptors, suffices for the connections."""
     _, lowered = descriptors.fit(settings, allowed)
     if lowered is None:
         yield fine("descriptors", f"{allowed} file descriptors are enough for the connections that are allowed")
@@ -34,7 +34,7 @@ def check_descriptors(settings: Settings, allowed: int) -> Iterator[Finding]:
 
 
 def bounded_bytes(settings: Settings) -> int:
-    """What a node's memory is bounded to by ``settings``, roughly: its caches, its budget, one batch inflated."""
+    """Return the approximate bound on a node's memory: its caches, its budget, one decompressed batch."""
     limits = settings.limits
     return (
         _PROCESS_BYTES
@@ -46,7 +46,7 @@ def bounded_bytes(settings: Settings) -> int:
 
 
 def check_memory(settings: Settings, available: int | None) -> Iterator[Finding]:
-    """``available``: bytes of memory for the process; None where nobody can tell."""
+    """Check that a node's memory bound fits into ``available`` bytes, None if unknown."""
     wanted = bounded_bytes(settings)
     if available is None:
         yield note("memory", f"a node may take about {format_size(wanted)}; how much there is cannot be told")
@@ -63,7 +63,9 @@ def check_memory(settings: Settings, available: int | None) -> Iterator[Finding]
 def available_bytes(
     proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup"), page: int | None = None
 ) -> int | None:
-    """Memory that the process can have: of the machine, or less where its control group says so."""
+    """Return the memory that the process can have: the machine's, or less if its control group says so; None if
+    unknown.
+    """
     found = []
     try:
         for line in (proc / "meminfo").read_text().splitlines():
@@ -82,7 +84,7 @@ def available_bytes(
 
 
 def check_java(java: str | None, *, spark: bool) -> Iterator[Finding]:
-    """``java``: where it is; ``spark``: whether the data pipeline is installed."""
+    """Check for a Java runtime. ``java``: its path; ``spark``: whether the data pipeline is installed."""
     if spark and java is None:
         remedy = "install a Java runtime, 17 or newer, for archives, replays, audits and bulk migrations with Spark"
         yield note("java", "there is none, which Spark needs; a node does not", remedy)

@@ -1,4 +1,4 @@
-"""The object storage: whether it answers, lets a node write and delete, and keeps two writers apart."""
+"""Checks of the object storage: that it answers, lets a node write and delete, and keeps two writers apart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ABOUT = "object storage"
 
 
 def check(settings: Settings, clock: Callable[[], float] = time.perf_counter) -> Iterator[Finding]:
-    """Of the node with ``settings``: what it needs, and with a trial object that is deleted again."""
+    """Check that the settings fit the cluster, and try the storage with an object that is deleted again."""
     url = settings.sbp.objects
     if settings.cluster.database and settings.sbp.durability != "object":
         yield warning(

@@ -1,4 +1,4 @@
-"""The data directory: whether it can be used, what its file system can, how fast and how full its disk is."""
+"""Checks of the data directory: that it is usable, what its file system supports, how fast and how full its disk is."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FLUSHES = 32
 _BLOCK = bytes(4096)
 _SLOW_S = 0.020
 _UNBELIEVABLE_S = 0.000_03
-"""No device has anything on stable media after so short a time."""
+"""No device has data on stable media after so short a time."""
 _LITTLE = 0.1
-"""Part of a file system below which it counts as nearly full."""
+"""Free fraction of a file system below which it counts as nearly full."""
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Of the data directory that ``settings`` name, whether or not it exists yet."""
+    """Check the data directory of ``settings``, whether or not it exists yet."""
     data = settings.data_dir
     holder = holder_of(data)
     place = nearest(data)
@@ -53,7 +53,7 @@ def check(settings: Settings) -> Iterator[Finding]:
 
 
 def nearest(data: Path) -> Path:
-    """``data``, or the directory that exists in which it will be made."""
+    """Return ``data``, or the nearest existing directory above it."""
     place = data.absolute()
     while not place.is_dir() and place != place.parent:
         place = place.parent
@@ -61,7 +61,7 @@ def nearest(data: Path) -> Path:
 
 
 def holder_of(data: Path) -> str | None:
-    """The process that uses the data directory; None if none does."""
+    """Return the process that uses the data directory, None if none does."""
     path = data / "lock"
     if not path.is_file():
         return None
@@ -70,12 +70,12 @@ def holder_of(data: Path) -> str | None:
     except BlockingIOError:
         return path.read_text("ascii", "replace").strip()[:20] or "unknown"
     except OSError:
-        return None  # what is wrong with it the other checks tell
+        return None  # the other checks report the cause
     return None
 
 
 def check_kind(data: Path, kind: str) -> Iterator[Finding]:
-    """``kind``: name of the file system that ``data`` is on."""
+    """Check ``kind``, the name of the file system that ``data`` is on."""
     if kind in _VOLATILE:
         remedy = "put data_dir on a disk; this is for tests"
         yield warning("file system", f"{data} is on {kind}, in memory: all of it is gone with the machine", remedy)
@@ -91,7 +91,7 @@ def check_kind(data: Path, kind: str) -> Iterator[Finding]:
 
 
 def check_space(settings: Settings, place: Path) -> Iterator[Finding]:
-    """Bytes and files that are free."""
+    """Check the free bytes and files."""
     status = os.statvfs(place)
     free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     low = backend.store_options(settings.sbp).low_water
@@ -122,7 +122,7 @@ def check_space(settings: Settings, place: Path) -> Iterator[Finding]:
 
 
 def probe(place: Path) -> Iterator[Finding]:
-    """Try the file system of ``place`` in a directory that is removed again."""
+    """Test the file system of ``place`` in a directory that is removed again."""
     try:
         with tempfile.TemporaryDirectory(prefix=".anabranch-doctor-", dir=place) as made:
             files = Files()
@@ -135,7 +135,7 @@ def probe(place: Path) -> Iterator[Finding]:
 
 
 def flush_times(files: Files, directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Seconds that small writes took until they were on stable media. Raises OSError."""
+    """Return how many seconds each of some small writes took to reach stable media. Raises OSError."""
     fd = files.open(directory / "flushes", os.O_RDWR | os.O_CREAT)
     times = []
     try:
@@ -149,7 +149,7 @@ def flush_times(files: Files, directory: Path, clock: Callable[[], float] = time
 
 
 def check_flushes(times: list[float], *, volatile: bool) -> Iterator[Finding]:
-    """``times``: seconds that each flush took."""
+    """Check how fast flushes are. ``times``: seconds that each flush took."""
     middle, longest = statistics.median(times), max(times)
     told = f"a flush takes {middle * 1000:.2f} ms (longest of {len(times)}: {longest * 1000:.1f} ms)"
     if volatile:
