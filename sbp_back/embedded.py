@@ -2,9 +2,8 @@
 
 The data directory holds the store (``wal``, ``ckpt``, ``LOCK``) and the placement driver's state (``pd.sqlite``); the
 store's lock keeps a second process away from both. Several processes of a machine may have a store each and share the
-state; what one that is there no more has kept, another one serves beside its own (:class:`Further`). The parts are
-those that run as processes of their own elsewhere (``placement_driver/pd_service.py``,
-``range_server/range_server_service.py``).
+state; a process may also serve the store of one that has gone, beside its own (:class:`Further`). The parts also run as
+processes of their own (``placement_driver/pd_service.py``, ``range_server/range_server_service.py``).
 """
 
 from __future__ import annotations
@@ -48,8 +47,9 @@ RANGE_SERVER_LISTENER = "sbp-range-server"
 
 
 class Further(Struct, frozen=True):
-    """A store in ``path``, of a process that is there no more: it is read, sealed and trimmed, and given nothing new.
-    ``listen``, ``advertise``: of its range server, where others are to reach it."""
+    """The store in ``path`` of a process that has gone: it is read, sealed and trimmed, and gets no new ranges.
+    ``listen``, ``advertise``: of its range server, where other nodes are to reach it.
+    """
 
     path: Path
     store: StoreOptions
@@ -58,15 +58,16 @@ class Further(Struct, frozen=True):
 
 
 class EmbeddedOptions(Struct):
-    """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``); port 0 lets
-    the system choose. ``advertise``: by the same names, the "host:port" that clients are told, where it is not the
-    one listened at. ``max_connections``: of each listener. ``budget``: memory that the connections of all listeners
-    share, with those of others in the process that count in it; what is asked from inside the process is counted by
-    whoever asks. ``barrier``: counts what callbacks of any part raise. ``tls``: of listeners, by name;
-    ``tls_elsewhere``: towards range servers in other processes. ``database``: URL of a PostgreSQL with the placement
-    driver's state; empty: SQLite in the data directory, or in ``state``, a file that other processes share.
-    ``further``: stores that are served besides. ``check``: what reads the tickets that all listeners demand (None:
-    they demand none), ``tickets``: what is shown to range servers in other processes."""
+    """Options of :func:`start_embedded`. ``listen``: (host, port) of the TCP listeners to open, by name (``sbp-pd``,
+    ``sbp-range-server``); port 0 lets the system choose. ``advertise``: by the same names, the "host:port" that clients
+    are told, where it differs from ``listen``. ``max_connections``: of each listener. ``budget``: memory that the
+    connections of all listeners share with the process's other users of it; callers inside the process count their own
+    requests. ``barrier``: counts the exceptions of all callbacks. ``tls``: of listeners, by name; ``tls_elsewhere``:
+    towards range servers in other processes. ``database``: URL of a PostgreSQL with the placement driver's state;
+    empty: SQLite in the data directory, or in ``state``, a file that other processes share. ``further``: stores that
+    are served besides. ``check``: reads the tickets that all listeners demand (None: they demand none), ``tickets``:
+    shown to range servers in other processes.
+    """
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -89,7 +90,7 @@ class EmbeddedOptions(Struct):
 
 
 class Embedded(Struct):
-    """What :func:`start_embedded` started."""
+    """The running parts that :func:`start_embedded` returns."""
 
     client: Client
     _pd: PlacementDriverService
@@ -112,13 +113,13 @@ class Embedded(Struct):
 
     @property
     def listeners(self) -> dict[str, Listener]:
-        """By name, those that were asked for."""
+        """Return the listeners that the options asked for, by name."""
         named = ((PD_LISTENER, self._pd.listener), (RANGE_SERVER_LISTENER, self._server.listener))
         return {name: listener for name, listener in named if listener is not None}
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Where the listeners listen."""
+        """Return the (host, port) of each listener, by name."""
         return {name: listener.address for name, listener in self.listeners.items()}
 
     async def adopt(self, server_id: int) -> None:
@@ -126,13 +127,16 @@ class Embedded(Struct):
         await self.range_server.adopt(server_id)
 
     async def is_fenced(self) -> bool:
-        """Whether another range server has taken over this one's log. Raises ``OSError``: that cannot be known now."""
+        """Return whether another range server has taken over this one's log. Raises ``OSError`` when that cannot be
+        known now.
+        """
         return await asyncio.to_thread(self.store.is_fenced)
 
     async def close(self) -> None:
         """Stop in the order that loses nothing: clients from outside, our own, the range server, the store (with a
-        checkpoint), the placement driver. A step that fails does not keep the later ones from happening; its error
-        is raised in the end. Idempotent."""
+        checkpoint), the placement driver. A step that fails does not prevent the later ones; its error is raised in the
+        end. Idempotent.
+        """
         if self._closed:
             return
         self._closed = True
@@ -213,8 +217,8 @@ async def start_embedded(
                 options.fetch,
                 options.heartbeat_seconds,
                 at,
-                # A placement driver that lost its state: what is stored can still be looked at. A cluster's is
-                # another's.
+                # A placement driver that lost its state must not hide what is stored. In a cluster the state is
+                # elsewhere, so a stranger is another cluster's placement driver.
                 serve_strange=not options.database and options.state is None,
                 barrier=barrier,
             )

@@ -29,9 +29,10 @@ Locator = Callable[[int, int, int, int, int], tuple[int, int, int, int] | None]
 
 
 class ClientOptions(Struct):
-    """``fetch_timeout``: seconds a fetch may take beyond the time it asked to wait for data; ``open_timeout``: seconds
-    until the opening of a stream is given up. ``poll_seconds``: longest wait for data before the ranges are looked at
-    again; ``look_again_seconds``: at least, between two such looks at one stream."""
+    """Times of a client, in seconds. ``fetch_timeout``: what a fetch may take beyond the time it asked to wait for
+    data; ``open_timeout``: after which opening a stream is given up. ``poll_seconds``: longest wait for data before the
+    client lists the ranges again; ``look_again_seconds``: shortest time between two such listings of one stream.
+    """
 
     control: ControlOptions = field(default_factory=ControlOptions)
     writer: WriterOptions = field(default_factory=WriterOptions)
@@ -42,7 +43,8 @@ class ClientOptions(Struct):
 
 
 class Client:
-    """``pd`` leads to the placement driver, ``connect`` to a range server it names. The client closes both.
+    """Client of one backend. ``pd`` leads to the placement driver, ``connect`` to a range server that it names. The
+    client closes both.
 
     Errors are ``SbpError`` with the code of the server that refused; ``ConnectionLost`` when it did not answer.
     """
@@ -75,31 +77,31 @@ class Client:
 
     @property
     def pd(self) -> Carrier:
-        """The way to the placement driver."""
+        """Return the carrier to the placement driver."""
         return self._pd
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
     async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> m.StreamInfo:
-        """A new stream. After ``ConnectionLost`` there may be one that nobody knows of; it holds nothing."""
+        """Create a stream. After ``ConnectionLost`` an empty stream may exist whose id nobody knows."""
         wanted = m.StreamInfo(-1, replica, ack_count, retention_ms, inside=True)
         return _stream(await ask(self._pd, m.CreateStreamRequest(wanted), m.StreamResponse, self._options.control))
 
     async def describe_stream(self, stream_id: int) -> m.StreamInfo:
-        """Raises ``SbpError`` 1404 when there is no such stream."""
+        """Return the stream's description. Raises ``SbpError`` 1404 when there is no such stream."""
         request = m.DescribeStreamRequest(stream_id)
         return _stream(await ask_repeatedly(self._pd, request, m.StreamResponse, self._options.control))
 
     async def list_ranges(self, stream_id: int) -> list[m.RangeInfo]:
-        """The ranges of a stream in order, asked for anew; none for a stream that does not exist."""
+        """Ask for the ranges of a stream and return them in order; none for a stream that does not exist."""
         ranges = await list_ranges(self._pd, stream_id, self._options.control)
         self._learn(stream_id, ranges)
         return ranges
 
     async def delete_stream(self, stream_id: int) -> None:
-        """Deletes the stream, then its data. Raises ``SbpError`` 1404 when there is no such stream.
+        """Delete the stream, then its data. Raises ``SbpError`` 1404 when there is no such stream.
 
-        A range server that cannot be reached is told by the placement driver, later.
+        The placement driver later tells the range servers that the client cannot reach.
         """
         ranges = await list_ranges(self._pd, stream_id, self._options.control)
         request = m.DeleteStreamRequest(stream_id)
@@ -112,8 +114,9 @@ class Client:
         await self._tell(ranges, request)
 
     async def trim(self, stream_id: int, min_offset: int) -> int:
-        """Gives up everything below ``min_offset``; returns the stream's start offset, which is at least that unless
-        the stream ends before. Never lowers it. Batches are kept whole."""
+        """Give up everything below ``min_offset``; return the stream's start offset, which is at least ``min_offset``
+        unless the stream ends before. Never lowers the start. Batches are kept whole.
+        """
         before = await list_ranges(self._pd, stream_id, self._options.control)
         request = m.TrimStreamRequest(stream_id, min_offset)
         await ask_repeatedly(self._pd, request, m.StreamResponse, self._options.control)
@@ -123,8 +126,9 @@ class Client:
         return start
 
     async def _tell(self, ranges: list[m.RangeInfo], request: m.Request) -> None:
-        """Has the servers of ``ranges`` do what the placement driver has decided. One that does not answer is told by
-        the placement driver, until it has confirmed it, so its failure is nobody's here."""
+        """Have the servers of ``ranges`` do what the placement driver has decided. Failures are ignored here: the
+        placement driver tells a silent server until it has confirmed.
+        """
         servers = {(server.server_id, server.advertise_addr): server for known in ranges for server in known.servers}
 
         async def tell(server: m.RangeServerInfo) -> None:
@@ -138,14 +142,14 @@ class Client:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def open(self, stream_id: int, epoch: int) -> StreamWriter:
-        """The writer of the stream in ``epoch``, which the caller has made sure nobody else uses.
+        """Return the writer of the stream in ``epoch``; the caller ensures that nobody else uses this epoch.
 
-        Writers of earlier epochs can append no more once this returns, with one exception that costs nothing: an
-        earlier writer that never had a range may still create the next one; this writer's first append then fails with
-        ``FencedError`` before anything is lost, and the stream has to be opened again with a later epoch.
+        Writers of earlier epochs can append no more once this returns, with one exception that loses nothing: an
+        earlier writer that never had a range may still create the next one. This writer's first append then fails with
+        ``FencedError``, and the stream has to be opened again with a later epoch.
 
-        Raises ``FencedError`` when a later writer was there, ``SbpError`` 1404 for an unknown stream, 1498 for one
-        with more than one replica, ``ConnectionLost`` when it takes longer than it may.
+        Raises ``FencedError`` when a later writer was there, ``SbpError`` 1404 for an unknown stream, 1498 for one with
+        more than one replica, ``ConnectionLost`` after ``open_timeout``.
         """
         async with opening(stream_id, self._options.open_timeout):
             return await self._open(stream_id, epoch)
@@ -167,10 +171,10 @@ class Client:
         return writer
 
     async def seal(self, stream_id: int, epoch: int) -> int:
-        """Ends the stream's last range for good and opens nothing; returns where the next writer begins.
+        """End the stream's last range for good and open no other; return the offset at which the next writer begins.
 
-        Writers of ``epoch`` and earlier ones can append no more once this returns, with the exception that
-        :meth:`open` names. Durable, and repeatable. Raises what :meth:`open` raises.
+        Writers of ``epoch`` and earlier ones can append no more once this returns, with the exception that :meth:`open`
+        names. Durable, and repeatable. Raises what :meth:`open` raises.
         """
         await self.describe_stream(stream_id)
         self._refuse_older(stream_id, epoch)
@@ -187,7 +191,7 @@ class Client:
             raise FencedError(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {current.epoch} is open, {epoch} is older")
 
     async def _fence(self, stream_id: int, epoch: int) -> list[m.RangeInfo]:
-        """Seals the stream's last range, whoever wrote it; returns all ranges."""
+        """Seal the stream's last range, whoever wrote it; return all ranges."""
         for _ in range(self._options.control.tries):
             ranges = await list_ranges(self._pd, stream_id, self._options.control)
             if not ranges:
@@ -214,7 +218,9 @@ class Client:
         raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
 
     async def _seal_server(self, last: m.RangeInfo, epoch: int) -> int:
-        """Where the range ends on its server, which takes no more appends for it from now on."""
+        """Seal the range on its server, which then takes no more appends for it; return the end that the server
+        reports.
+        """
         if not last.servers:
             raise SbpError(ErrorCode.PD_NO_AVAILABLE_RS, f"range {last.index} of {last.stream_id} has no server")
         # Without an end: the server says what is durable there. It creates the range if it never heard of it.
@@ -240,23 +246,23 @@ class Client:
         max_wait_ms: int = 0,
         room: Room | None = None,
     ) -> None:
-        """Whole batches from the one that contains ``offset``, about ``max_bytes`` bytes but at least one batch.
+        """Read whole batches from the one that contains ``offset``, about ``max_bytes`` bytes but at least one batch.
 
-        Only batches below ``limit`` (-1: below what is confirmed) are returned. When there are less than ``min_bytes``
-        (at least one) it may take up to ``max_wait_ms`` for more to come; then the list may be short or empty. ``done``
-        may be called before this returns. Errors: ``Reclaimed`` (1463) below the stream's start, or where its range
-        server has given its data up; 1461 beyond its end. With ``room`` a range server of this process reads no more
-        than there is room for; waiting for that takes as long as it takes.
+        Only batches below ``limit`` (-1: below what is confirmed) are returned. When there are fewer than ``min_bytes``
+        (at least 1) it waits up to ``max_wait_ms`` for more; then the list may be short or empty. ``done`` may be
+        called before this returns. Errors: ``Reclaimed`` (1463) below the stream's start, or where its range server has
+        given up the data; 1461 beyond its end. With ``room`` a range server of this process reads no more than there is
+        room for; waiting for room has no time limit.
         """
         fetch = self.fetch_kind(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
         fetch.room = room
         fetch.route()
 
     def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
-        """(start, end, bytes of payload, batches) of what :meth:`fetch` would find in the range of ``offset``.
+        """Return (start, end, bytes of payload, batches) of what :meth:`fetch` would find in the range of ``offset``.
 
-        None where only a range server elsewhere knows, and for batches that are not of this implementation's making:
-        who reads them may find other sizes.
+        None where only a range server elsewhere knows, and for batches that this implementation did not write: their
+        readers may see other sizes.
         """
         ranges = self.known_ranges(stream_id)
         if self.locator is None or not ranges:
@@ -269,7 +275,7 @@ class Client:
         return None if offset >= end else self.locator(stream_id, wanted.index, offset, end, max_bytes)
 
     def gathering(self) -> Gathering | None:
-        """Several fetches in one; None where the range server is elsewhere."""
+        """Return an object that reads for several fetches at once; None where the range server is elsewhere."""
         return None if self.gatherer is None else Gathering(self._ranges, self.gatherer)
 
     async def fetch_entries(
@@ -282,7 +288,7 @@ class Client:
         min_bytes: int = 0,
         max_wait_ms: int = 0,
     ) -> list[m.Entry]:
-        """The same, awaited. Raises ``SbpError``."""
+        """Fetch as :meth:`fetch` does, and return the batches. Raises ``SbpError``."""
         return await awaited(
             lambda settle: self.fetch(
                 stream_id, offset, max_bytes, settle, limit=limit, min_bytes=min_bytes, max_wait_ms=max_wait_ms
@@ -292,11 +298,11 @@ class Client:
     async def watch(
         self, stream_id: int, offset: int, *, max_bytes: int = 1024 * 1024, wait_ms: int = 10_000
     ) -> AsyncGenerator[m.Entry, None]:
-        """Every batch from the one that contains ``offset`` on, each as soon as it is durable; goes on for ever.
+        """Yield every batch from the one that contains ``offset`` on, as soon as it is durable; never ends by itself.
 
-        ``max_bytes``: of one fetch; ``wait_ms``: how long one waits for data. Raises ``SbpError``: 1404 when there is
-        no such stream or it is deleted meanwhile, 1463 when a trim overtook it; ``ConnectionLost`` when a server does
-        not answer, after which one may go on from the end of the last batch.
+        ``max_bytes``: of one fetch; ``wait_ms``: how long a fetch waits for data. Raises ``SbpError``: 1404 when there
+        is no such stream or it is deleted meanwhile, 1463 when a trim overtook it; ``ConnectionLost`` when a server
+        does not answer: the caller may go on from the end of the last batch.
         """
         await self.describe_stream(stream_id)
         while True:
@@ -317,12 +323,12 @@ class Client:
 
     @property
     def cannot_replace(self) -> str:
-        """Why :meth:`replace` is of no use, in a sentence; empty if it is."""
+        """Return why :meth:`replace` is of no use, in a sentence; empty if it works."""
         return "the range servers are in other processes" if self.rewriter is None else self.rewriter.cannot_replace
 
     async def replace(self, epoch: int, old: Sequence[m.Entry], new: Sequence[Substitute | m.Entry]) -> None:
-        """Have ``new`` take the place of ``old``, entries that were fetched, follow one another and are of one range;
-        see :meth:`sbp_back.range_server.store.store.Store.replace`. Whoever is cancelled here has it done all the same.
+        """Have ``new`` take the place of ``old``, fetched entries of one range that follow one another; see
+        :meth:`sbp_back.range_server.store.store.Store.replace`. Cancelling the caller does not stop it.
 
         Raises ``SbpError``: 1498 where that cannot be done, ``NoSpace`` on a full disk.
         """
@@ -331,14 +337,15 @@ class Client:
         await replaced(self.rewriter, epoch, old, new)
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int] | None:
-        """Bytes of payload of what begins from each of ``offsets``, ascending, up to the next one; None where only
-        range servers elsewhere know."""
+        """Return the bytes of payload between each of ``offsets``, ascending, and the next one; None where only range
+        servers elsewhere know.
+        """
         return None if self.rewriter is None else self.rewriter.bytes_between(stream_id, offsets)
 
     # --- for writers and fetches ------------------------------------------------------------------------------------
 
     def channel(self, server: m.RangeServerInfo) -> Way:
-        """The way to a range server. Raises ``ConnectionLost`` when its address is of no use."""
+        """Return the way to a range server. Raises ``ConnectionLost`` when its address is invalid."""
         key = (server.server_id, server.advertise_addr)
         channel = self._channels.get(key)
         if channel is None:
@@ -358,7 +365,7 @@ class Client:
 
     @property
     def tells(self) -> bool:
-        """Whether range servers are told what is confirmed."""
+        """Return whether this client tells range servers what is confirmed."""
         return self._options.writer.tell.tells
 
     def ranges_changed(self, writer: StreamWriter) -> None:
@@ -366,11 +373,11 @@ class Client:
             self._ranges[writer.stream_id] = writer.ranges
 
     def known_ranges(self, stream_id: int) -> list[m.RangeInfo] | None:
-        """The ranges as far as this client has learned of them; None when it has not asked yet."""
+        """Return the ranges that this client knows of; None when it has not asked yet."""
         return self._ranges.get(stream_id)
 
     def refresh(self, stream_id: int, then: Callable[[SbpError | None], None]) -> None:
-        """Asks for the ranges anew; all who want those of one stream at a time share one request."""
+        """Ask for the ranges anew; concurrent calls for one stream share one request."""
         waiting = self._listing.get(stream_id)
         if waiting is not None:
             waiting.append(then)
@@ -391,8 +398,9 @@ class Client:
         self._pd.submit(m.ListRangeRequest(stream_id=stream_id), answered, self._options.control.timeout)
 
     def look_again(self, stream_id: int) -> None:
-        """Nothing new was found at the end of a stream: perhaps it goes on elsewhere by now. Asks for the ranges in the
-        background, not too often."""
+        """Ask for the ranges in the background, not too often: a fetch found nothing new at the end of a stream, which
+        may go on in another range by now.
+        """
         writer = self._writers.get(stream_id)
         if writer is not None and writer.failed is None:
             return  # nobody knows better
@@ -402,7 +410,9 @@ class Client:
             self.refresh(stream_id, lambda _error: None)
 
     def tell(self, stream_id: int) -> None:
-        """Before something is read from the open range of a stream: what its writer here knows to be confirmed."""
+        """Tell the range server what the stream's writer here knows to be confirmed, before a read of the open
+        range.
+        """
         writer = self._writers.get(stream_id)
         if writer is not None and writer.failed is None:
             writer.tell()
@@ -426,9 +436,9 @@ class Client:
         return self._options.fetch_timeout
 
     async def close(self) -> None:
-        """Ends all writers without waiting for their batches, and closes the ways to all servers."""
+        """End all writers without waiting for their batches, and close the ways to all servers."""
         writers, self._writers = list(self._writers.values()), {}
-        # Nobody else can say of the last batches that they may be shown.
+        # Only this client can tell the servers that the last batches are confirmed and may be shown.
         await asyncio.gather(*(channel.told() for channel in self._channels.values()), return_exceptions=True)
         for writer in writers:
             if writer.failed is None:

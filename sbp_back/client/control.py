@@ -1,4 +1,4 @@
-"""Requests to servers that somebody waits for: checked, and repeated where a repetition does no harm."""
+"""Requests to servers whose answer a caller awaits: checked, and repeated where a repetition does no harm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def error_of(response: Response) -> SbpError:
 
 
 async def ask(carrier: Carrier, request: Request, kind: type[T], options: ControlOptions) -> T:
-    """The good answer to ``request``, tried once. Raises ``SbpError``, ``FencedError`` for code 1471."""
+    """Return the good answer to ``request``, tried once. Raises ``SbpError``, ``FencedError`` for code 1471."""
     response = await carrier.call(request, options.timeout)
     if not response.status.ok:
         raise error_of(response)
@@ -58,13 +58,14 @@ async def ask(carrier: Carrier, request: Request, kind: type[T], options: Contro
 async def ask_repeatedly(
     carrier: Carrier, request: Request, kind: type[T], options: ControlOptions, *, final: Iterable[int] = ()
 ) -> T:
-    """The same for a request that may be served more than once; codes in ``final`` are not worth a repetition."""
+    """Ask as :func:`ask` does, repeated as :func:`repeatedly` does: for requests that may be served more than once."""
     return await repeatedly(lambda: ask(carrier, request, kind, options), options, final=final)
 
 
 async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOptions, *, final: Iterable[int] = ()) -> A:
-    """What ``attempt`` comes to, which does no harm when it is made more than once: until it succeeds, fails for good
-    or has been made ``options.tries`` times. Raises ``SbpError``."""
+    """Call ``attempt``, which must be harmless to repeat, until it succeeds, fails for good (a code in ``final`` does)
+    or was made ``options.tries`` times; return its result. Raises ``SbpError``.
+    """
     delay = options.delay_first
     for _ in range(options.tries - 1):
         try:
@@ -81,7 +82,7 @@ async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOption
 
 @asynccontextmanager
 async def opening(stream_id: int, seconds: float) -> AsyncIterator[None]:
-    """Raises ``ConnectionLost`` when the opening of a stream takes longer than ``seconds``."""
+    """Raise ``ConnectionLost`` when opening a stream takes longer than ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -90,8 +91,9 @@ async def opening(stream_id: int, seconds: float) -> AsyncIterator[None]:
 
 
 def tell_end(carrier: Carrier, sealed: RangeInfo, options: ControlOptions) -> None:
-    """Tells a range server where the placement driver has ended a range: that does so, too, and does not forget it, but
-    this is sooner. Nobody waits for the answer."""
+    """Tell a range server where the placement driver has ended a range, without waiting for the answer. The placement
+    driver does so too, and repeats it, but later.
+    """
     carrier.submit(SealRangeRequest.decided(sealed), _ignore, options.timeout)
 
 
@@ -100,6 +102,6 @@ def _ignore(answer: object) -> None:
 
 
 async def list_ranges(pd: Carrier, stream_id: int, options: ControlOptions) -> list[RangeInfo]:
-    """The ranges of a stream as the placement driver knows them, in order. Raises ``SbpError``."""
+    """Return the ranges of a stream as the placement driver knows them, in order. Raises ``SbpError``."""
     response = await ask_repeatedly(pd, ListRangeRequest(stream_id=stream_id), ListRangeResponse, options)
     return sorted(response.ranges, key=lambda known: known.index)

@@ -1,4 +1,4 @@
-"""One fetch of a client on its way: to the range of its offset, on to the next range, or to a fresh list of ranges."""
+"""One fetch of a client in flight: to the range of its offset, on to the next range, or to a fresh list of ranges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLL_SECONDS = 0.1
 
 
 class Fetch:
-    """See ``Client.fetch``, which has the arguments."""
+    """One call of ``Client.fetch``, which documents the arguments."""
 
     __slots__ = (
         "_client",
@@ -83,7 +83,7 @@ class Fetch:
         self.room: Room | None = None
 
     def route(self) -> None:
-        """Asks a server of the range that contains the offset. Never raises: ``done`` is called in any case."""
+        """Ask a server of the range that contains the offset. Never raises: ``done`` is called in any case."""
         self._guard(self._route)
 
     def _guard(self, step: Callable[[*Ts], object], *args: *Ts) -> None:
@@ -209,16 +209,16 @@ class Fetch:
         self._finish(entries)
 
     def _nothing_new(self) -> None:
-        """Nothing came to a range that was open when we last heard of it: it may be a dead one."""
+        """Go on after a wait without new data in a range that was open when we last heard of it: it may be dead."""
         wanted = self._range
         if wanted is not None and wanted.end >= 0 and self._entries is None:
-            # It goes further, says the placement driver: then there is something, or it is lost.
+            # The placement driver says that the range goes further: the data exists, or the server has lost it.
             self._look_at_server(f"the range server has nothing at offset {self._offset}")
             return
         if wanted is None or wanted.end >= 0 or self._limit >= 0:
             self._finish([])
             return
-        # A server that answers before its time means it: it may be about to stop.
+        # A server that answers before the wait is over has a reason: it may be about to stop.
         late = self._polled and asyncio.get_running_loop().time() >= self._polled - 0.02
         if late and self._entries is None and self._wait_ms() > 20:
             self._refresh()
@@ -227,9 +227,12 @@ class Fetch:
         self._finish([])
 
     def _look_at_server(self, message: str) -> None:
-        """The offset is outside, though not by the placement driver's list. Below, because the server keeps less; or at
-        the end of a range that was sealed on its server and is about to be sealed at the placement driver; or where
-        the placement driver knows of data that the server has lost."""
+        """Ask the server how far its range goes, since it refuses an offset that lies in the range by the placement
+        driver's list.
+
+        The offset is below what the server still keeps; or at the end of a range that was sealed on its server and is
+        about to be sealed at the placement driver; or the server has lost data that the placement driver knows of.
+        """
         wanted = self._range
         assert wanted is not None
 
@@ -246,7 +249,7 @@ class Fetch:
         carrier.submit(request, lambda answer: self._guard(answered, answer), self._client.fetch_timeout)
 
     def _compare(self, wanted: m.RangeInfo, known: m.RangeInfo, message: str) -> None:
-        """``wanted`` as the placement driver has it, ``known`` as its server does."""
+        """Compare ``wanted``, the range at the placement driver, with ``known``, the same range at its server."""
         offset = self._offset
         if offset < known.start:
             self._end(Reclaimed(offset, f"{message}: the range server gave it up"))
@@ -271,11 +274,15 @@ class Fetch:
             self._refresh()
 
     def _not_there_yet(self) -> bool:
-        """Whether the range is one its writer has made at the placement driver and is about to make on the server."""
+        """Return whether the writer has made the range at the placement driver and may be about to make it on the
+        server.
+        """
         return self._range is not None and self._range.end < 0 and self._offset == self._range.start
 
     def _outside(self, code: int, message: str) -> None:
-        """By our list of ranges, or by a server's word, the offset is not there; final if the list is fresh."""
+        """Handle an offset that is outside the stream by our list of ranges or a server's word; final if the list is
+        fresh.
+        """
         if self._fresh:
             self._fail(code, message)
         else:
@@ -293,7 +300,7 @@ class Fetch:
             self.route()
 
     def _nothing(self) -> None:
-        """The offset is the end of a stream without an open range: nobody can tell us when that changes."""
+        """Go on at the end of a stream without an open range: no server can say when that changes."""
         wait = self._wait_ms()
         if wait <= 0 or self._entries is not None:
             self._finish([])

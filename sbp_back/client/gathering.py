@@ -1,4 +1,4 @@
-"""Several fetches in one, from the store of a range server in this process."""
+"""Several fetches in one read, from the store of a range server in this process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ _START = attrgetter("start")
 
 
 class Ranged(Protocol):
-    """A range, whichever dialect's."""
+    """A range of either dialect."""
 
     start: int
 
 
 def place_of(ranges: Sequence[Ranged], offset: int) -> int:
-    """The place in ``ranges``, those of a stream in order, of the one to read ``offset`` from; -1 below them. Of an
-    empty range and the one after it, which start at the same offset, the later is the one to read."""
+    """Return the index in ``ranges`` (of one stream, in order) of the range to read ``offset`` from; -1 below all of
+    them.
+
+    An empty range and the one after it start at the same offset: the later one is the one to read.
+    """
     return bisect_right(ranges, offset, key=_START) - 1
 
 
@@ -29,7 +32,7 @@ Gathered = Sequence[list[Entry] | Exception]
 
 
 class Plan(Protocol):
-    """What is to be read of several ranges (see :class:`sbp_back.range_server.store.gather.Gather`)."""
+    """A read of several ranges, in preparation (see :class:`sbp_back.range_server.store.gather.Gather`)."""
 
     def add(self, stream_id: int, index: int, offset: int, limit: int, most: int, first: int) -> int: ...
 
@@ -43,7 +46,7 @@ class Gatherer(Protocol):
 
 
 class Gathering:
-    """One such: fetches are added, then it is run."""
+    """A set of fetches that are added first and read together by :meth:`run`."""
 
     __slots__ = ("_gatherer", "_plan", "_ranges")
 
@@ -53,11 +56,11 @@ class Gathering:
         self._plan = gatherer.gathering()
 
     def add(self, stream_id: int, offset: int, limit: int, most: int, first: int) -> int:
-        """Fetch the entries of a stream from the one that contains ``offset`` on that begin below ``limit``, which must
+        """Add the entries of a stream from the one that contains ``offset`` on that begin below ``limit``, which must
         not lie above what is confirmed: ``most`` bytes in the range that has the offset, but one entry at least if it
         is not longer than ``first`` (-1: however long it is).
 
-        Gives the bytes of these; 0 when there is no room for the first; -1 when it has to be fetched by itself.
+        Return their bytes; 0 when there is no room for the first; -1 when it has to be fetched by itself.
         """
         ranges = self._ranges.get(stream_id)
         position = place_of(ranges, offset) if ranges else -1
@@ -69,5 +72,5 @@ class Gathering:
         return self._plan.add(stream_id, found.index, offset, limit, most, first)
 
     def run(self, done: Callable[[Gathered], None]) -> None:
-        """Read it all; ``done`` is called once, maybe before this returns."""
+        """Read everything that was added; ``done`` is called once, maybe before this returns."""
         self._gatherer.gather(self._plan, done)

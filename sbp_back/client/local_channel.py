@@ -1,6 +1,6 @@
 """The way from writers to a range server of the same process: entries are handed over as they are.
 
-There are no messages, nothing can be lost, and what is confirmed is known to the server the moment it is to the writer.
+There are no messages, nothing can be lost, and the server learns what is confirmed at the same moment as the writer.
 Requests that change ranges still go through the carrier.
 """
 
@@ -17,18 +17,19 @@ from sbp_back.wire.model import Entry
 
 
 class LocalServer(Protocol):
-    """A range server of this process, as far as writers here see it."""
+    """A range server of this process, as its writers see it."""
 
     def push(self, replica: Replica, entry: Entry) -> None:
-        """Take ``entry`` for the end of this cycle of the event loop; ``replica`` is told what became of it, never
-        before this returns. Entries are taken in the order in which they are pushed."""
+        """Take ``entry`` for the end of this cycle of the event loop; ``replica`` gets its result, never before this
+        returns. Entries are taken in the order in which they are pushed.
+        """
 
     def confirmed(self, replicas: Iterable[Replica]) -> None:
-        """What they have confirmed may be shown to anybody."""
+        """Show readers everything that these replicas have confirmed."""
 
 
 class LocalChannel:
-    """What :class:`~sbp_back.client.replica.Channel` is to a server elsewhere."""
+    """Counterpart of :class:`~sbp_back.client.replica.Channel` for a range server of this process."""
 
     __slots__ = ("barrier", "carrier", "confirmed", "loop", "push", "timeout")
 
@@ -50,10 +51,10 @@ class LocalChannel:
         self.confirmed = server.confirmed
 
     def tell(self, replicas: Iterable[Replica]) -> None:
-        """The server knows."""
+        """Do nothing: the server already knows."""
 
     async def told(self) -> None:
-        """The server knows."""
+        """Return at once: the server already knows."""
 
     def closed(self, replica: Replica) -> None:
-        """Nothing is kept of a replica here."""
+        """Do nothing: this channel keeps nothing of a replica."""

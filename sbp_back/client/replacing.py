@@ -18,7 +18,9 @@ _LONG_BYTES = 1024 * 1024
 
 
 class Substitute(NamedTuple):
-    """What is to be at the offsets ``[base_offset, end_offset)``; ``timestamp`` in ms, as an entry's."""
+    """A batch that replaces the entries at the offsets ``[base_offset, end_offset)``; ``timestamp`` in ms, as an
+    entry's.
+    """
 
     base_offset: int
     end_offset: int
@@ -41,8 +43,11 @@ class Rewriter(Protocol):
 
 
 async def replaced(rewriter: Rewriter, epoch: int, old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> None:
-    """Have ``new`` take the place of ``old``; entries among them stay as they are. Once begun it is carried out; it
-    returns when that is decided, also to somebody who is cancelled. Raises ``SbpError``."""
+    """Have ``new`` take the place of ``old``; entries of ``old`` that are also in ``new`` stay as they are.
+
+    Once begun it is carried out; it returns when the outcome is decided, also after a cancellation. Raises
+    ``SbpError``.
+    """
     entries = substituted(old, new)
     for entry in entries:
         if entry.crc < 0 and entry.size > _LONG_BYTES:
@@ -66,7 +71,7 @@ async def replaced(rewriter: Rewriter, epoch: int, old: Sequence[Entry], new: Se
 
 
 def substituted(old: Sequence[Entry], new: Sequence[Substitute | Entry]) -> list[Entry]:
-    """Entries of ``new``, which say of the range what those of ``old`` said: how far it was confirmed."""
+    """Make entries of ``new``. They say of the range what those of ``old`` said: how far it was confirmed."""
     entries: list[Entry] = []
     confirmed = -1
     at = 0

@@ -1,8 +1,8 @@
-"""Appends on their way to range servers: what a writer's range looks like from the client's side.
+"""Appends in flight to range servers: a writer's range as the client sees it.
 
-A :class:`Channel` leads to one range server and is shared by all writers that write there: what they append in one
-turn of the event loop leaves in as few APPEND requests as frames allow. A :class:`Replica` is one range on one server:
-it sends the range's entries in order, repeats what may have been lost, and knows how far they are durable. Rules:
+A :class:`Channel` leads to one range server and is shared by all writers that write there: what they append in one turn
+of the event loop leaves in as few APPEND requests as frames allow. A :class:`Replica` is one range on one server: it
+sends the range's entries in order, repeats those that may have been lost, and knows how far they are durable. Rules:
 docs/protocols/sbp.md, "Append window" and "Writers".
 """
 
@@ -64,11 +64,12 @@ HOPELESS_CODES = frozenset(
 
 
 class RetryOptions(Struct):
-    """``tries``: failures in a row, without any progress between, after which a replica is given up. ``pending_tries``:
-    the same for entries the server says it is still writing. ``delay_first``, ``delay_limit``: pause before a
-    repetition in seconds, doubled each time. ``append_timeout``: seconds. ``patience``: seconds without any progress
-    after which a failure is final, however few tries there were: a server that answers nothing uses up a whole
-    ``append_timeout`` with each."""
+    """Limits of repetition. ``tries``: failures in a row, without any progress between, after which a replica is given
+    up. ``pending_tries``: the same for entries the server says it is still writing. ``delay_first``, ``delay_limit``:
+    pause before a repetition in seconds, doubled each time. ``append_timeout``: seconds. ``patience``: seconds without
+    any progress after which a failure is final, however few tries there were: a silent server uses up a whole
+    ``append_timeout`` with each.
+    """
 
     tries: int = 5
     pending_tries: int = 60
@@ -79,7 +80,7 @@ class RetryOptions(Struct):
 
 
 class Way(Protocol):
-    """A way to one range server. ``framed``: what is appended passes through frames, which bounds its length."""
+    """A way to one range server. ``framed``: appends pass through frames, which bounds their length."""
 
     @property
     def carrier(self) -> Carrier: ...
@@ -89,7 +90,7 @@ class Way(Protocol):
 
     @property
     def timeout(self) -> float:
-        """Seconds for a request."""
+        """Return the seconds that a request may take."""
 
     @property
     def barrier(self) -> Barrier: ...
@@ -99,46 +100,54 @@ class Way(Protocol):
 
     @property
     def push(self) -> Callable[[Replica, Entry], None]:
-        """Sends an entry at the end of this turn, or cycle, of the loop; the replica gets the result."""
+        """Return the function that sends an entry at the end of this turn, or cycle, of the loop; the replica gets the
+        result.
+        """
 
     def tell(self, replicas: Iterable[Replica]) -> None:
-        """Tells the server now what they have confirmed, ahead of whatever is sent after this."""
+        """Tell the server now what the replicas have confirmed, ahead of whatever is sent after this."""
 
     async def told(self) -> None:
-        """Waits until the server knows what it was not told yet. Raises ``ConnectionLost``."""
+        """Wait until the server knows everything that is confirmed. Raises ``ConnectionLost``."""
 
     def confirmed(self, replicas: Iterable[Replica]) -> None:
-        """Their ``confirm`` may have grown, and their writers are about to hear of it."""
+        """Note that ``confirm`` of these replicas may have grown, before their writers hear of it."""
 
     def closed(self, replica: Replica) -> None:
-        """What the replica has confirmed since its writer last heard of it is nobody's business any more."""
+        """Forget the replica: nobody needs to hear what it has confirmed since its writer last heard of it."""
 
 
 class ReplicaOwner(Protocol):
-    """The writer a replica belongs to. It is told after the fact, once for all entries of an answer."""
+    """The writer a replica belongs to. The replica calls it after the fact, once for all entries of an answer."""
 
     @property
     def confirm_offset(self) -> int:
-        """What it knows to be durable: the range's start at first, the replica's ``confirm`` once it was told."""
+        """Return the offset below which the writer knows everything to be durable: the range's start at first, then the
+        replica's ``confirm`` as of the last :meth:`progressed`.
+        """
 
     def progressed(self, now: float) -> None:
-        """The replica's ``confirm`` has grown; ``now`` on the monotonic clock."""
+        """Take note that the replica's ``confirm`` has grown; ``now`` on the monotonic clock."""
 
     def unsent(self, replica: Replica) -> Sequence[Entry]:
-        """The entries of the range from ``replica.confirm`` on, in order."""
+        """Return the entries of the range from ``replica.confirm`` on, in order."""
 
     def out_of_space(self, replica: Replica, status: Status) -> None:
-        """The server's disk is full. Nothing from ``replica.confirm`` on is stored or can still be, and the replica
-        has forgotten those entries."""
+        """Handle a full disk at the server. Nothing from ``replica.confirm`` on is stored or can still be, and the
+        replica has forgotten those entries.
+        """
 
     def broken(self, replica: Replica, status: Status) -> None:
-        """The replica was given up (it sends nothing more), or the range was fenced, or the server will not have it."""
+        """Handle the end of the replica: it was given up (it sends nothing more), the range was fenced, or the server
+        refuses the range.
+        """
 
 
 class TellOptions(Struct):
-    """When a range server is told what is confirmed, beyond what travels with the entries. Seconds. ``delay``: after
-    the answer to an append that no other has followed; ``again``: after a telling that was not answered. ``tells``:
-    whether any of it is done (servers of elastic-stream know nothing of it)."""
+    """Times, in seconds, at which the client tells a range server what is confirmed, beyond what travels with the
+    entries. ``delay``: after the answer to the last append; ``again``: after a message that was not answered.
+    ``tells``: whether the client tells anything (servers of elastic-stream do not know the message).
+    """
 
     tells: bool = True
     delay: float = 0.005
@@ -146,8 +155,9 @@ class TellOptions(Struct):
 
 
 class Channel:
-    """All appends of this client to one range server, and what it tells the server of their fate: readers are shown
-    only what their writer knows to be durable (docs/sbp.md, "What readers see")."""
+    """All appends of this client to one range server, and the messages that tell the server which of them are
+    confirmed: readers are shown only what their writer knows to be durable (docs/sbp.md, "What readers see").
+    """
 
     __slots__ = (
         "_direct",
@@ -183,12 +193,12 @@ class Channel:
         self._queue: list[tuple[Replica, Entry]] = []
         self._scheduled = False
         self._tell_options = tell if tell is not None else TellOptions()
-        # With the ``confirm`` it had when last looked at: who still moves is told of by its own entries.
+        # Each with its ``confirm`` at the last look. A replica that still grows tells the server with its own entries.
         self._untold: dict[Replica, int] = {}
         self._tell_timer: asyncio.TimerHandle | None = None
 
     def push(self, replica: Replica, entry: Entry) -> None:
-        """Sends ``entry`` at the end of this turn of the loop; ``replica`` gets the result."""
+        """Send ``entry`` at the end of this turn of the loop; ``replica`` gets the result."""
         self._queue.append((replica, entry))
         if not self._scheduled:
             self._scheduled = True
@@ -215,11 +225,11 @@ class Channel:
     # --- what is confirmed ------------------------------------------------------------------------------------------
 
     def closed(self, replica: Replica) -> None:
-        """What the replica has confirmed since its writer last heard of it is nobody's business any more."""
+        """Forget the replica: nobody needs to hear what it has confirmed since its writer last heard of it."""
         self._untold.pop(replica, None)
 
     def confirmed(self, replicas: Iterable[Replica]) -> None:
-        """Their ``confirm`` may have grown, and their writers are about to hear of it."""
+        """Note that ``confirm`` of these replicas may have grown, before their writers hear of it."""
         options = self._tell_options
         if not options.tells:
             return
@@ -232,7 +242,7 @@ class Channel:
         self._wait_to_tell(options.delay)
 
     def tell(self, replicas: Iterable[Replica]) -> None:
-        """Tells the server now, ahead of whatever is sent after this."""
+        """Tell the server now what the replicas have confirmed, ahead of whatever is sent after this."""
         if not self._tell_options.tells:
             return
         behind = [replica for replica in replicas if replica.confirm > replica.told and not replica.ended]
@@ -244,7 +254,7 @@ class Channel:
             self._direct.tell(_telling(behind))
 
     async def told(self) -> None:
-        """Waits until the server knows what it was not told yet. Raises ``ConnectionLost``."""
+        """Wait until the server knows everything that is confirmed. Raises ``ConnectionLost``."""
         replicas = [replica for replica in self._untold if not replica.ended]
         for first in range(0, len(replicas), _MAX_TOLD):
             part = replicas[first : first + _MAX_TOLD]
@@ -272,7 +282,9 @@ class Channel:
             self._tell_timer = self.loop.call_later(delay, self._tell_the_quiet)
 
     def _tell_the_quiet(self) -> None:
-        """Who still moves is told of by its own entries."""
+        """Tell the server what is confirmed in replicas that have not grown since the last look. The entries of the
+        others carry it themselves.
+        """
         self._tell_timer = None
         looked_at, self._untold = self._untold, {}
         quiet: list[Replica] = []
@@ -290,7 +302,7 @@ def _telling(replicas: list[Replica]) -> AppendRequest:
 
 
 def answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
-    """What became of entries that their replicas sent in one request."""
+    """Give each replica the results of the entries that it sent in this request, then have it act on them."""
     touched: dict[Replica, None] = {}
     if type(answer) is AppendResponse and answer.status.code == OK and len(answer.results) == len(items):
         for (replica, entry), result in zip(items, answer.results, strict=True):
@@ -318,13 +330,13 @@ def answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
             replica.uncertain = replica.uncertain or unknown
             touched[replica] = None
     if touched:
-        # First, so that whoever hears from a writer that its batch is stored finds it there.
+        # Before the writers hear of it, so that a client whose batch is acknowledged can also read it.
         items[0][0].channel.confirmed(touched)
     settle(touched)
 
 
 def settle(replicas: Iterable[Replica]) -> None:
-    """Have each act on what became of its entries: what goes wrong in one stream is not the others'."""
+    """Have each replica act on the results of its entries; an exception in one does not stop the others."""
     for replica in replicas:
         try:
             replica.settle()
@@ -336,9 +348,9 @@ class Replica:
     """The open range ``info`` on one server.
 
     Below ``confirm`` everything is durable there. ``outstanding`` entries are sent and not answered. ``uncertain``:
-    some were never answered, so they may still become durable behind our back; only sealing the range settles that.
-    ``told``: how far the server knows, or is about to, what is confirmed. ``ended``: it is closed. ``place``: for a
-    server in this process, what it keeps of the range.
+    entries were sent that never got an answer, so they may still become durable behind our back; only sealing the range
+    settles that. ``told``: the offset up to which the server knows, or is about to learn, what is confirmed. ``ended``:
+    it is closed. ``place``: for a server in this process, what it keeps of the range.
     """
 
     __slots__ = (
@@ -383,7 +395,7 @@ class Replica:
         self.ended = False
 
     def send(self, entry: Entry) -> None:
-        """Sends the entry that follows the last one; while a repetition is due it will be part of that."""
+        """Send the entry that follows the last one; while a repetition is due it goes with that."""
         if self._failure is None and self._timer is None and not self.ended:
             if not self.outstanding:
                 self._moved_at = monotonic()
@@ -393,7 +405,7 @@ class Replica:
             self._push(self, entry)
 
     def close(self) -> None:
-        """Reports nothing more. Idempotent."""
+        """Report nothing more. Idempotent."""
         self.ended = True
         self.channel.closed(self)
         if self._timer is not None:
@@ -401,13 +413,13 @@ class Replica:
             self._timer = None
 
     def refused(self, base: int, status: Status) -> None:
-        """Of several refusals the one of the lowest offset is the cause of the others."""
+        """Keep the refusal of the lowest offset: it is the cause of the others."""
         if base >= self.confirm and (self._failure is None or base < self._failed_at):
             self._failure = status
             self._failed_at = base
 
     def settle(self) -> None:
-        """All entries of one answer are counted: acts on what they amount to."""
+        """Act on the results of an answer, once all its entries are counted."""
         if self.ended:
             return
         if self.confirm > self._owner.confirm_offset:
@@ -424,7 +436,7 @@ class Replica:
             self.close()
             self._owner.broken(self, failure)
             return
-        # Repeating while entries are under way could put the repetition between them.
+        # A repetition while entries are in flight could arrive between them.
         if self.outstanding or self._timer is not None:
             return
         if failure.detail == NO_SPACE_DETAIL and not self.uncertain:
@@ -447,7 +459,7 @@ class Replica:
     def _repeat(self) -> None:
         failure = self._failure
         if failure is not None and failure.code == ErrorCode.RANGE_NOT_FOUND:
-            # Its creation there got lost; it is repeatable, and the entries then follow.
+            # The request to create the range there got lost. It is repeatable, and the entries follow it.
             self._failure = None
             self.channel.carrier.submit(CreateRangeRequest(self.info), self._created, self.channel.timeout)
             return
@@ -459,7 +471,7 @@ class Replica:
         if isinstance(answer, ConnectionLost):
             self._failure = Status(answer.code, answer.message)
         elif not answer.status.ok and answer.status.code != ErrorCode.BAD_REQUEST:
-            # 1400: it exists, but not as we knew it. How it is now, sealed by somebody else, the append will tell.
+            # 1400: the range exists, but has changed: another client may have sealed it. The append will show how.
             self._failure = answer.status
         if self._failure is not None:
             self._failed_at = self.confirm

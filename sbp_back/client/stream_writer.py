@@ -1,8 +1,8 @@
 """The one writer of a stream in one epoch (docs/protocols/sbp.md, "Writers").
 
-The writer gives the offsets; range servers only check that nothing is missing. So a batch has its offset the moment it
-is appended, and whatever goes wrong afterwards, the writer sends the same batch with the same offset again: to the same
-range, or, when that is given up, to the next one, which starts exactly where the sealed one was made to end.
+The writer assigns the offsets; range servers only check that nothing is missing. So a batch has its offset the moment
+it is appended. After a failure the writer sends the same batch with the same offset again: to the same range or, when
+that is given up, to the next one, which starts exactly where the writer had the old one sealed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ _BY_FRAMES = "what a frame of SBP holds"
 
 
 class WriterOptions(Struct):
-    """``range_tries``: ranges tried in a row, and ``patience``: seconds, both without any progress, after which pending
-    batches are refused. The writer lives on if it can make sure that none of them is part of the stream.
-    ``seal_timeout``: seconds (half of what ``control`` allows, if that is less) in which the server of a range that is
-    given up may say where it ends, before that is decided without it. ``max_payload``: bytes of the largest payload
-    that is taken; more than a frame holds only of a range server in this process. ``bounded_by`` says why."""
+    """Limits of a writer. ``range_tries``: ranges tried in a row, and ``patience``: seconds, both without any progress,
+    after which pending batches are refused. The writer lives on if it can make sure that none of them is part of the
+    stream. ``seal_timeout``: seconds (half of what ``control`` allows, if that is less) in which the server of a range
+    that is given up may say where it ends, before the writer decides without it. ``max_payload``: bytes of the largest
+    payload that is taken; more than a frame holds only for a range server in this process. ``bounded_by``: why it is
+    bounded.
+    """
 
     range_tries: int = 8
     patience: float = 30.0
@@ -57,7 +59,7 @@ class WriterOptions(Struct):
 
 
 class WriterHome(Protocol):
-    """What a writer needs of its client."""
+    """A writer's view of its client."""
 
     @property
     def pd(self) -> Carrier: ...
@@ -66,24 +68,24 @@ class WriterHome(Protocol):
     def barrier(self) -> Barrier: ...
 
     def channel(self, server: m.RangeServerInfo) -> Way:
-        """Raises ``ConnectionLost`` when the server's address is of no use."""
+        """Return the way to a range server. Raises ``ConnectionLost`` when its address is invalid."""
 
     @property
     def tells(self) -> bool:
-        """Whether range servers are told what is confirmed."""
+        """Return whether range servers are to hear what is confirmed."""
 
     def ranges_changed(self, writer: StreamWriter) -> None:
-        """``writer.ranges`` is news for readers."""
+        """Take note of ``writer.ranges`` for readers."""
 
 
 class StreamWriter:
     """Appends to a stream; made by ``Client.open``.
 
-    ``next_offset`` is given to the next batch. All below ``confirm_offset`` is durable. ``failed`` tells why the writer
-    is of no further use: a ``FencedError`` when another one has taken the stream.
+    ``next_offset`` is given to the next batch. All below ``confirm_offset`` is durable. ``failed``: why the writer is
+    of no further use; a ``FencedError`` when another writer has taken the stream.
 
-    Nothing is created before the first append. Streams with more than one replica are refused by ``Client.open``; what
-    they need is several :class:`Replica` side by side here, and the A-th largest of their ``confirm``.
+    Nothing is created before the first append. ``Client.open`` refuses streams with more than one replica: they need
+    several :class:`Replica` side by side here, and the A-th largest of their ``confirm``.
     """
 
     def __init__(
@@ -115,12 +117,12 @@ class StreamWriter:
         self._idle: asyncio.Event | None = None  # of whoever waits until nothing is pending
 
     def append(self, payload: Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
-        """Appends a batch of ``count`` records and returns its base offset; ``timestamp`` is in milliseconds.
+        """Append a batch of ``count`` records and return its base offset; ``timestamp`` is in milliseconds.
 
         ``done(None)`` is called once the batch is durable, ``done(error)`` if it will not be or that is unknown; never
         before this returns, and for all batches in the order of their offsets. After ``NoSpace`` the writer lives on:
-        that batch and all after it were not stored, and ``next_offset`` has gone back. Any other error but those that
-        say so in ``failed`` leaves the writer usable in the same way.
+        that batch and all after it were not stored, and ``next_offset`` has gone back. Any other error leaves the
+        writer usable in the same way, unless it sets ``failed``.
 
         ``payload`` must not change until ``done``. Raises ``ValueError`` for a count below 1, ``SbpError`` 1413 for a
         payload that is too large, ``struct.error`` for flags beyond int16. No offset is used up then.
@@ -149,18 +151,19 @@ class StreamWriter:
 
     @property
     def servers(self) -> frozenset[int]:
-        """The range servers that have what is in the stream."""
+        """Return the range servers that store the stream."""
         kept = (info for info in self.ranges if info.end < 0 or info.end > self.start_offset)
         return frozenset(server.server_id for info in kept for server in info.servers)
 
     @property
     def unconfirmed(self) -> int:
-        """Batches whose fate is not decided."""
+        """Return the number of batches that are still undecided."""
         return len(self._pending)
 
     async def close(self) -> None:
-        """Waits until the fate of every batch is decided, then appends no more. The last range stays open: whoever
-        opens the stream next seals it. Idempotent."""
+        """Wait until every batch is decided, then append no more. The last range stays open: the next writer to open
+        the stream seals it. Idempotent.
+        """
         if self._pending:
             if self._idle is None:
                 self._idle = asyncio.Event()
@@ -168,7 +171,7 @@ class StreamWriter:
             await self._idle.wait()
         replica = self._replica
         if replica is not None:
-            # The last batch may not have been shown yet, and nobody else can say that it may be.
+            # Readers may not see the last batch yet, and only this writer can tell the server that it is confirmed.
             with contextlib.suppress(ConnectionLost):
                 await replica.channel.told()
         if self.failed is None:
@@ -179,7 +182,7 @@ class StreamWriter:
             await asyncio.wait([task])
 
     def tell(self) -> None:
-        """Have the range server know what is confirmed before it gets what is sent after this."""
+        """Tell the range server what is confirmed, ahead of whatever is sent after this."""
         replica = self._replica
         if replica is not None:
             replica.channel.tell((replica,))
@@ -227,7 +230,7 @@ class StreamWriter:
     # --- fates ------------------------------------------------------------------------------------------------------
 
     def fail(self, error: SbpError) -> None:
-        """Ends the writer; what is pending is answered with ``error``."""
+        """End the writer; pending batches are answered with ``error``."""
         if self.failed is None:
             self.failed = error
         if self._replica is not None:
@@ -236,11 +239,11 @@ class StreamWriter:
         self._refuse_all(error)
 
     def _refuse_all(self, error: SbpError) -> None:
-        """None of the pending batches is stored: their offsets are free again."""
+        """Refuse the pending batches: none of them is stored, and their offsets are free again."""
         pending, self._pending = self._pending, deque()
         self.next_offset = self.confirm_offset
-        # Emptied, not walked through: a callback that is being told of progress may have brought us here, and what it
-        # interrupts must not go on with these.
+        # Pop instead of iterating: a callback of the loop that reports progress may have called this, and that loop
+        # must not go on with these batches.
         while pending:
             self._barrier.call("append answer", pending.popleft()[1], error)
         if not self._pending and self._idle is not None:
@@ -249,7 +252,7 @@ class StreamWriter:
     # --- ranges -----------------------------------------------------------------------------------------------------
 
     async def _establish(self) -> None:
-        """Finds the pending batches a range that takes them. A task of its own, at most one at a time."""
+        """Find a range that takes the pending batches. Runs as a task of its own, at most one at a time."""
         control = self._options.control
         # A range that used up all patience by itself still has to be sealed.
         left = max(self._since + self._options.patience - monotonic(), control.timeout)
@@ -259,13 +262,13 @@ class StreamWriter:
         except TimeoutError:
             self._give_up(self._trouble or ConnectionLost(f"no range for stream {self.stream_id} in time"))
         except Exception as error:  # noqa: BLE001 - logged and counted there
-            # Nobody knows how far it came, so nothing may be appended behind it: the stream is to be opened again.
+            # How far the task came is unknown, so nothing may be appended behind it. The stream must be opened again.
             self._barrier.caught("finding a range", error)
             message = f"no range for stream {self.stream_id}: unexpected {type(error).__name__}: {error}"
             self.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, message))
         finally:
             self._task = None
-        # A range that broke at once found this task still there.
+        # A range may have broken at once, while this task was still running.
         if self._replica is None and self._pending and self.failed is None:
             self._task = self._loop.create_task(self._establish())
 
@@ -317,7 +320,7 @@ class StreamWriter:
             self._refuse_all(error)
 
     async def _start(self, info: m.RangeInfo, channel: Way) -> None:
-        # Whatever goes wrong here, the first append will meet it again, and a replica knows how to deal with it.
+        # The first append meets any failure of this again, and the replica handles it.
         with contextlib.suppress(SbpError):
             await ask(channel.carrier, m.CreateRangeRequest(info), m.RangeResponse, self._options.control)
         if self.failed is not None:
@@ -332,18 +335,20 @@ class StreamWriter:
             replica.send(entry)
 
     def _bound(self, channel: Way) -> None:
-        """A range server elsewhere takes less at once than one in this process."""
+        """Lower the largest payload to what the way takes: a range server elsewhere takes less than one in this
+        process.
+        """
         options = self._options
         self._max_payload, self._bounded_by = options.max_payload, options.bounded_by
         if channel.framed and options.max_payload > MAX_ENTRY_PAYLOAD:
             self._max_payload, self._bounded_by = MAX_ENTRY_PAYLOAD, _BY_FRAMES
             if any(len(entry.payload) > MAX_ENTRY_PAYLOAD for entry, _ in self._pending):
-                # Taken before that was known. Those that are too large are told so when they are repeated.
+                # These batches were accepted before the limit was known. Those too large fail when they are repeated.
                 message = f"what is appended to stream {self.stream_id} has to be split"
                 self._refuse_all(SbpError(ErrorCode.PD_NO_AVAILABLE_RS, message))
 
     async def _create(self) -> m.RangeInfo:
-        """The next range, made by the placement driver for this writer. Raises ``SbpError``."""
+        """Have the placement driver make the next range for this writer. Raises ``SbpError``."""
         wanted = m.RangeInfo(self.stream_id, self.epoch, self._index, self.confirm_offset)
         try:
             response = await ask(self._home.pd, m.CreateRangeRequest(wanted), m.RangeResponse, self._options.control)
@@ -351,19 +356,22 @@ class StreamWriter:
         except SbpError as error:
             if error.code not in (ErrorCode.CREATE_RANGE_BEFORE_SEAL, ErrorCode.BAD_REQUEST):
                 raise
-            # Either our own earlier try was served and its answer got lost, or somebody else was here.
+            # Either our own earlier try was served and its answer got lost, or another writer was here.
             info = await self._last_range()
             if info is None or (info.epoch, info.index, info.end) != (self.epoch, self._index, -1):
                 raise FencedError(error.code, f"another writer has changed stream {self.stream_id}") from error
         if info is None or not info.servers:
             raise SbpError(ErrorCode.PD_NO_AVAILABLE_RS, f"stream {self.stream_id} got a range without a server")
-        # The start as it was asked for: a trim may have raised the one in the answer.
+        # Keep the start of the request: a trim may have raised the one in the answer.
         return replace(info, start=wanted.start)
 
     async def _seal(self, info: m.RangeInfo) -> None:
-        """Ends our own range: where its server says that it ends, which then takes nothing more; at what is confirmed
-        if it says nothing. The placement driver makes that the truth. What the server has beyond it was never shown to
-        anybody: it shows only what we told it is confirmed, or what the placement driver has promised to keep."""
+        """End our own range: where its server says that it ends (the server then takes nothing more), or at what is
+        confirmed if the server does not answer. The placement driver makes that end authoritative.
+
+        Readers never saw what the server has beyond it: the server shows only what we told it is confirmed, or what the
+        placement driver has promised to keep.
+        """
         end = max(await self._end_on_server(info), self.confirm_offset)
         sealed = replace(info, epoch=self.epoch, end=end)
         request = m.SealRangeRequest.decided(sealed)
@@ -380,14 +388,14 @@ class StreamWriter:
         try:
             response = await repeatedly(attempt, self._options.control)
             if response.range is not None and response.range.end > end:
-                # The server had shown more, which the placement driver has promised to keep.
+                # The server has shown more than we confirmed; the placement driver has promised to keep that.
                 sealed = replace(sealed, end=response.range.end)
         except FencedError:
             raise
         except SbpError as error:
             if error.code != ErrorCode.RANGE_ALREADY_SEALED:
                 raise
-            # By an earlier try of ours, perhaps with another end: then that one is the truth.
+            # An earlier try of ours sealed it, perhaps with another end: that end counts.
             last = await self._last_range()
             ours = last is not None and (last.epoch, last.index) == (self.epoch, info.index)
             if last is None or not ours or last.end < self.confirm_offset:
@@ -403,7 +411,9 @@ class StreamWriter:
         self._stored_up_to(sealed.end)
 
     async def _end_on_server(self, info: m.RangeInfo) -> int:
-        """Where the range's server has ended it; -1 when it does not answer, or cannot."""
+        """Seal the range on its server and return the end; -1 when the server does not answer, or cannot. Raises
+        ``FencedError``.
+        """
         asked = m.SealRangeRequest(m.RangeInfo(info.stream_id, self.epoch, info.index, info.start))
         options = self._options
         limits = replace(options.control, timeout=min(options.seal_timeout, options.control.timeout / 2))
@@ -416,7 +426,7 @@ class StreamWriter:
         return -1 if response.range is None else response.range.end
 
     def _stored_up_to(self, end: int) -> None:
-        """The range ended at ``end``: what is pending below it is stored after all."""
+        """Confirm the pending batches below ``end``, where the range was sealed: they are stored after all."""
         if end <= self.confirm_offset:
             return
         self.confirm_offset = end

@@ -52,9 +52,10 @@ T = TypeVar("T")
 
 
 class PlacementDriverOptions(Struct):
-    """``alive_seconds``: a range server that was silent for longer gets no new ranges (100 s upstream). ``name``: None
-    for the one that tells the identity of the state. ``server_timeout``: seconds a range server has to answer before
-    somebody who waits for that is told so."""
+    """Options of a placement driver. ``alive_seconds``: a range server that was silent for longer gets no new ranges
+    (100 s upstream). ``name``: None for the name that carries the identity of the state. ``server_timeout``: seconds a
+    range server has to answer before a request that waits for it fails.
+    """
 
     name: str | None = None
     advertise_addr: str = ""
@@ -65,10 +66,10 @@ class PlacementDriverOptions(Struct):
 class PlacementDriver:
     """Serves every request that is a placement driver's; others answer SystemError 1498.
 
-    ``connect`` gives a carrier to a range server; whoever passes it keeps and closes the carriers. With it the driver
-    itself tells each server which streams were deleted or trimmed and where its ranges end, at once and then whenever
-    that server is heard, until it has confirmed; without it servers find out when they start, and open ranges cannot
-    be trimmed.
+    ``connect`` gives a carrier to a range server; the caller keeps and closes the carriers. With it the driver itself
+    tells each server which streams were deleted or trimmed and where its ranges end, at once and then whenever it hears
+    from that server, until the server has confirmed. Without it servers learn this when they start, and open ranges
+    cannot be trimmed.
     """
 
     def __init__(
@@ -86,13 +87,13 @@ class PlacementDriver:
         self._options = options or PlacementDriverOptions()
         self._connect = connect
         self._servers = Servers(self._options.alive_seconds, clock, rng or random.Random())
-        # Servers whose queue is being worked off right now, and whether there may be more by now.
+        # Servers whose queue a pass is sending right now, and whether the queue may have grown since it began.
         self._telling: dict[int, bool] = {}
         self._closed = False
 
     @property
     def identity(self) -> str:
-        """Whose streams are served here: 22 characters that are the state's for its life."""
+        """Return the identity of the state whose streams are served here: 22 characters that never change."""
         return self._state.identity
 
     @property
@@ -105,26 +106,26 @@ class PlacementDriver:
 
     @advertise_addr.setter
     def advertise_addr(self, address: str) -> None:
-        """Known only after the listener is bound when its port was chosen by the system."""
+        """Set the advertised address. It is known only after the listener is bound when the system chose its port."""
         self._options.advertise_addr = address
 
     def alive_servers(self) -> list[int]:
         return self._servers.alive()
 
     def give_nothing(self, server_id: int) -> None:
-        """Have no new range made on a server: another one of its process is for them."""
+        """Make no new ranges on a server: another one of its process takes them."""
         self._servers.pass_over(server_id)
 
     def session(self) -> PdSession:
-        """For a connection of a listener (:class:`~sbp_back.transport.handler.HasSessions`)."""
+        """Return a session for a connection of a listener (:class:`~sbp_back.transport.handler.HasSessions`)."""
         return PdSession(self)
 
     def server_joined(self, server_id: int) -> None:
-        """A range server reports over one more connection."""
+        """Note that a range server reports over one more connection."""
         self._servers.joined(server_id)
 
     def server_left(self, server_id: int) -> None:
-        """A connection that a range server reported over has ended."""
+        """Note that a connection over which a range server reported has ended."""
         self._servers.left(server_id)
 
     def handle(self, request: m.Request, reply: Reply) -> None:
@@ -135,7 +136,8 @@ class PlacementDriver:
                 self._transact(lambda tx: rules.list_ranges(tx, request), reply)
             case m.CreateRangeRequest():
                 chosen = self._candidates()
-                # As a seal: without one nobody can open, and so read, what was written to on a full disk.
+                # May use the disk's reserve, as a seal does: without a new range nobody can open, and so read, a stream
+                # that was written to on a full disk.
                 self._transact(lambda tx: rules.create_range(tx, request, chosen), reply, frees=True)
             case m.SealRangeRequest(kind=m.SealKind.AT_LEAST):
                 self._promise(request, reply)
@@ -173,7 +175,9 @@ class PlacementDriver:
                 reply(m.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
-        """The result of a transaction, for rules that no request stands for. Raises ``SbpError`` 1500."""
+        """Run ``work`` in a transaction and return its result, for rules that have no request. Raises ``SbpError``
+        1500.
+        """
         return await awaited(
             lambda settle: self._state.submit(
                 work, settle, lambda error: settle(SbpError(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
@@ -195,13 +199,15 @@ class PlacementDriver:
         self._state.submit(work, reply, partial(_fail, reply), frees=frees)
 
     def _candidates(self) -> list[int]:
-        """All living servers, each the better of two drawn among those left: the first R get the range."""
+        """Return all living servers, each the better of two drawn from the rest; the first R of them get the range."""
         return self._servers.choose(len(self._servers.open())) or []
 
     # --- trims ------------------------------------------------------------------------------------------------------
 
     def _trim(self, request: m.TrimStreamRequest, reply: Reply, reached: rules.Reached | None = None) -> None:
-        """An offset within an open range is first put to the range's servers, which trim as far as they have data."""
+        """Trim a stream. If the offset lies within an open range, its servers are asked first and trim as far as they
+        have data.
+        """
 
         def trimmed(result: rules.Trimmed) -> None:
             if result.ask is None or reached is not None:
@@ -231,7 +237,7 @@ class PlacementDriver:
                 ours = told is not None and told.index == opened.index
                 reached = min(reached, told.start if told is not None and ours else opened.start)
             elif code != ErrorCode.UNSUPPORTED_OPERATION:
-                # 1498: a foreign server that cannot trim tells nothing, so its clients have to know what they do.
+                # 1498: a foreign server that cannot trim says nothing of its data, so its clients have to know.
                 reason = answer if isinstance(answer, ConnectionLost) else answer.status
                 silent = f"range server {server.server_id}: {reason}"
             if waiting:
@@ -250,7 +256,7 @@ class PlacementDriver:
         request: m.Request,
         answered: Callable[[m.RangeServerInfo, m.Response | ConnectionLost], None],
     ) -> None:
-        """The same of all servers of a range; ``answered`` is called for each, perhaps before this returns."""
+        """Send the request to all servers of a range; ``answered`` is called for each, perhaps before this returns."""
         for server in list(opened.servers):
             try:
                 if self._connect is None:
@@ -264,8 +270,9 @@ class PlacementDriver:
     # --- promises ---------------------------------------------------------------------------------------------------
 
     def _promise(self, request: m.SealRangeRequest, reply: Reply) -> None:
-        """That an open range will not end below an offset, once a server of the range has shown that it has what lies
-        below it."""
+        """Promise that an open range will not end below an offset, once a server of the range has shown that it has the
+        data below it.
+        """
         wanted = request.range
 
         def looked(result: m.RangeResponse | m.RangeInfo) -> None:
@@ -284,7 +291,7 @@ class PlacementDriver:
         self._state.submit(lambda tx: rules.promise(tx, wanted, held=False), looked, partial(_fail, reply))
 
     def _ask_who_holds(self, opened: m.RangeInfo, end: int, then: Callable[[], None], reply: Reply) -> None:
-        """``then`` is called if one of the range's servers has the last offset below ``end``."""
+        """Call ``then`` if one of the range's servers has the last offset below ``end``."""
         request = m.FetchRequest(opened, end - 1, limit=end, max_bytes=1)
         waiting = len(opened.servers)
         found = False
@@ -327,7 +334,7 @@ class PlacementDriver:
             response.status = error
             reply(response)
             return
-        # Answered only once the address is stored: a range placed on the server must find it.
+        # The answer waits until the address is stored: a range placed on the server must find it.
         if self._servers.heard(server, metrics):
 
             def remember(tx: Transaction) -> m.Response:
@@ -366,13 +373,14 @@ class PlacementDriver:
             self.tell_servers(server.server_id for server in (response.range.servers if response.range else ()))
 
     def tell_servers(self, server_ids: Iterable[int] | None = None) -> None:
-        """Has the range servers that live (or those named) told of what they have not confirmed to know: which streams
-        are gone, where ranges end, how far streams are trimmed. What fails stays queued for their next sign of life."""
+        """Tell the living range servers (or those named) what they have not confirmed to know: which streams are gone,
+        where ranges end, how far streams are trimmed. What fails stays queued for their next sign of life.
+        """
         for server_id in list(self._servers.alive() if server_ids is None else server_ids):
             self._tell_server(server_id)
 
     def _tell_server(self, server_id: int) -> None:
-        """Work off the server's queue, one pass at a time."""
+        """Send the server its queue, one pass at a time."""
         if self._connect is None or self._closed:
             return
         if server_id in self._telling:
@@ -390,7 +398,7 @@ class PlacementDriver:
         )
 
     def _told(self, server_id: int, *, complete: bool) -> None:
-        """A pass is over; if it went well, another one if there is more."""
+        """End a pass; begin another one if this one succeeded and the queue has grown."""
         again = self._telling.pop(server_id)
         if again and complete:
             self._tell_server(server_id)
@@ -451,7 +459,9 @@ class PlacementDriver:
 
 
 def _is_known(server_id: int, request: News, response: m.Response | ConnectionLost) -> bool:
-    """Whether the server knows now what it was told, or telling it again would not help."""
+    """Return whether the server now knows what ``request`` tells, or will never accept it, so that repeating would not
+    help.
+    """
     if isinstance(response, ConnectionLost):
         return False
     status = response.status

@@ -1,4 +1,4 @@
-"""A placement driver that runs: its state, the driver, its listener, and its ways to the range servers."""
+"""A placement driver that runs: its state, the driver, its listener, and its carriers to the range servers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ LOCK_FILE = "pd.lock"
 
 
 class PlacementDriverSetup(Struct):
-    """``listen``: None for one that only its own process reaches. ``database``: URL of a PostgreSQL that has the state
-    in the schema ``anabranch_pd``; empty: a file of SQLite's in the data directory has it, or ``state``, which other
-    processes of this machine share."""
+    """Setup of a placement driver. ``listen``: None for one that only its own process reaches. ``database``: URL of a
+    PostgreSQL that has the state in the schema ``anabranch_pd``; empty: an SQLite file has it, in the data directory or
+    at ``state``, which other processes of this machine share.
+    """
 
     driver: PlacementDriverOptions = field(default_factory=PlacementDriverOptions)
     listen: ListenAt | None = None
@@ -38,7 +39,7 @@ class PlacementDriverSetup(Struct):
 
 
 def hold_state(data_dir: Path, state: Path | None = None) -> HeldFile:
-    """Holds a placement driver's state for this process; of one that several share (``state``), this one's part.
+    """Lock a placement driver's state for this process; of a state that several share (``state``), this process's part.
 
     Raises ``StoreLocked`` and ``StoreError``. A store may lie in the same directory; it has a lock of its own.
     """
@@ -64,7 +65,7 @@ class ServerCarriers:
         self._closing = TaskSet()
 
     def __call__(self, server: RangeServerInfo) -> Carrier:
-        """Raises ``ValueError`` for an address that is none."""
+        """Return the carrier to a server. Raises ``ValueError`` for an invalid address."""
         known = self._carriers.get(server.server_id)
         if known is not None:
             address, carrier = known
@@ -84,7 +85,7 @@ class ServerCarriers:
 
 
 class PlacementDriverService:
-    """Made by :func:`start_placement_driver`."""
+    """A running placement driver, made by :func:`start_placement_driver`."""
 
     def __init__(
         self, driver: PlacementDriver, listener: Listener | None, servers: ServerCarriers, lock: HeldFile
@@ -96,11 +97,11 @@ class PlacementDriverService:
         self._closed = False
 
     def is_held(self) -> bool:
-        """Whether the state's directory is still the one that was locked: somebody may have removed it."""
+        """Return whether the state's directory is still the one that was locked: it may have been removed."""
         return self._lock.is_there()
 
     async def drain(self) -> None:
-        """Take no more clients and finish what is under way, for a limited time."""
+        """Take no more clients and finish the requests in flight, for a limited time."""
         if self.listener is not None:
             await self.listener.drain()
 
@@ -118,9 +119,9 @@ class PlacementDriverService:
 async def start_placement_driver(
     data_dir: Path, setup: PlacementDriverSetup, connect: Callable[[RangeServerInfo], Carrier]
 ) -> PlacementDriverService:
-    """A placement driver with its state in ``data_dir`` (created when absent), or a database.
+    """Start a placement driver with its state in ``data_dir`` (created when absent), or a database.
 
-    ``connect`` makes carriers to range servers, which are told of deleted streams. Raises ``StoreError``
+    ``connect`` makes carriers to range servers, which the driver tells of deleted streams. Raises ``StoreError``
     (``StoreLocked``: another process has the directory; the state is of another version, or damaged) and ``OSError``
     (the address is taken); nothing is left running then.
     """

@@ -1,4 +1,4 @@
-"""What a placement driver answers, as functions of one transaction.
+"""The rules of a placement driver: its answers, as functions of one transaction.
 
 The checks, their order and their codes: docs/protocols/sbp.md, "Placement driver". Each function runs inside one atomic
 transaction, so a check holds until the change that rests on it is made.
@@ -51,7 +51,7 @@ def _not_found(stream_id: int, row: StreamRow | None) -> m.Status:
 
 
 def _range_info(row: RangeRow, trim_offset: int, servers: dict[int, m.RangeServerInfo]) -> m.RangeInfo:
-    """The range as the world sees it: what was trimmed away is no part of it."""
+    """Return the range as clients see it: without what was trimmed away."""
     start = max(row.start, trim_offset)
     if not row.is_open:
         start = min(start, row.end)
@@ -68,7 +68,7 @@ def _range_info(row: RangeRow, trim_offset: int, servers: dict[int, m.RangeServe
 
 
 def server_id_error(server_id: int) -> m.Status | None:
-    """What is wrong with the id a range server reports."""
+    """Return the error in the id that a range server reports; None if the id is valid."""
     if server_id < 0:
         return bad_request("a range server needs an id from ALLOCATE_ID before it reports")
     if server_id >= SERVER_IDS:
@@ -77,7 +77,7 @@ def server_id_error(server_id: int) -> m.Status | None:
 
 
 def allocate_id(tx: Transaction) -> m.AllocateIdResponse:
-    """A range server's id, never given before."""
+    """Return a range server id that was never given before."""
     server_id = tx.next_server_id()
     if server_id >= SERVER_IDS:
         return m.AllocateIdResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, "no ids of range servers are left"))
@@ -85,7 +85,7 @@ def allocate_id(tx: Transaction) -> m.AllocateIdResponse:
 
 
 def create_stream(tx: Transaction, wanted: m.StreamInfo) -> m.StreamResponse:
-    """A new stream without ranges; the id in the request is ignored."""
+    """Create a stream without ranges; the id in the request is ignored."""
     error = _replication_error(wanted)
     if error is not None:
         return m.StreamResponse(error)
@@ -102,7 +102,7 @@ def describe_stream(tx: Transaction, stream_id: int) -> m.StreamResponse:
 
 
 def update_stream(tx: Transaction, wanted: m.StreamInfo) -> m.StreamResponse:
-    """Changes apply to ranges created afterwards: a range keeps the counts it was created with."""
+    """Change a stream. Changes apply to ranges created afterwards: a range keeps the counts it was created with."""
     row = tx.get_stream(wanted.stream_id)
     if row is None or row.deleted:
         return m.StreamResponse(_not_found(wanted.stream_id, row))
@@ -115,7 +115,7 @@ def update_stream(tx: Transaction, wanted: m.StreamInfo) -> m.StreamResponse:
 
 
 def delete_stream(tx: Transaction, stream_id: int) -> m.StreamResponse:
-    """Marks the stream, forgets its ranges and queues their deletion on every server that has one."""
+    """Mark the stream, forget its ranges and queue their deletion on every server that has one."""
     row = tx.get_stream(stream_id)
     if row is None or row.deleted:
         return m.StreamResponse(_not_found(stream_id, row))
@@ -130,26 +130,27 @@ def delete_stream(tx: Transaction, stream_id: int) -> m.StreamResponse:
 
 
 class Reached(Struct):
-    """How far the servers of an open range have data of it, as they say themselves; ``end`` is an offset."""
+    """The end of the data that the servers of an open range report to have; ``end`` is an offset."""
 
     index: int
     end: int
 
 
 class Trimmed(Struct):
-    """``ask``: the open range, with its servers, that contains the offset. Only they know how far it goes: what was
-    trimmed so far ends where that range begins, and the trim is to be repeated with what they answer."""
+    """Result of :func:`trim_stream`. ``ask``: the open range, with its servers, that contains the offset. Only they
+    know how far it goes: the trim so far ends where that range begins, and is to be repeated with their answer.
+    """
 
     response: m.StreamResponse
     ask: m.RangeInfo | None = None
 
 
 def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reached | None = None) -> Trimmed:
-    """Drops the ranges that end at or below ``min_offset`` and cuts the one that contains it.
+    """Drop the ranges that end at or below ``min_offset`` and cut the one that contains it.
 
-    The last range is never dropped, even when nothing of it is left: the next range continues its index, end and
-    epoch. Trimming to a lower offset than before changes nothing, and an open range is cut no further than its servers
-    have ``reached``: what is appended to it later must stay readable.
+    The last range is never dropped, even when nothing of it is left: the next range continues its index, end and epoch.
+    Trimming to a lower offset than before changes nothing. An open range is cut no further than its servers have
+    ``reached``: what is appended to it later must stay readable.
     """
     row = tx.get_stream(stream_id)
     if row is None or row.deleted:
@@ -187,14 +188,16 @@ def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reach
 
 
 def create_range(tx: Transaction, request: m.CreateRangeRequest, candidates: list[int] | None) -> m.RangeResponse:
-    """``candidates``: living servers, best first. None of the request's servers is looked at."""
+    """Create a range on the first of ``candidates``, living servers with the best first. Servers in the request are
+    ignored.
+    """
     wanted = request.range
     stream = tx.get_stream(wanted.stream_id)
     if stream is None or stream.deleted:
         return m.RangeResponse(_not_found(wanted.stream_id, stream))
     last = tx.last_range(wanted.stream_id)
     if last is not None and last.is_open and last.document:
-        # A writer may take a range that is open already for what its own lost request has made: not this one.
+        # A writer may take an open range for the result of its own lost request. It must not take this one.
         message = f"range {last.index} of stream {last.stream_id} is open and written through sbp-v0.1: seal it first"
         return _range_refused(ErrorCode.EXPIRED_RANGE_EPOCH, message)
     if last is not None and last.is_open:
@@ -223,9 +226,9 @@ def create_range(tx: Transaction, request: m.CreateRangeRequest, candidates: lis
 
 
 def seal_range(tx: Transaction, request: m.SealRangeRequest) -> m.RangeResponse:
-    """Gives the last range its end and raises its epoch to the sealer's: older writers are fenced from here on.
+    """Give the last range its end and raise its epoch to the sealer's: older writers are fenced from here on.
 
-    A range that was promised to go further (``SealKind.AT_LEAST``) ends there. Its servers are to be told.
+    A range with a promise of a higher end (``SealKind.AT_LEAST``) ends there. Its servers are to be told.
     """
     wanted = request.range
     if request.kind != m.SealKind.PLACEMENT_DRIVER:
@@ -259,10 +262,11 @@ def seal_range(tx: Transaction, request: m.SealRangeRequest) -> m.RangeResponse:
 
 
 def adopt_server(tx: Transaction, request: m.AdoptServerRequest) -> m.AdoptServerResponse:
-    """Server ``by`` has fenced another one and read its log to the end: the ranges are its own now. Those that are open
-    end where the log does, or where they were promised to go; those that it says nothing of never had anything.
+    """Give the ranges of another server to ``by``, which has fenced its log and read it to the end.
 
-    Who has adopted the adopter meanwhile has all of it. A range that has an end keeps it.
+    Open ranges end where the log does, or where a promise says; ranges without a trace in the log never had data. A
+    range that has an end keeps it. Refused, with the number of the adopter, when another server has adopted either of
+    the two.
     """
     server_id, by = request.server_id, request.by
     error = server_id_error(server_id) or server_id_error(by)
@@ -297,11 +301,10 @@ def _end_adopted(tx: Transaction, ended: Sequence[tuple[RangeRow, int]]) -> None
 
 
 def promise(tx: Transaction, wanted: m.RangeInfo, *, held: bool) -> m.RangeResponse | m.RangeInfo:
-    """Promises that an open range will not end below ``wanted.end``, where its server has durable data.
+    """Promise that an open range will not end below ``wanted.end``, where its server has durable data.
 
-    Unless ``held``, that one of its servers has said so itself, the range is given with the servers to ask: who wants
-    this may be anybody, and a range that was promised to go to the largest offset there is could never be written to
-    again.
+    ``held``: one of its servers has said so itself. Otherwise return the range with the servers to ask. Anybody may ask
+    for a promise, and a range promised up to the largest offset could never be written to again.
     """
     last = tx.last_range(wanted.stream_id)
     row = last if last is None or last.index == wanted.index else tx.get_range(wanted.stream_id, wanted.index)
@@ -323,10 +326,10 @@ def promise(tx: Transaction, wanted: m.RangeInfo, *, held: bool) -> m.RangeRespo
 
 
 def commit_object(tx: Transaction, wanted: m.ObjectInfo) -> m.CommitObjectResponse:
-    """Remembers that entries of a range are in an object. It takes the place of what it has offsets of; told again, it
-    changes nothing. What is trimmed away meanwhile is not remembered.
+    """Remember that entries of a range are in an object. It replaces known objects of its offsets; repeating it changes
+    nothing. What is trimmed away meanwhile is not remembered.
 
-    Nothing is decided by it: who reads asks the range's server which objects there are.
+    Nothing depends on it: readers ask the range's server which objects there are.
     """
     stream = tx.get_stream(wanted.stream_id)
     if stream is None or stream.deleted:
@@ -334,7 +337,7 @@ def commit_object(tx: Transaction, wanted: m.ObjectInfo) -> m.CommitObjectRespon
     row = tx.get_range(wanted.stream_id, wanted.index)
     end = wanted.start + wanted.count
     if row is None:
-        # Trimmed away, or never there.
+        # The range was trimmed away, or never existed.
         message = f"stream {wanted.stream_id} has no range {wanted.index}"
         return m.CommitObjectResponse(m.Status(ErrorCode.RANGE_NOT_FOUND, message))
     if wanted.count < 1 or wanted.size < 1 or wanted.start < row.start or (not row.is_open and end > row.end):
@@ -346,8 +349,10 @@ def commit_object(tx: Transaction, wanted: m.ObjectInfo) -> m.CommitObjectRespon
 
 
 def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest | m.TrimStreamRequest]:
-    """What a range server has not confirmed to know yet, as requests that tell it. What concerns it no more is
-    forgotten: a deletion tells it all."""
+    """Return what a range server has not confirmed to know yet, as requests that tell it; at most ``limit``.
+
+    Entries that no longer concern the server are dropped: the deletion of a stream covers all else about it.
+    """
     requests: list[m.SealRangeRequest | m.TrimStreamRequest] = []
     for stream_id, index in tx.news_of_server(server_id, limit):
         stream = tx.get_stream(stream_id)
@@ -357,14 +362,14 @@ def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest
         elif row is None:
             requests.append(m.TrimStreamRequest(stream_id, stream.trim_offset))
         else:
-            # From where the range began: a trim, which is told separately, may have gone beyond what a server has.
+            # With the range's original start: a trim, sent separately, may have gone beyond the server's data.
             decided = m.RangeInfo(stream_id, row.epoch, row.index, row.start, row.end)
             requests.append(m.SealRangeRequest.decided(decided))
     return requests
 
 
 def list_ranges(tx: Transaction, request: m.ListRangeRequest) -> m.ListRangeResponse:
-    """By stream, by server or by both; by neither there are none."""
+    """List ranges by stream, by server or by both; by neither there are none."""
     if request.stream_id >= 0:
         rows = tx.ranges_of_stream(request.stream_id)
         if request.server_id >= 0:

@@ -1,4 +1,4 @@
-"""Which range servers are alive, and which of them shall keep a new range."""
+"""The range servers that are alive, and the choice of those that keep a new range."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _GB = 1 << 30
 
 
 def score(metrics: RangeServerMetrics | None) -> float:
-    """How gladly a server should be given a new range; more is better.
+    """Rate a server as the place of a new range; more is better.
 
-    The weights are those of elastic-stream, with fetch latency counted where the original counts
-    append latency twice. A server without metrics counts as idle with an empty disk of unknown size.
+    The weights are those of elastic-stream, with fetch latency counted where the original counts append latency twice.
+    A server without metrics counts as idle with an empty disk of unknown size.
     """
     if metrics is None:
         return 10_000.0
@@ -62,8 +62,8 @@ class _Server(Struct):
 class Servers:
     """The range servers this placement driver has heard of since it started.
 
-    Liveness is not remembered over a restart: a server counts again as soon as it is heard again, which takes one
-    heartbeat interval. ``clock`` gives seconds.
+    Liveness is not kept over a restart: a server counts again as soon as it reports again, which takes one heartbeat
+    interval. ``clock`` gives seconds.
     """
 
     def __init__(self, alive_seconds: float, clock: Callable[[], float], rng: random.Random) -> None:
@@ -74,11 +74,11 @@ class Servers:
         self._passed_over: set[int] = set()
 
     def pass_over(self, server_id: int) -> None:
-        """The server keeps what it has, and is given nothing new."""
+        """Give the server no new ranges; it keeps those it has."""
         self._passed_over.add(server_id)
 
     def heard(self, info: RangeServerInfo, metrics: RangeServerMetrics | None = None) -> bool:
-        """Note a sign of life. True when the server is new here or its address changed: worth persisting."""
+        """Note a sign of life. Return True when the server is new here or its address changed: worth persisting."""
         known = self._servers.get(info.server_id)
         self._tell_of_room(info, None if known is None else known.metrics, metrics)
         if known is None:
@@ -95,14 +95,13 @@ class Servers:
         return True
 
     def forget(self, server_id: int) -> None:
-        """It is no server any more, until it is heard again."""
+        """Remove a server until it reports again."""
         self._servers.pop(server_id, None)
 
     def _tell_of_room(
         self, info: RangeServerInfo, before: RangeServerMetrics | None, now: RangeServerMetrics | None
     ) -> None:
-        """A server without room looks well to whoever asks it, and what was to be made there goes elsewhere, or
-        nowhere: that is told when it changes."""
+        """Log when a server runs out of room or has room again: it still looks healthy, but gets no new ranges."""
         if now is None or _is_full(before) == _is_full(now):
             return
         if _is_full(now):
@@ -113,21 +112,24 @@ class Servers:
             logger.info("range server %d (%s) has space again", info.server_id, info.advertise_addr)
 
     def joined(self, server_id: int) -> None:
-        """A server that was heard reports over one more connection."""
+        """Note that a known server reports over one more connection."""
         server = self._servers.get(server_id)
         if server is not None:
             server.connections += 1
 
     def left(self, server_id: int) -> None:
-        """A connection that a server reported over has ended. With the last one its process may have, too: until it is
-        heard again, other servers are preferred."""
+        """Note that a connection over which a server reported has ended. With the last one its process may have ended
+        too: until it reports again, other servers are preferred.
+        """
         server = self._servers.get(server_id)
         if server is not None:
             server.connections -= 1
             server.doubtful = server.connections <= 0
 
     def is_alive(self, server_id: int) -> bool:
-        """Heard within the set time and not known to have a full disk (docs/protocols/sbp.md, "Placement driver")."""
+        """Return whether the server reported within the set time and its disk is not known to be full
+        (docs/protocols/sbp.md, "Placement driver").
+        """
         server = self._servers.get(server_id)
         if server is None or self._clock() - server.heard > self._alive_seconds:
             return False
@@ -141,15 +143,15 @@ class Servers:
         return [server_id for server_id in self._servers if self.is_alive(server_id)]
 
     def open(self) -> list[int]:
-        """Those that may be given new ranges."""
+        """Return the living servers that may be given new ranges."""
         return [server_id for server_id in self.alive() if server_id not in self._passed_over]
 
     def choose(self, count: int) -> list[int] | None:
-        """``count`` different living servers, or None when there are not so many; doubtful ones last.
+        """Return ``count`` different living servers, or None when there are not so many; doubtful ones last.
 
         Each is the better of two drawn at random: close to the best choice, without sending every new range to the
-        one server that looks best until its next report. The first one counts as given a range until that report, or
-        many ranges made at once would all avoid the server that looks worst by a trifle.
+        server that looks best until its next report. The first one counts as given a range until that report. Otherwise
+        many ranges made at once would all avoid the server that looks slightly worse.
         """
         alive = self.open()
         if len(alive) < count:
@@ -169,10 +171,10 @@ class Servers:
 
     def _score_of(self, server_id: int) -> float:
         server = self._servers[server_id]
-        # As much as it will cost the server once it reports the range as active.
+        # Each given range lowers the score as it will once the server reports the range as active.
         return score(server.metrics) - server.given
 
 
 def addressed(server_ids: Iterable[int], known: dict[int, RangeServerInfo]) -> list[RangeServerInfo]:
-    """The servers with the addresses the placement driver knows; without one the address is empty."""
+    """Return the servers with the addresses the placement driver knows; an unknown address is empty."""
     return [known.get(server_id, RangeServerInfo(server_id, "")) for server_id in server_ids]

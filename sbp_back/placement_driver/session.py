@@ -1,6 +1,6 @@
-"""One connection to a placement driver: when it ends, so may have the range server behind it.
+"""One connection to a placement driver: its end may mean that the range server behind it has ended.
 
-A process that dies takes its connections along at once, long before its silence tells (``alive_seconds``).
+A process that dies takes its connections along at once, long before ``alive_seconds`` of silence have passed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sbp_back.wire.model import ClientRole, HeartbeatRequest, RangeServerInfo, R
 
 
 class Driver(Handler, Protocol):
-    """What a session needs of the placement driver."""
+    """A session's view of the placement driver."""
 
     def server_joined(self, server_id: int) -> None: ...
     def server_left(self, server_id: int) -> None: ...
@@ -41,7 +41,7 @@ class PdSession:
 
 
 def _reporting(request: Request) -> RangeServerInfo | None:
-    """The range server that a request is a sign of life of."""
+    """Return the range server that sends ``request``, if it is a sign of life."""
     if isinstance(request, ReportMetricsRequest):
         return request.range_server
     if isinstance(request, HeartbeatRequest) and request.role == ClientRole.RANGE_SERVER:

@@ -1,8 +1,8 @@
-"""What a placement driver remembers, in an SQL database (sbp_back/sql).
+"""State of a placement driver, in an SQL database (sbp_back/sql).
 
 The rules of the placement driver (``rules.py``) are written as functions of one :class:`Transaction`; :class:`PdState`
-runs each of them atomically and serialisably. A check and the change that rests on it can never be separated by another
-request (docs/protocols/sbp.md, "Placement driver").
+runs each of them atomically and serialisably. Another request can never come between a check and the change that rests
+on it (docs/protocols/sbp.md, "Placement driver").
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ LAST_STREAM = (1 << 63) - 1
 
 
 class StreamRow(Struct):
-    """A stream. ``trim_offset``: the largest offset it was ever trimmed to. ``deleted`` rows stay for ever, so that
-    a range server can learn for certain that its data of the stream may go. ``inside``: it was made from inside the
-    placement driver's process (of format 4 and before nobody knows that)."""
+    """A stream. ``trim_offset``: the largest offset it was ever trimmed to. ``deleted`` rows stay for ever, so that a
+    range server can learn for certain that its data of the stream may go. ``inside``: it was made from inside the
+    placement driver's process (unknown for rows of format 4 and older).
+    """
 
     stream_id: int
     replica: int
@@ -55,9 +56,10 @@ class StreamRow(Struct):
 
 
 class RangeRow(Struct):
-    """A range; ``start`` is where it began, trimmed or not; ``end`` is -1 while it is open. ``document``: it is written
-    by the server itself for clients of sbp-v0.1, and no writer of another dialect may take it for its own. ``floor``:
-    everything below it was promised to readers, so the range cannot end before."""
+    """A range; ``start`` is where it began, trimmed or not; ``end`` is -1 while it is open. ``document``: the server
+    itself writes it for clients of sbp-v0.1, and no writer of another dialect may take it for its own. ``floor``:
+    readers were promised everything below it, so the range cannot end before.
+    """
 
     stream_id: int
     index: int
@@ -125,14 +127,14 @@ def _format_2(connection: Connection) -> None:
 
 
 def _format_3(connection: Connection) -> None:
-    # Early releases made it whatever the format was.
+    # Early releases created this table without raising the format.
     table = "identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
     connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
     connection.execute("INSERT INTO identity VALUES (1, ?) ON CONFLICT DO NOTHING", (new_identity(),))
 
 
 def _format_4(connection: Connection) -> None:
-    # Until now there were no floors of ranges, and of what servers are to be told only deletions were remembered.
+    # Earlier formats had no floors of ranges, and queued only deletions for range servers.
     connection.execute("ALTER TABLE ranges ADD COLUMN floor INTEGER NOT NULL DEFAULT 0")
     connection.execute(
         """CREATE TABLE news (
@@ -145,7 +147,7 @@ def _format_4(connection: Connection) -> None:
 
 
 def _format_5(connection: Connection) -> None:
-    # Who had made a stream.
+    # Origin of a stream: inside or outside the placement driver's process.
     connection.execute("ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0")
 
 
@@ -198,8 +200,9 @@ _OF_SERVERS = {
 
 
 class Transaction:
-    """Reads and changes of one request: the transaction that is open on the connection of the state's thread, in the
-    hands of one closure. Every method may raise :class:`StateError`."""
+    """Reads and changes of one request: the open transaction on the connection of the state's thread, used by one
+    closure. Every method may raise :class:`StateError`.
+    """
 
     __slots__ = ("_db",)
 
@@ -215,15 +218,15 @@ class Transaction:
         return int(row[0])
 
     def next_stream_id(self) -> int:
-        """A stream id never given before and never to be given again, counted from 0."""
+        """Return a stream id never given before and never to be given again, counted from 0."""
         return self._take("stream")
 
     def next_server_id(self) -> int:
-        """A range server id never given before, counted from 0."""
+        """Return a range server id never given before, counted from 0."""
         return self._take("server")
 
     def claim_server_id(self, server_id: int) -> None:
-        """Make sure that ``next_server_id`` never gives ``server_id``: somebody already uses it."""
+        """Make sure that ``next_server_id`` never gives ``server_id``, which is already in use."""
         self._db.execute(
             "INSERT INTO counters VALUES ('server', ?)"
             " ON CONFLICT (name) DO UPDATE SET next = excluded.next WHERE excluded.next > counters.next",
@@ -231,7 +234,7 @@ class Transaction:
         )
 
     def get_stream(self, stream_id: int) -> StreamRow | None:
-        """The stream, also when it is deleted."""
+        """Return the stream, also when it is deleted."""
         row = self._db.execute(
             "SELECT stream_id, replica, ack_count, retention_ms, trim_offset, deleted, inside FROM streams"
             " WHERE stream_id = ?",
@@ -279,7 +282,7 @@ class Transaction:
         return self._ranges(rows)[0] if rows else None
 
     def put_range(self, row: RangeRow) -> None:
-        """Insert or replace. The servers of a range are fixed when it is inserted, but for :meth:`adopt_server`."""
+        """Insert or replace a range. Only :meth:`adopt_server` changes the servers of a range after its insertion."""
         known = self._db.execute(
             "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
         ).fetchone()
@@ -304,7 +307,7 @@ class Transaction:
                 )
 
     def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
-        """In order of index."""
+        """Return the stream's ranges in order of index."""
         return self._ranges(
             self._db.execute(
                 f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index", (stream_id,)
@@ -312,7 +315,7 @@ class Transaction:
         )
 
     def ranges_of_server(self, server_id: int) -> list[RangeRow]:
-        """In order of stream, then index."""
+        """Return the server's ranges in order of stream, then index."""
         return self._ranges(
             self._db.execute(
                 f"SELECT {_RANGE_COLUMNS} FROM replicas JOIN ranges r USING (stream_id, range_index)"
@@ -322,7 +325,7 @@ class Transaction:
         )
 
     def open_ranges_of_server(self, server_id: int, first: int = 0, last: int = LAST_STREAM) -> list[RangeRow]:
-        """Of streams from ``first`` to ``last``, in order of stream."""
+        """Return the server's open ranges of the streams from ``first`` to ``last``, in order of stream."""
         there = (
             "FROM replicas mine JOIN ranges r USING (stream_id, range_index) {}"
             " WHERE mine.server_id = ? AND r.end_offset < 0 AND mine.stream_id BETWEEN ? AND ? ORDER BY stream_id"
@@ -336,8 +339,10 @@ class Transaction:
         return _with_servers(rows, servers)
 
     def end_ranges(self, rows: Sequence[RangeRow]) -> None:
-        """Write the ends of these ranges, which are the last ones of their streams; a stream that was trimmed beyond is
-        trimmed to there. A server may have had very many: it takes as many statements for all as for one."""
+        """Write the ends of these ranges, which are the last ones of their streams; lower the trim offset of a stream
+        that was trimmed beyond its end. The number of statements does not depend on the number of ranges: a server may
+        have very many.
+        """
         if not rows:
             return
         self._db.executemany(
@@ -350,10 +355,11 @@ class Transaction:
         )
 
     def adopt_server(self, server_id: int, by: int) -> None:
-        """All that server ``server_id`` has, and all that it still has to be told, is ``by``'s from now on; it never
-        gets anything again."""
+        """Give all ranges of server ``server_id``, and all it still has to be told, to server ``by``; it never gets
+        anything again.
+        """
         for table, columns in _OF_SERVERS.items():
-            # What both have is the adopter's already.
+            # Rows that both servers have already belong to the adopter.
             same = " AND ".join(f"mine.{column} = {table}.{column}" for column in columns)
             self._db.execute(
                 f"DELETE FROM {table} WHERE server_id = ?"
@@ -366,7 +372,7 @@ class Transaction:
         self._db.execute("DELETE FROM servers WHERE server_id = ?", (server_id,))
 
     def adopted_servers(self) -> dict[int, int]:
-        """Those that :meth:`adopt_server` was called for, with the server that has adopted them now."""
+        """Return the adopted servers, each with the server that has its ranges now (see :meth:`adopt_server`)."""
         return dict(self._db.execute("SELECT server_id, by_server FROM adopted"))
 
     def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
@@ -377,7 +383,7 @@ class Transaction:
             self._db.execute(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
 
     def put_object(self, known: ObjectInfo) -> None:
-        """Remember an object of a range, in the place of all that it has offsets of."""
+        """Remember an object of a range; it replaces every known object that has offsets of it."""
         key = known.stream_id, known.index
         end = known.start + known.count
         self._db.execute(
@@ -390,7 +396,7 @@ class Transaction:
         )
 
     def objects_of_stream(self, stream_id: int) -> list[ObjectInfo]:
-        """In order."""
+        """Return the objects of a stream in order."""
         rows = self._db.execute(
             "SELECT stream_id, range_index, epoch, start_offset, end_offset - start_offset, size, sparse FROM objects"
             " WHERE stream_id = ? ORDER BY range_index, start_offset",
@@ -399,7 +405,7 @@ class Transaction:
         return [ObjectInfo(a, b, c, d, e, f, bytes(sparse)) for a, b, c, d, e, f, sparse in rows]
 
     def drop_objects(self, stream_id: int, below: int | None) -> None:
-        """Forget those that end at offset ``below`` or before; all of them when it is None."""
+        """Forget the objects that end at offset ``below`` or before; all of them when it is None."""
         bound = (1 << 63) - 1 if below is None else below
         self._db.execute("DELETE FROM objects WHERE stream_id = ? AND end_offset <= ?", (stream_id, bound))
 
@@ -428,7 +434,7 @@ class Transaction:
         self._db.execute(_ADD_NEWS, (server_id, stream_id, index))
 
     def news_of_server(self, server_id: int, limit: int) -> list[tuple[int, int]]:
-        """(stream, index) of at most ``limit`` of them."""
+        """Return at most ``limit`` (stream, index) pairs that the server still has to be told of."""
         return self._db.execute(
             "SELECT stream_id, range_index FROM news WHERE server_id = ? ORDER BY stream_id, range_index LIMIT ?",
             (server_id, limit),
@@ -441,7 +447,7 @@ class Transaction:
 
 
 def _with_servers(rows: Iterable[tuple[Any, ...]], servers: Iterable[tuple[int, int, int]]) -> list[RangeRow]:
-    """``rows`` of ranges with those of ``servers``, (stream, index, server) in order, that are theirs."""
+    """Join ``rows`` of ranges with ``servers``, (stream, index, server) in the same order."""
     ids: dict[tuple[int, int], list[int]] = {}
     for stream_id, index, server_id in servers:
         ids.setdefault((stream_id, index), []).append(server_id)
@@ -459,11 +465,13 @@ class PdState(SqlThread):
 
     what = "the placement driver's state"
     Failed = Full = Damaged = Closed = StateError
-    # Others wait behind what has failed: the next transaction tells what the database is worth.
+    # A failed transaction does not end the thread: the next one shows whether the database works again.
     ends_when_lost = False
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
-        """Opening blocks for a few milliseconds. Raises :class:`StateError` or :class:`StateVersionError`."""
+        """Open the database, which blocks for a few milliseconds. Raises :class:`StateError` or
+        :class:`StateVersionError`.
+        """
         super().__init__(engine)
         try:
             engine.open()
@@ -487,12 +495,12 @@ class PdState(SqlThread):
         *,
         frees: bool = False,
     ) -> None:
-        """Run ``work`` atomically; then, on the loop and durably, call ``done`` with its result or ``failed``. What
-         ``frees`` room may take what is kept for that on a disk that is full.
+        """Run ``work`` atomically; then, on the loop and durably, call ``done`` with its result or ``failed``. Work
+        that ``frees`` room may use the reserve of a full disk.
 
-         Submissions take effect and are answered in order. ``work`` runs off the loop and may run more than once
-        , so it must touch nothing but the transaction. An exception in
-         ``work`` undoes its changes; one that is no :class:`StateError` is a defect and is wrapped into one.
+        Submissions take effect and are answered in order. ``work`` runs off the loop and may run more than once, so it
+        must touch nothing but the transaction. An exception in ``work`` undoes its changes; one that is no
+        :class:`StateError` is a defect and is wrapped into one.
         """
         job = _Asked(lambda connection: work(Transaction(connection)), False, frees)
         job.done, job.failed = done, failed
@@ -524,19 +532,20 @@ class _Asked(Job):
 
 
 def skip_numbers(connection: Connection, count: int) -> None:
-    """Have so many ids of streams and of range servers be given to nobody: called in the database's thread."""
+    """Skip ``count`` ids of streams and of range servers, which nobody will get. Called in the database's thread."""
     connection.execute("UPDATE counters SET next = next + ?", (count,))
 
 
 def in_sqlite(path: Path, *, shared: bool = False) -> Engine:
-    """The engine of a state in the SQLite file ``path``, where what was answered survives loss of power; ``shared``:
-    with other processes of this machine."""
+    """Return the engine of a state in the SQLite file ``path``, where every answered change survives loss of power;
+    ``shared``: with other processes of this machine.
+    """
     return SqliteEngine(path, MIGRATIONS, reserve_bytes=_RESERVE_BYTES, shared=shared)
 
 
 def in_postgres(url: str, schema: str = SCHEMA) -> Engine:
-    """The engine of a state in the PostgreSQL database at ``url``. Raises StoreError for what is no URL."""
+    """Return the engine of a state in the PostgreSQL database at ``url``. Raises StoreError for an invalid URL."""
     from anabranch_kit.sql.postgres import PostgresEngine  # few have one
 
-    # Whoever opens it here has been admitted to a cluster, whose nodes may be of neighbouring releases.
+    # Admit every version: the node was already admitted to the cluster, whose nodes may be of neighbouring releases.
     return PostgresEngine(url, MIGRATIONS, schema=schema, admit=lambda connection, version: None)

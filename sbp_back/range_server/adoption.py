@@ -1,10 +1,10 @@
-"""Serving the ranges of another range server, whose log of objects the store here takes over (docs/design.md, "More
-than one machine").
+"""Take-over of another range server's ranges, whose log of objects the store here adopts (docs/design.md, "More than
+one machine").
 
-Three steps, each of which may be repeated: the store fences the other log, reads it to its end, and writes in its own
-that it has it; the placement driver writes down whose the ranges are and where those that were open have ended; then
-they are brought in line with what it had decided and the other one had not heard of yet. Whoever dies in the middle
-goes on at its next start, or whoever adopts it does.
+Three repeatable steps: the store fences the other log, reads it to its end, and records the adoption in its own log;
+the placement driver writes down the new owner of the ranges and where open ones have ended; then the ranges are brought
+in line with decisions of the placement driver that the other server had not heard of. A server that dies in the middle
+goes on at its next start, or its own adopter does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ Ends = Sequence[tuple[int, int, int]]
 
 
 class AdoptionRefused(SbpError):
-    """``adopted_by``: the range server that has adopted the other one instead; -1: it is not known, or nobody has."""
+    """Refusal of an adoption. ``adopted_by``: the range server that has adopted the other one instead; -1: unknown, or
+    nobody has.
+    """
 
     def __init__(self, message: str, adopted_by: int) -> None:
         super().__init__(ErrorCode.BAD_REQUEST, message)
@@ -43,7 +45,7 @@ class AdoptionRefused(SbpError):
 
 
 class Adoptions:
-    """Of range server ``server_id`` with ``store``; ``call`` serves a request on it."""
+    """Adoptions by range server ``server_id`` with ``store``; ``call`` serves a request on it."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class Adoptions:
             await reconcile(self._table, self._server_id, pd, self._call, last)
 
     async def go_on(self, pd: Carrier) -> None:
-        """Have the placement driver know of all that the store has adopted. Raises ``SbpError``."""
+        """Report all adoptions of the store to the placement driver. Raises ``SbpError``."""
         async with self._one_at_a_time:
             for server_id in self._store.adopted:
                 try:
@@ -115,6 +117,6 @@ class Adoptions:
 
 
 def refusal(error: SbpError) -> m.AdoptServerResponse:
-    """The answer to who asked for it over the wire."""
+    """Return the answer to a refused request over the wire."""
     by = error.adopted_by if isinstance(error, AdoptionRefused) else -1
     return m.AdoptServerResponse(m.Status(error.code, error.message), by)

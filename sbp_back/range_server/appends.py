@@ -64,8 +64,8 @@ def refusal(code: int, message: str = "", detail: bytes = b"") -> AppendResult:
 class Appends:
     """Takes APPEND requests; owned by the range server, which shares its ranges with it.
 
-    ``wake`` is called for each range that has waiting fetches and got data, ``on_error`` when the store has failed.
-    The counters only grow.
+    ``wake`` is called for each range that has waiting fetches and got data, ``on_error`` when the store has failed. The
+    counters only grow.
     """
 
     __slots__ = ("_ranges", "_store", "barrier", "entries", "failed", "latency_seconds", "on_error", "requests", "wake")
@@ -89,8 +89,9 @@ class Appends:
         self.latency_seconds = 0.0
 
     def handle(self, request: AppendRequest, reply: Reply) -> None:
-        """All entries pass their windows, in order, before the first is stored (docs/protocols/sbp.md, "Append
-        window")."""
+        """Serve a request. All entries pass their windows, in order, before the first is stored (docs/protocols/sbp.md,
+        "Append window").
+        """
         entries = request.entries
         if request.confirmed:
             self._told(request.confirmed)
@@ -109,12 +110,14 @@ class Appends:
 
     @property
     def most_unframed(self) -> int:
-        """Bytes of the longest payload that comes in no frame."""
+        """Return the bytes of the longest payload that comes without a frame."""
         return self._store.largest_entry - TELLING_PREFIX_BYTES
 
     def admit(self, call: AppendCall, states: list[RangeState | None], most: int) -> int:
-        """Let the entries of ``call``, of at most ``most`` bytes each, through their windows; ``states``: their ranges,
-        as far as the caller knows them. Gives the bytes of those to be stored; the others are refused in the call."""
+        """Pass the entries of ``call``, of at most ``most`` bytes each, through their windows; ``states``: their
+        ranges, where the caller knows them. Return the bytes of the entries to be stored; the call records refusals of
+        the others.
+        """
         entries = call.asked
         refused: dict[int, AppendResult] = {}
         admitted = call.states
@@ -127,13 +130,13 @@ class Appends:
                 or length > most
                 or state.window.admit(entry.base_offset, entry.count) != OK
             ):
-                # Whoever remembers a range may not know that it is another by now.
+                # The caller's state may be stale: the range may have been replaced by now.
                 state = self._ranges.get((entry.stream_id, entry.range_index))
                 result = self._refusal(state, entry, most)
                 if state is None or result is not None:
                     refused[len(admitted) + len(refused)] = result or refusal(ErrorCode.RANGE_NOT_FOUND)
                     continue
-            # Before anything is stored, or an entry could be shown before it is known that its writer tells.
+            # Before anything is stored: readers could otherwise see an entry before we know that its writer confirms.
             if entry.confirmed > state.told:
                 state.told = entry.confirmed
             if entry.crc < 0:
@@ -148,8 +151,9 @@ class Appends:
         return size
 
     def _told(self, confirmed: Sequence[tuple[int, int, int]]) -> None:
-        """A writer says how far it knows its ranges to be durable: that much may be shown to anybody. Of a range whose
-        entries say nothing of the kind it is not believed: it would hide what is there."""
+        """Note how far a writer knows its ranges to be durable: readers may see that much. Ignored for a range whose
+        entries carry no such offset: it would hide data.
+        """
         for stream_id, index, offset in confirmed:
             state = self._ranges.get((stream_id, index))
             if state is not None and 0 <= state.told < offset:
@@ -159,7 +163,7 @@ class Appends:
                     self.barrier.call("waking readers", self.wake, state)
 
     def _refusal(self, state: RangeState | None, entry: Entry, most: int) -> AppendResult | None:
-        """Why an entry is not let in; None when it is."""
+        """Return why an entry is not let in; None when it is."""
         if entry.count <= 0 or entry.base_offset < 0:
             return refusal(ErrorCode.BAD_REQUEST, f"base offset {entry.base_offset}, {entry.count} records")
         if len(entry.payload) > most:
@@ -174,7 +178,7 @@ class Appends:
         if code == ErrorCode.APPEND_TO_COMMITTED_OFFSET:
             bounds = self._store.batch_bounds(state.stream_id, state.index, entry.base_offset)
             if bounds is not None and bounds != (entry.base_offset, entry.end_offset):
-                # A writer may take 1464 for success; it must not when what is there is another batch.
+                # A writer may take 1464 for success. It must not when another batch has the offset.
                 return refusal(
                     ErrorCode.BAD_REQUEST,
                     f"the offset lies in the committed batch {bounds[0]}..{bounds[1]}, which is a different one",
@@ -186,8 +190,8 @@ class AppendCall(Struct, eq=False):
     """One request between the store and its answer.
 
     ``asked``: its entries; ``entries``: those that were let in (at ``positions``, unless that is all), and ``states``
-    the ranges that let them in, as they were then: what is in flight is settled there, whatever anybody has found out
-    since. ``refused``: results by position. ``pending``: entries that are parked.
+    the ranges that let them in, as they were then: entries in flight are settled there, even if the range was replaced
+    since. ``refused``: results by position. ``pending``: number of parked entries.
     """
 
     appends: Appends
@@ -201,15 +205,15 @@ class AppendCall(Struct, eq=False):
     pending: int = 0
 
     def refuse(self, refused: dict[int, AppendResult]) -> None:
-        """Some, by their positions, are not let in."""
+        """Record refusals, by the positions of their entries."""
         self.refused = refused
         self.positions = [position for position in range(len(self.asked)) if position not in refused]
         self.entries = [self.asked[position] for position in self.positions]
 
     def stored(self, error: StoreError | None) -> None:
-        """What the store calls when the entries are durable, or are not going to be.
+        """Settle the entries: the store calls this when they are durable (``error`` None), or will not be.
 
-        Nobody hears of any before all are looked at, so who hears that a batch is stored finds it.
+        All entries are committed before any is acknowledged, so a client that hears of a stored batch can read it.
         """
         if error is not None:
             self._fail(error)
@@ -226,7 +230,7 @@ class AppendCall(Struct, eq=False):
                 others.append((index, code))
                 continue
             if state.waiters:
-                # What may be shown now was stored before, unless the writer tells nothing.
+                # New entries are not visible yet, earlier ones are now; unless the writer never confirms.
                 state.arrived += UNKNOWN_BYTES if entry.confirmed >= 0 or window.parked else entry.size
                 waited.append(state)
             if window.parked:
@@ -238,7 +242,7 @@ class AppendCall(Struct, eq=False):
             self.appends.barrier.call("waking readers", self.appends.wake, state)
 
     def settle(self, others: list[tuple[int, int]]) -> None:
-        """All entries are durable and may be acknowledged, but for ``others``: numbers of entries, and their codes."""
+        """Acknowledge all entries, which are durable, except ``others``: indexes of entries, and their codes."""
         for index, code in others:
             self._settle(index, code)
         if self.pending == 0:
@@ -260,7 +264,7 @@ class AppendCall(Struct, eq=False):
         detail = NO_SPACE_DETAIL if isinstance(error, DiskFull) else b""
         released: list[tuple[ParkedAppend, int]] = []
         for index, (state, entry) in enumerate(zip(self.states, self.entries, strict=True)):
-            # A request larger than a segment is stored in parts, and the error may concern the later ones only.
+            # A request larger than a segment is stored in parts, and the error may concern only the later parts.
             if state.stored.next_offset >= entry.end_offset:
                 self._settle(index, state.window.commit(entry.base_offset, entry.count))
             else:
@@ -272,7 +276,7 @@ class AppendCall(Struct, eq=False):
         release(released)
 
     def decided(self, position: int, code: int) -> None:
-        """A parked entry has its code."""
+        """Take the code of a parked entry."""
         if code != OK:
             self._refuse(position, refusal(code))
         self.pending -= 1
@@ -280,21 +284,21 @@ class AppendCall(Struct, eq=False):
             self.answer()
 
     def answer(self) -> None:
-        """Results are positional; entries that are stored share one result object."""
+        """Answer the request. Results are positional; entries that are stored share one result object."""
         success = AppendResult(Status(), int(time.time() * 1000))
         results = [success] * len(self.asked)
         if self.refused is not None:
             for position, result in self.refused.items():
                 results[position] = result
         self.appends.latency_seconds += time.monotonic() - self.started
-        # In one go with this others are answered, whose entries became durable at the same moment.
+        # One call answers several requests whose entries became durable together: a failure here must not stop them.
         try:
             self.deliver(AppendResponse(results=results))
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self.appends.barrier.caught("reply", error)
 
     def deliver(self, response: AppendResponse) -> None:
-        """To whoever has asked."""
+        """Give the response to the requester."""
         if self.reply is not None:
             self.reply(response)
 
@@ -308,6 +312,6 @@ class AppendCall(Struct, eq=False):
 
 
 def release(released: list[tuple[ParkedAppend, int]]) -> None:
-    """Tell the requests of entries that were parked what became of them."""
+    """Tell the requests of parked entries the codes of these."""
     for (call, position), code in released:
         call.decided(position, code)

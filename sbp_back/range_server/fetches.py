@@ -1,7 +1,7 @@
 """FETCH on a range server, with long poll (docs/protocols/sbp.md, "Ranges of a server").
 
-A fetch that finds too little is kept as an object on its range and in the table of deadlines; there is no task and no
-timer of its own. Whatever happens to the range, it is then evaluated from the start again.
+A fetch that finds too little becomes a waiter: an object on its range and in the table of deadlines, without a task or
+a timer of its own. After every change of the range it is evaluated from the start again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ does not."""
 
 
 class FetchLimits(Struct):
-    """``default_bytes`` serves a request that names no ``max_bytes``; ``max_wait_ms`` caps what a request may ask
-    for; past ``max_waiting`` waiting requests a further one is answered at once. ``settle_seconds``: in which a writer
-    has to say that it knows of what is durable while somebody waits to be shown it, before the placement driver is
-    asked. ``hold_seconds``: for which a fetch that does not wait for data is held at most, until it may be shown what
-    was durable when it came."""
+    """Limits of fetches. ``default_bytes`` serves a request that names no ``max_bytes``; ``max_wait_ms`` caps the wait
+    of a request; past ``max_waiting`` waiting requests a further one is answered at once. ``settle_seconds``: in which
+    a writer has to confirm durable data that a reader waits for, before the placement driver is asked.
+    ``hold_seconds``: for which a fetch that does not wait for data is held at most, until readers may see what was
+    durable when it came.
+    """
 
     default_bytes: int = 1024 * 1024
     max_wait_ms: int = 5 * 60 * 1000
@@ -54,7 +55,8 @@ class FetchLimits(Struct):
 
 class Fetches:
     """Takes FETCH requests; owned by the range server, which shares its ranges with it. ``settle``: None as long as
-    there is no placement driver to ask."""
+    there is no placement driver to ask.
+    """
 
     __slots__ = (
         "_deadlines",
@@ -97,7 +99,7 @@ class Fetches:
         Fetch(self, request, reply).evaluate()
 
     def wake(self, state: RangeState) -> None:
-        """Data arrived: look again at the waiting fetches for which it may be enough."""
+        """Evaluate the waiting fetches that the new data may be enough for."""
         waiters, state.waiters = state.waiters, {}
         arrived, state.arrived = state.arrived, 0
         ready = []
@@ -112,7 +114,7 @@ class Fetches:
             fetch.evaluate()
 
     def wake_all(self, state: RangeState) -> None:
-        """The range changed in another way: sealed, deleted, or its writer rejected."""
+        """Evaluate all waiting fetches: the range was sealed or deleted, or its writer rejected."""
         waiters, state.waiters = state.waiters, {}
         state.arrived = 0
         for fetch in waiters:
@@ -120,8 +122,9 @@ class Fetches:
             fetch.evaluate()
 
     def hidden(self, state: RangeState) -> None:
-        """Somebody waits for what is durable but may not be shown yet. Its writer is about to say that it may; if it
-        does not, it may never do so, and the placement driver is asked."""
+        """Note that a fetch waits for data that is durable but not confirmed. Its writer usually confirms it soon; if
+        not, the placement driver is asked.
+        """
         if self.settle is None or state.checking:
             return
         state.checking = True
@@ -137,7 +140,7 @@ class Fetches:
             self.hidden(state)
 
     def stop_waiting(self) -> None:
-        """Answer every waiting fetch with what there is, and let none wait any more: the server shuts down."""
+        """Answer every waiting fetch with what there is, and let no fetch wait any more: the server shuts down."""
         self._stopping = True
         for fetch in self._deadlines.clear():
             fetch.expire()
@@ -151,7 +154,7 @@ class Fetches:
 
 
 class Fetch:
-    """One request. ``missing``: bytes still wanted before it is worth looking again."""
+    """One request. ``missing``: bytes that have to arrive before it is worth evaluating again."""
 
     __slots__ = (
         "_deadline",
@@ -197,7 +200,7 @@ class Fetch:
         self.answer(Status(code, message))
 
     def evaluate(self) -> None:
-        """Answer, wait, or have the store read, as the range is now. Never raises: others are looked at next."""
+        """Answer, wait, or have the store read, as the range is now. Never raises: other fetches are evaluated next."""
         self._guard(self._evaluate)
 
     def _guard(self, step: Callable[..., None], *args: object) -> None:
@@ -209,12 +212,12 @@ class Fetch:
             self.answer(DEFECT)
 
     def _abandoned(self) -> None:
-        """Nobody waits for the answer any more."""
+        """End the fetch: the requester no longer waits for the answer."""
         self._leave()
         self.answer(Status(ErrorCode.NO_NEW_RECORD))
 
     def _leave(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         if self._state is not None:
             self._state.waiters.pop(self, None)
         self._fetches._deadlines.remove(self)
@@ -278,28 +281,30 @@ class Fetch:
         self._fetches._store.read(state.stream_id, state.index, offset, self._limit, size, received)
 
     def _settle(self, used: int, entries: int = 0) -> None:
-        """So many bytes of what was reserved are part of the answer."""
+        """Count ``used`` of the reserved bytes as part of the answer."""
         reserved, self._reserved = self._reserved, 0
         if self._request.room is not None:
             self._request.room.settle(reserved, used, entries)
 
     @property
     def _knows_limit(self) -> bool:
-        # Who has no limit to give but must give one gives the largest number there is.
+        # A client that must give a limit but has none gives the largest number.
         return 0 <= self._request.limit < OFFSET_LIMIT
 
     def _bound(self, state: RangeState) -> int:
-        """Up to where this request may be shown the range; below 0 when that has to be looked up."""
+        """Return the offset up to which this request may see the range; below 0 when that has to be looked up."""
         if self._knows_limit:
             return min(self._request.limit, state.confirm_offset)
         return state.shown_offset
 
     def _confirmed(self, state: RangeState) -> int:
-        """Up to where it would be shown, were all that is durable known to the writer."""
+        """Return the offset up to which it might see the range if the writer had confirmed everything durable."""
         return min(self._request.limit, state.confirm_offset) if self._knows_limit else state.confirm_offset
 
     def _look_up(self, state: RangeState) -> None:
-        """What the writer has said is confirmed is in its last entry, for a range that is older than this process."""
+        """Read how far the writer has confirmed a range that is older than this process: the range's last entry says
+        so.
+        """
         stored = state.stored
         end = state.confirm_offset
         offset = max(end - 1, stored.min_offset)
@@ -309,11 +314,11 @@ class Fetch:
                 self._read_failed(entries)
                 return
             if state.told == NOT_LOOKED_UP:
-                # Without an entry all there was is trimmed away, which nobody can be shown.
+                # Without an entry everything is trimmed away, so nothing can be shown.
                 state.told = entries[-1].confirmed if entries else end
             settle = self._fetches.settle
             if settle is not None and state.shown_offset < state.confirm_offset:
-                # Its writer may be long gone.
+                # The writer may have gone, so ask the placement driver for the rest.
                 settle(state, self.evaluate)
             else:
                 self.evaluate()
@@ -373,8 +378,9 @@ class Fetch:
         self._refuse(ErrorCode.RS_DATA_CORRUPTED if corrupt else ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))
 
     def _wait(self, state: RangeState, missing: int, *, hold: bool = False) -> bool:
-        """Wait for ``missing`` bytes, if the request has time left and there are not too many waiting already.
-        ``hold``: if it has none, until its writer is known to know of what is durable now."""
+        """Wait for ``missing`` bytes, if the request has time left and there are not too many waiters already.
+        ``hold``: if it has no time left, wait until its writer has confirmed what is durable now.
+        """
         fetches = self._fetches
         if fetches._stopping or self._wait_ms < 0 or fetches.waiting >= fetches._limits.max_waiting:
             return False
@@ -392,14 +398,14 @@ class Fetch:
             self._request.room.watch(self._abandoned)
         if not state.waiters:
             state.arrived = 0
-        # What arrived since the range's waiters were last looked at came before this request: not to be counted.
+        # Bytes that arrived since the range's last wake-up came before this request, so they do not count for it.
         self.missing = missing + state.arrived
         state.waiters[self] = None
         fetches._deadlines.add(self, self._deadline)
         return True
 
     def expire(self) -> None:
-        """The deadline passed: answer with what there is."""
+        """Answer with what there is: the deadline passed."""
         if self._state is not None:
             self._state.waiters.pop(self, None)
         self._wait_ms = -1

@@ -1,6 +1,6 @@
-"""Which placement driver the ranges of a store belong to; no other one may decide about them.
+"""The placement driver that the ranges of a store belong to; no other one may decide about them.
 
-To another placement driver the same stream ids mean other streams: believing it would destroy data whose stream it has
+To another placement driver the same stream ids mean other streams. Obeying it would destroy data of streams that it has
 deleted, and would put its ranges next to ours under the same numbers.
 """
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 class StoreHome:
     """Compares a placement driver with the one that gave the store its server id.
 
-    A store without a server id takes the next one; one that got it before placement drivers told who they are takes the
-    first that tells. ``refusal``: why the placement driver that was met last is none for this store.
+    A store without a server id takes the next placement driver; one with an id from before placement drivers named
+    themselves takes the first that does. ``refusal``: why this store rejects the placement driver that it met last.
     """
 
     def __init__(self, store: Store) -> None:
@@ -31,8 +31,9 @@ class StoreHome:
         self.refusal: str | None = None
 
     async def introduce(self, call: Call) -> str | None:
-        """Why the placement driver that ``call`` asks is not to be used; see ``carrier.Introduce``. Raises ``SbpError``
-        when it does not say who it is."""
+        """Return why the placement driver that ``call`` asks is not to be used, or None; see ``carrier.Introduce``.
+        Raises ``SbpError`` when it does not say who it is.
+        """
         identity = await ask_identity(call)
         refusal = await self._check(identity)
         if refusal is not None and refusal != self.refusal:

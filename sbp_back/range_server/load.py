@@ -1,4 +1,4 @@
-"""How busy a range server is: the figures of REPORT_METRICS from its counters (docs/protocols/sbp.md, "Tables")."""
+"""Load of a range server: the figures of REPORT_METRICS from its counters (docs/protocols/sbp.md, "Tables")."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class LoadMeter:
     def measure(
         self, seconds: float, stats: StoreStats, appends: Appends, fetches: Fetches, ranges: Iterable[RangeState]
     ) -> RangeServerMetrics:
-        """``seconds`` since the last call; latencies are in milliseconds. A full disk has no free space to offer,
-        whatever the file system says, so that the placement driver stops choosing this server."""
+        """Return the metrics since the last call, ``seconds`` ago; latencies are in milliseconds. A full disk reports
+        no free space, whatever the file system says, so that the placement driver stops choosing this server.
+        """
         now: list[float] = [stats.group_bytes, stats.read_bytes, stats.groups, stats.flush_seconds]
         now += [appends.requests, appends.failed, appends.latency_seconds, fetches.requests, fetches.failed]
         since = [new - old for new, old in zip(now, self._last, strict=True)]
@@ -59,7 +60,7 @@ def _int16(value: float) -> int:
 
 
 def _memory_used() -> int:
-    """Resident bytes of the process; where the system does not tell, the most it ever had."""
+    """Return the resident bytes of the process; where the system does not report them, its peak."""
     try:
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
     except OSError:

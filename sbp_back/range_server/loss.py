@@ -1,11 +1,11 @@
-"""A store whose acknowledged data is damaged: what would be lost if it were opened nevertheless, and that opening.
+"""Opening a store whose acknowledged data is damaged: a preview of what would be lost, and the opening itself.
 
-What would be lost is found by a recovery of the store's files under other names: links in a directory of its own,
-behind which nothing is written. So it says exactly what the real one does then.
+The preview recovers the store's files under other names: links in a directory of its own, behind which nothing is
+written. So it reports exactly what the real recovery would do.
 
-Data that was moved to objects is where it was: the lists on the disk tell what ranges have there, and nobody asks for
-the objects. What was moved behind the place where the log is cut counts as moved at its new end: what is written from
-there on is newer.
+Data that was moved to objects does not matter here: lists on the disk say what ranges have there, and the objects are
+not read. Data moved from behind the place where the log is cut counts as moved at the log's new end: what is written
+from there on is newer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from sbp_back.range_server.store.store import Store
 
 
 class Loss(Struct):
-    """``damage``: sentences of recovery. ``set_aside``: bytes in segments that are not read again, which stay on the
-    disk as ``*.damaged``; ``cut``: bytes behind the place where the log ends then, ``end``. ``gaps``: offsets that are
-    missing inside of ranges: (stream, range, first, end)."""
+    """Data that opening the store would give up. ``damage``: sentences of recovery. ``set_aside``: bytes in segments
+    that are not read again, which stay on the disk as ``*.damaged``; ``cut``: bytes behind the place where the log ends
+    then, ``end``. ``gaps``: offsets that are missing inside of ranges: (stream, range, first, end).
+    """
 
     damage: list[str] = field(default_factory=list)
     set_aside: dict[str, int] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Loss(Struct):
     gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
-        """For an operator."""
+        """Describe the loss for an operator."""
         found = list(self.damage)
         found += [f"segment {name} is set aside with {size} bytes" for name, size in sorted(self.set_aside.items())]
         if self.cut:
@@ -53,7 +54,7 @@ class Loss(Struct):
 
 
 class _Looking(Files):
-    """Reads what is behind links, and changes nothing there."""
+    """Files that are read behind links, and never changed there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,17 +88,18 @@ class _Looking(Files):
             super().allocate(fd, offset, size)
 
     def sync(self, fd: int) -> None:
-        """Nothing of this has to last."""
+        """Do nothing: the files are temporary."""
 
     def sync_directory(self, path: Path) -> None:
-        """Nor of this."""
+        """Do nothing: the directory is temporary."""
 
 
 def look(directory: Path, options: StoreOptions) -> Loss:
-    """What opening the store with ``accept_data_loss`` would give up: no ``damage`` for one that is not damaged.
+    """Return what opening the store with ``accept_data_loss`` would give up: no ``damage`` for a store that is not
+    damaged.
 
     Changes nothing. Raises ``StoreLocked`` while it is in use, ``StoreVersionError``, ``OSError``, and ``StoreCorrupt``
-    where the lists of what was moved are damaged.
+    where the lists of moved data are damaged.
     """
     files = _Looking()
     lock = DirectoryLock(directory, directory / "wal", options)
@@ -130,13 +132,13 @@ def look(directory: Path, options: StoreOptions) -> Loss:
 
 
 def _end(recovered: Recovered) -> int:
-    """Where the log goes on."""
+    """Return the position at which the log goes on."""
     last = recovered.segments[-1] if recovered.segments else None
     return recovered.next_base + BLOCK if last is None or last.sealed else last.base + last.used
 
 
 class _Accepting(Store):
-    """A store that is opened to be closed again."""
+    """A store that is opened only to be closed again."""
 
     @classmethod
     def _recover(cls, path: Path, options: StoreOptions, lock: DirectoryLock) -> Recovered:
@@ -144,9 +146,10 @@ class _Accepting(Store):
 
 
 def accept(directory: Path, options: StoreOptions, loss: Loss) -> list[str]:
-    """Open the store with what is left of it and close it again, so that it can be opened from now on; gives what was
-    done. The file :data:`~sbp_back.range_server.store.recovery.LOSSES` keeps what was given up. Raises ``StoreError``
-    and ``OSError``."""
+    """Open the store with what is left of it and close it again, so that it can be opened from now on; return what was
+    done. The file :data:`~sbp_back.range_server.store.recovery.LOSSES` lists what was given up. Raises ``StoreError``
+    and ``OSError``.
+    """
     files = Files()
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     line = json.dumps({"time": now, "lost": loss.sentences(), "gaps": loss.gaps}).encode()

@@ -1,4 +1,4 @@
-"""What a range server keeps in memory of one range."""
+"""In-memory state of the ranges of a range server."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ class RangeState:
     """A range that exists here: OPEN, or SEALED once ``end`` is not negative (docs/protocols/sbp.md, "Ranges of a
     server").
 
-    ``stored`` is what is durable of it; the store keeps it up to date, also when it trims to save space. ``waiters``
-    are fetches that wait for data; ``arrived`` counts the bytes committed since they were last looked at.
-
-    ``told``: the writer has said that it knows everything below this to be durable; -1 when it is one that says
-    nothing of the kind, -2 when that has to be read from the last entry first. ``decided``: the end is the placement
-    driver's word. ``asking``: those who wait for the placement driver to promise that the range goes as far as it does
-    here; ``checking``: whether it is being watched if that is needed.
+    ``stored`` is its durable part; the store keeps it up to date, also when it trims to save space. ``waiters`` are
+    fetches that wait for data; ``arrived`` counts the bytes committed since they were last evaluated. ``told``: the
+    writer has confirmed that everything below is durable; -1 for a writer that never confirms, -2 when it has to be
+    read from the last entry first. ``decided``: the end comes from the placement driver. ``asking``: callbacks that
+    wait for the placement driver to promise that the range goes as far as it does here; ``checking``: whether a check
+    is scheduled that asks for this promise if it is needed.
     """
 
     __slots__ = (
@@ -69,14 +68,15 @@ class RangeState:
 
     @property
     def confirm_offset(self) -> int:
-        """All below it is durable here."""
+        """Return the offset below which everything is durable here."""
         end = self.stored.end
         return end if end >= 0 else self.window.committed
 
     @property
     def shown_offset(self) -> int:
-        """All below it may be shown to anybody: whatever becomes of the range, it stays. A writer may yet give up what
-        is durable here but was not confirmed to it; the placement driver's word settles that, too."""
+        """Return the offset below which readers may see everything: it stays whatever becomes of the range. A writer
+        may yet give up what is durable here but was not confirmed to it; the placement driver decides that, too.
+        """
         confirmed = self.confirm_offset
         if self.told == TELLS_NOTHING or (self.decided and self.stored.end >= 0):
             return confirmed
@@ -87,7 +87,9 @@ class RangeState:
         return self.stored.end < 0 and self.window.state == WindowState.OPEN
 
     def decide(self, end: int) -> None:
-        """The placement driver knows that the range ends at ``end``: an operator has to hear when there is less."""
+        """Take the placement driver's word that the range ends at ``end``; log for the operator when there is less
+        here.
+        """
         self.decided = True
         here = self.confirm_offset
         if here < end:
@@ -95,7 +97,7 @@ class RangeState:
             logger.error("%s for the placement driver, and the log here has nothing of it from %d on", lost, here)
 
     def info(self) -> RangeInfo:
-        """As told to others: what was trimmed away is no part of the range."""
+        """Describe the range to others: without what was trimmed away."""
         stored = self.stored
         start = max(stored.start, stored.min_offset)
         if stored.end >= 0:
@@ -104,7 +106,7 @@ class RangeState:
 
 
 class RangeTable:
-    """The ranges of a server. ``by_key`` is for the hot paths to look up in; add and remove only through here."""
+    """The ranges of a server. ``by_key`` is for lookups of the hot paths; add and remove only through the methods."""
 
     __slots__ = ("_by_stream", "by_key")
 
@@ -124,14 +126,14 @@ class RangeTable:
             del self._by_stream[state.stream_id]
 
     def remove_dropped(self) -> list[RangeState]:
-        """Let go of ranges the store gave up by itself; returns them."""
+        """Remove the ranges that the store gave up by itself; return them."""
         dropped = [state for state in self.by_key.values() if state.stored.dropped]
         for state in dropped:
             self.remove(state)
         return dropped
 
     def of_stream(self, stream_id: int) -> list[RangeState]:
-        """In order of index."""
+        """Return the ranges of a stream in order of index."""
         states = sorted(self._by_stream.get(stream_id, {}).items())
         return [state for _index, state in states if not state.stored.dropped]
 

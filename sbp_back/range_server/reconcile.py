@@ -1,8 +1,8 @@
-"""Brings the ranges of a server that was down in line with what the placement driver decided meanwhile.
+"""Reconciliation of a server that was down with what the placement driver decided meanwhile.
 
-The placement driver is the truth about which streams exist, how far they are trimmed and where ranges end. Data is
-destroyed only on its explicit word that a stream was deleted or trimmed; a placement driver that has merely never
-heard of a stream (it lost its state, or it is another one) destroys nothing.
+The placement driver is the authority on which streams exist, how far they are trimmed and where ranges end. Data is
+destroyed only on its explicit word that a stream was deleted or trimmed; a placement driver that has merely never heard
+of a stream (it lost its state, or it is another one) destroys nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONCURRENCY = 64
 
 
 class Reconciled(Struct):
-    """What was done; ``unknown`` are streams the placement driver has never heard of, left alone."""
+    """Counts of changes; ``unknown`` are streams the placement driver has never heard of, left alone."""
 
     deleted: int = 0
     trimmed: int = 0
@@ -42,10 +42,12 @@ async def reconcile(
     call: Callable[[m.Request], Awaitable[m.Response]],
     streams: Iterable[int] | None = None,
 ) -> Reconciled:
-    """``call`` serves a request on the server itself; ``streams``: those to look at, None for all.
+    """Reconcile the ranges of ``table``. ``call`` serves a request on the server itself; ``streams``: those to
+    reconcile, None for all.
 
     Raises ``SbpError`` when the placement driver or the store cannot be asked; what was done until then stays done and
-    the rest can be repeated."""
+    the rest can be repeated.
+    """
     done = Reconciled()
     stream_ids = iter(table.stream_ids() if streams is None else streams)
     failures: list[SbpError] = []
@@ -59,7 +61,7 @@ async def reconcile(
         except SbpError as error:
             failures.append(error)
 
-    # Asking for one stream after the other would make the start of a server with many streams a matter of seconds.
+    # Asking for one stream after the other would delay the start of a server with many streams by seconds.
     await asyncio.gather(*(work() for _ in range(_CONCURRENCY)))
     if failures:
         raise failures[0]
@@ -104,7 +106,7 @@ async def _apply(
         if known.end < 0 or (state is None and known.index <= newest):
             continue  # what was trimmed away here is not made again
         if state is None or not state.sealed or state.stored.end > known.end or state.waiters:
-            # The epoch does not matter: an end that the placement driver has given is never another.
+            # The epoch does not matter: the placement driver never changes an end that it has given.
             _checked(await call(m.SealRangeRequest.decided(known)))
             done.sealed += 1
         else:

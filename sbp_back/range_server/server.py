@@ -1,7 +1,7 @@
-"""The range server as a handler of requests: what is where.
+"""The range server as a handler of requests.
 
-Appends, fetches and changes of ranges each have a module; this one dispatches, reports and fails. Behaviour:
-docs/protocols/sbp.md, "Append window" and "Ranges of a server".
+Appends, fetches and changes of ranges each have a module; this one dispatches, reports, and handles the store's
+failure. Behaviour: docs/protocols/sbp.md, "Append window" and "Ranges of a server".
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _SETTLE_SECONDS = 5.0
 
 
 class RangeServerOptions(Struct):
-    """``server_id`` comes from the placement driver's ALLOCATE_ID; ``advertise_addr`` is where clients connect to
-    (host:port), empty while there is no listener."""
+    """Options of a range server. ``server_id`` comes from the placement driver's ALLOCATE_ID; ``advertise_addr`` is
+    where clients connect to (host:port), empty while there is no listener.
+    """
 
     server_id: int = -1
     advertise_addr: str = ""
@@ -87,7 +88,7 @@ class RangeServer:
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)
         store.on_failed = self._store_failed
         if store.failed is not None:
-            # It failed while nobody was there to be told.
+            # The store failed before there was a server to report it to.
             loop.call_soon(self._store_failed, store.failed)
 
     @property
@@ -100,12 +101,12 @@ class RangeServer:
 
     @advertise_addr.setter
     def advertise_addr(self, address: str) -> None:
-        """To be set before :meth:`start`, when the address is known only once a listener is bound."""
+        """Set the advertised address, before :meth:`start`, when it is known only once a listener is bound."""
         self._options.advertise_addr = address
 
     @property
     def failure(self) -> m.Status | None:
-        """Why every request is refused; None while they are served."""
+        """Return why every request is refused; None while they are served."""
         return self._refusal
 
     def handle(self, request: m.Request, reply: Reply) -> None:
@@ -160,7 +161,7 @@ class RangeServer:
         self._list_on(stream_ids, 0, [], reply)
 
     def _list_on(self, stream_ids: list[int], first: int, found: list[m.RangeInfo], reply: Reply) -> None:
-        """A server may have a hundred thousand ranges: so many streams in a turn of the loop."""
+        """List the ranges of some streams in each turn of the loop: a server may have a hundred thousand ranges."""
         after = first + _LISTED_IN_A_TURN
         for stream_id in stream_ids[first:after]:
             found += [state.info() for state in self._table.of_stream(stream_id)]
@@ -170,21 +171,21 @@ class RangeServer:
             reply(m.ListRangeResponse(ranges=found))
 
     def next_offset(self, stream_id: int, index: int) -> int:
-        """The base of the only entry an open range lets in now; -1 when the range takes none or is not here."""
+        """Return the base of the only entry an open range lets in now; -1 when the range takes none or is not here."""
         state = self._table.by_key.get((stream_id, index))
         return state.window.next if state is not None and state.writable else -1
 
     def state_of(self, stream_id: int, index: int) -> RangeState | None:
-        """What is known here of a range, to be looked at only."""
+        """Return the state of a range, for reading only; None if it is not here."""
         return self._table.by_key.get((stream_id, index))
 
     @property
     def waiting_fetches(self) -> int:
-        """Long polls that wait for data right now."""
+        """Return the number of fetches that wait for data right now."""
         return self._fetches.waiting
 
     def metrics(self, seconds: float) -> m.RangeServerMetrics:
-        """The load of the ``seconds`` since this was last asked; for the placement driver."""
+        """Return the load since the last call, ``seconds`` ago; for the placement driver."""
         self._table.remove_dropped()
         ranges = self._table.by_key.values()
         return self._load.measure(seconds, self._store.stats, self._appends, self._fetches, ranges)
@@ -205,8 +206,9 @@ class RangeServer:
             self._tasks.spawn(self._reconcile_later(pd))
 
     def _settle(self, state: RangeState, then: Callable[[], None]) -> None:
-        """See :data:`~sbp_back.range_server.fetches.Settle`: asks that the range may not end below what is durable of
-        it here, so that it may be shown to anybody."""
+        """Ask the placement driver to promise that the range will not end below what is durable of it here, so that
+        readers may see it; see :data:`~sbp_back.range_server.fetches.Settle`.
+        """
         if state.asking is not None:
             state.asking.append(then)
             return
@@ -239,15 +241,15 @@ class RangeServer:
             at_least = m.RangeInfo(state.stream_id, state.stored.epoch, state.index, state.stored.start, end)
             pd.submit(m.SealRangeRequest(at_least, m.SealKind.AT_LEAST), answered, _SETTLE_SECONDS)
 
-        # The placement driver keeps its promise on the disk: what it is about has to be there first.
+        # The placement driver's promise is durable, so the data that it promises has to be durable first.
         self._store.flush(flushed)
 
     async def adopt(self, server_id: int) -> None:
         """Take over the log of another range server, which acknowledges nothing more, and serve its ranges.
 
-        It may be repeated. Raises ``AdoptionRefused`` (there is no such log in the objects; somebody else has it, and
-        which one it says) and other ``SbpError`` (the placement driver could not be asked: what is missing is done when
-        this is repeated, or at the next start).
+        It may be repeated. Raises ``AdoptionRefused`` (there is no such log in the objects; or another server has it,
+        and it says which) and other ``SbpError`` (the placement driver could not be asked: a repetition, or the next
+        start, does the rest).
         """
         if self._pd is None or self._refusal is not None:
             raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "this range server is not serving")
@@ -287,11 +289,11 @@ class RangeServer:
         return awaited(lambda settle: self.handle(request, settle))
 
     def stop_waiting(self) -> None:
-        """Answer long polls now and let none wait any more, so that connections can drain; all else is served."""
+        """Answer waiting fetches now and let none wait any more, so that connections can drain; all else is served."""
         self._fetches.stop_waiting()
 
     async def close(self) -> None:
-        """Stop reporting and answer what waits; the store is left to its owner, who closes it next. Idempotent."""
+        """Stop reporting and answer all waiters; the store's owner closes the store next. Idempotent."""
         if self._reporter is not None:
             self._reporter.stop()
         await self._tasks.close()
@@ -301,7 +303,7 @@ class RangeServer:
         self.local.close()
 
     def _refuse(self, status: m.Status) -> None:
-        """Serve nobody any more."""
+        """Refuse all requests from now on."""
         self._refusal = self.local.refusal = status
 
     def _store_failed(self, error: StoreError) -> None:

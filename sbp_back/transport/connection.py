@@ -1,13 +1,12 @@
 """One client's connection to a listener.
 
-Its requests are handed over in the order they arrived and answered in the order they are finished, in the document's
-dialect also bit by bit, in several frames. Nothing a client does makes its connection hold more than a bounded amount
-of memory here, nor all connections together: what is received and under way, what is read for answers and what was not
-taken of them counts in a budget (:mod:`anabranch_kit.memory.budget`). Reading stops while there is no room for more, or
-while too much is unanswered or not taken; a fetch waits with its read until there is room for the answer. Nor does a
-client decide how long the loop is busy: what all of them do in one turn has a bound (:mod:`anabranch_kit.net.turn`).
-
-Frames, GOAWAY and idle times: docs/protocols/sbp.md, "Frame", "Range servers of 0.2" and "Placement driver".
+Its requests are handed over in the order they arrived and answered in the order they are finished; an answer in the
+document's dialect may come in several frames. A client can make its connection, and all connections together, hold only
+a bounded amount of memory: received bytes, requests in flight, data read for answers and unsent answers count in a
+budget (:mod:`anabranch_kit.memory.budget`). Reading stops while there is no room for more, or while too much is
+unanswered or unsent; a fetch reads once there is room for the answer. A client can keep the loop busy only for a
+bounded time: all connections share a bound on each turn (:mod:`anabranch_kit.net.turn`). Frames, GOAWAY and idle times:
+docs/protocols/sbp.md, "Frame", "Range servers of 0.2" and "Placement driver".
 """
 
 from __future__ import annotations
@@ -68,25 +67,26 @@ _PROBE_SECONDS = 5
 
 
 class GoAwayForm(Enum):
-    """How a server takes leave, as the clients of each kind of server know it (docs/protocols/sbp.md, "Frame")."""
+    """Form of a server's GOAWAY, as the clients of each kind of server expect it (docs/protocols/sbp.md, "Frame")."""
 
     RANGE_SERVER = "range-server"
-    """Flags 0x01, stream id 0, on shutdown only; an idle connection is closed without a word."""
+    """Flags 0x01, stream id 0, on shutdown only; an idle connection is closed without a GOAWAY."""
 
     PLACEMENT_DRIVER = "placement-driver"
     """Flags 0x00, stream id the next one expected, on shutdown and when idle; a client's is answered, flags 0x03."""
 
 
 class ListenerOptions(Struct):
-    """``idle_seconds``: a connection with nothing under way that neither sent nor took bytes for so long is closed (0:
-    never). ``stall_seconds``: one with requests under way that takes nothing of the answers waiting for it is cut after
-    so long; one that is gone, which the system asks for when nothing waits, too (0: never). ``max_unanswered_*``: per
-    connection, past which it is not read from. ``write_high_bytes``: as many bytes of answers not taken stop the
-    reading too; ``write_limit_bytes`` (answers to requests already under way still pile up) cut the connection.
-    ``max_unsent_bytes``: what is being read for a connection and what it has not taken, past which its fetches wait;
-    one alone is never too long. ``memory_bytes``: of all connections of a listener that is given no budget.
-    ``linger_seconds``: after GOAWAY, how long an idle client may take to close; ``drain_seconds``: the same for one
-    that still waits for answers. ``tls``: what a listener speaks TLS with; None: without."""
+    """Options of a listener. ``idle_seconds``: a connection without requests in flight that neither sent nor took bytes
+    for so long is closed (0: never). ``stall_seconds``: a connection with requests in flight that takes nothing of its
+    waiting answers is cut after so long; so is one whose peer is gone, which the system probes when nothing waits (0:
+    never). ``max_unanswered_*``: per connection, past which it is not read from. ``write_high_bytes``: so many bytes of
+    unsent answers stop the reading too; ``write_limit_bytes`` (answers to requests in flight still pile up) cut the
+    connection. ``max_unsent_bytes``: data being read for a connection plus its unsent answers, past which its fetches
+    wait; a single answer is never too long. ``memory_bytes``: of all connections of a listener that is given no budget.
+    ``linger_seconds``: after GOAWAY, how long an idle client may take to close; ``drain_seconds``: the same for a
+    client that still waits for answers. ``tls``: certificate and key of the listener; None: without TLS.
+    """
 
     goaway: GoAwayForm = GoAwayForm.RANGE_SERVER
     idle_seconds: float = 6.0
@@ -104,7 +104,7 @@ class ListenerOptions(Struct):
 
     @classmethod
     def placement_driver(cls) -> ListenerOptions:
-        """What clients of a placement driver expect: 15 s of idleness, its form of GOAWAY."""
+        """Return the options that clients of a placement driver expect: 15 s of idleness, its form of GOAWAY."""
         return cls(goaway=GoAwayForm.PLACEMENT_DRIVER, idle_seconds=15.0)
 
 
@@ -116,7 +116,7 @@ class Home(Protocol):
 
 
 class Asked:
-    """A request that was handed over. To its handler it is the way to reply, and room for the answer
+    """A request that was handed over. Its handler uses it to reply, and as room for the answer
     (:class:`sbp_back.wire.room.Room`). ``weight``: bytes it holds until it is answered; ``held``: reserved for the
     answer.
     """
@@ -154,14 +154,16 @@ class Asked:
         self._watchers.append(ended)
 
     def lost(self) -> None:
-        """The connection has ended."""
+        """React to the end of the connection."""
         watchers, self._watchers = self._watchers, None
         for ended in watchers or ():
             self._connection.barrier.call("abandoned request", ended)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """``buffer`` is where bytes are received, shared with all others of the loop, as is ``turn``."""
+    """A connection of a listener. ``buffer`` receives bytes; it and ``turn`` are shared with all other connections of
+    the loop.
+    """
 
     def __init__(
         self,
@@ -191,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_lost = False
         self._active = self._taken_at = loop.time()
         self._written = self._taken = 0  # bytes given to the outbox, and those of them that the socket took
-        # Two accounts, since neither may keep the other from its turn: what came in and is under way, and answers.
+        # Two accounts, requests and answers, since neither may keep the other waiting for its turn.
         self._budget = budget
         self._turn = turn
         self._received = budget.account(self._room_to_receive)
@@ -227,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._transport = transport
-        # With TLS, a limit of zero would mean that nothing held is too much already.
+        # With TLS, a limit of zero would count an empty buffer as full.
         transport.set_write_buffer_limits(high=0 if self._options.tls is None else 1, low=0)
         if self._options.tls is not None:
             self._tls_bytes = bound_tls_memory(transport)
@@ -253,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
             self.barrier.call("end of a session", self._session.ended)
 
     def _end(self) -> None:
-        """Nothing is received or sent any more. Requests under way hold their bytes until they are answered."""
+        """Stop receiving and sending. Requests in flight hold their bytes until they are answered."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -292,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold()
 
     def eof_received(self) -> bool:
-        """A client that stops sending gets what there is for it."""
+        """Keep the connection: a client that stops sending still gets its answers."""
         self._flush()
         if self._outbox is not None:
             self._outbox.finish()
@@ -331,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
             self._received.give(Kind.REQUESTS, -size)
 
     def _admit_frame(self, size: int) -> bool:
-        """May a frame of ``size`` bytes, which is long, be received?"""
+        """Return whether a long frame of ``size`` bytes may be received."""
         if not self._received.admit(Kind.REQUESTS, size, self._stashed):
             return False
         self._stashed = 0
@@ -350,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         received = self._received
         refused = self._reader.refused
-        # For what is left of a long frame there is room, it was counted as a whole.
+        # A long frame was counted as a whole, so there is room for its rest.
         short = bool(refused) or (not self._admitted and received.crowded)
         if short and not received.wanted:
             received.wait(refused or 1, self._stashed if refused else 0)
@@ -393,7 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hold()
 
     def _go_on(self) -> None:
-        """It is its turn again."""
+        """Go on in this connection's next turn."""
         self.room.grant()
         self._pump()
 
@@ -431,7 +433,9 @@ class Connection(asyncio.BufferedProtocol):
             self._take(asked, self._read_request(frame))
 
     def _read_request(self, frame: Frame) -> m.Request | m.SystemErrorResponse | None:
-        """The request in a frame, or why there is none; None when the frame is to be ignored. Never raises."""
+        """Decode the request in a frame; return an error response if that fails, None when the frame is to be ignored.
+        Never raises.
+        """
         manners = self._dialect.manners
         try:
             return self._dialect.decode_request(
@@ -472,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hand_over(request, asked)
 
     def _add_weight(self, asked: Asked, more: int) -> None:
-        """Serving it takes more memory than its frame."""
+        """Count ``more`` bytes that serving the request takes beyond its frame."""
         if more:
             asked.weight += more
             self._unanswered_bytes += more
@@ -490,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, asked: Asked, response: m.Response) -> None:
-        """A part of the answer to a request, or all of it."""
+        """Send an answer to a request, or a part of it."""
         if self._unanswered.get(asked.stream_id) is not asked:
             logger.error("request %d of opcode %#06x was answered twice", asked.stream_id, asked.opcode)
             return
@@ -506,13 +510,13 @@ class Connection(asyncio.BufferedProtocol):
             self._send_answer(asked, self._parts(asked, response), last)
 
     def _parts(self, asked: Asked, response: m.Response) -> list[Buffer]:
-        """What is sent as the answer. Never raises."""
+        """Encode the answer. Never raises: errors and defects become a system error."""
         try:
             return self._encode(asked.stream_id, asked.opcode, response)
         except SbpError as error:
             status = m.Status(error.code, error.message)
         except Exception as error:  # noqa: BLE001 - logged and counted there
-            # As in _hand_over: an answer that cannot be written, a number too large for its field, is a defect of ours.
+            # As in _hand_over: an answer that cannot be encoded (a number too large for its field) is a defect of ours.
             self.barrier.caught(f"writing {type(response).__name__}", error)
             status = DEFECT
         return self._encode(asked.stream_id, asked.opcode, m.SystemErrorResponse(status))
@@ -523,7 +527,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         size = self._write(parts)
         if asked.held:
-            # What was reserved for it is what the socket has yet to take from now on.
+            # From now on the socket's unsent bytes count instead of the reservation.
             self.room.holds(self._unsent)
             self.room.give_back(asked, min(asked.held, size))
         elif size > LITTLE:
@@ -536,7 +540,7 @@ class Connection(asyncio.BufferedProtocol):
             self._leave_when_done()
 
     def _done(self, asked: Asked) -> None:
-        """The request is answered, or needs no answer: it holds nothing any more."""
+        """Release everything that an answered request holds."""
         asked.done = True
         del self._unanswered[asked.stream_id]
         self._unanswered_bytes -= asked.weight
@@ -550,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
         return encode_frame(opcode, flags, stream_id, header, payload, crc)
 
     def _write(self, parts: Sequence[Buffer]) -> int:
-        """Send ``parts`` with everything else of this turn; returns how many bytes they are."""
+        """Send ``parts`` with everything else of this turn; return their bytes."""
         self._out.extend(parts)
         size = 0
         for part in parts:
@@ -582,7 +586,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def _sent(self) -> None:
-        """The socket has taken something, or there is more for it."""
+        """React to a change of the unsent bytes."""
         outbox = self._outbox
         if outbox is None:
             return
@@ -599,7 +603,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _unsent(self) -> int:
-        """Bytes of answers that the socket has not taken."""
+        """Return the bytes of answers that the socket has not taken."""
         return self._out_bytes + (0 if self._outbox is None else self._outbox.unsent)
 
     # --- leaving ----------------------------------------------------------------------------------------------------
@@ -615,7 +619,7 @@ class Connection(asyncio.BufferedProtocol):
     def _say_goaway(self, reason: int) -> None:
         self._said_goaway = True
         if self._options.goaway is GoAwayForm.PLACEMENT_DRIVER:
-            # Its clients know no reasons: the lowest flag would make the frame a response.
+            # The placement driver's clients know no reasons: the lowest flag would make the frame a response.
             self._write(encode_frame(m.Opcode.GOAWAY, GOAWAY_IDLE, self._next_stream_id))
         else:
             self._write(encode_frame(m.Opcode.GOAWAY, reason, 0))
@@ -639,7 +643,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close once everything is sent that there is."""
+        """Close once everything is sent."""
         self._flush()
         if self._outbox is not None:
             self._outbox.finish()
@@ -647,7 +651,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def look_after(self, now: float) -> None:
-        """Close it when nothing happens on it any more; ``now`` is the loop's time."""
+        """Close the connection if it is idle or stalled; ``now`` is the loop's time."""
         transport, outbox, options = self._transport, self._outbox, self._options
         if transport is None or outbox is None:
             return
@@ -685,13 +689,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _refuse_connection(self, message: str) -> None:
-        """The bytes cannot be understood any further: only this connection pays for it."""
+        """Cut this connection: its bytes cannot be understood any further."""
         logger.warning("%s is cut: %s", self._peer(), message)
         self._drop_queue()
         self._close()
 
     def _peer(self) -> str:
-        """For the log."""
+        """Name the peer for the log."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"client {name[0]}:{name[1]}" if isinstance(name, tuple) else "a client"
 
@@ -705,13 +709,14 @@ def _is_long(response: m.Response) -> bool:
 
 
 def _weight(frame: Frame) -> int:
-    """Bytes of a frame on the wire, all of which it keeps."""
+    """Return the bytes of a frame on the wire, all of which it keeps."""
     return FRAME_OVERHEAD + len(frame.header) + len(frame.payload)
 
 
 def _ask_for_life(transport: asyncio.Transport, seconds: float) -> None:
-    """Has the system ask a peer that says nothing for about ``seconds`` whether it is still there: one that waits for
-    data for minutes may be gone without a word."""
+    """Have the system probe a peer that is silent for about ``seconds``: a client that waits minutes for data may
+    vanish without closing.
+    """
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

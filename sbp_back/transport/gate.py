@@ -1,11 +1,11 @@
-"""A listener that demands tickets: what the requests of a connection may do is what the tickets say that it has shown.
+"""Gate of a listener that demands tickets: the tickets that a connection has shown decide what its requests may do.
 
-A ticket is a text that its client got from somebody who has the key, and says until when its bearer may do everything,
-or read which streams; the reading of it is others' (:data:`Check`). Whoever has shown none is served nothing but a
-PING. A reader asks for data, and for what must be known to find it, of its streams alone, as long as they last. Who
-may do everything stays who he is for as long as his connection lasts, as with a certificate.
+A ticket is a text that the client got from a holder of the key. It says until when its bearer may do everything, or
+which streams it may read; a :data:`Check` reads it. A connection without a ticket gets only its PING answered. A reader
+may fetch data of its streams, and the facts needed to find it, until the tickets end. A bearer of all rights keeps them
+for as long as its connection lasts, as with a certificate.
 
-Only what comes through a listener passes a gate: the node's own range server and placement driver are called within the
+Only requests through a listener pass a gate: the node calls its own range server and placement driver within the
 process. docs/sbp.md, "Tickets".
 """
 
@@ -29,8 +29,9 @@ _WANTED = "this listener wants a ticket (SHOW_TICKET): a node gives them to who 
 
 
 class Grant(Struct, frozen=True):
-    """What a good ticket says: until when (s since 1970) its bearer may read ``streams``, or, where these are None, may
-    do everything."""
+    """Content of a good ticket: until when (s since 1970) its bearer may read ``streams``, or do everything where these
+    are None.
+    """
 
     expires: float
     streams: frozenset[int] | None = None
@@ -41,7 +42,7 @@ Check = Callable[[str], Grant]
 
 
 class Gate:
-    """Lets through to ``handler`` what tickets allow. ``clock`` tells seconds since 1970."""
+    """Passes to ``handler`` the requests that tickets allow. ``clock`` gives seconds since 1970."""
 
     def __init__(self, handler: Handler, check: Check, clock: Callable[[], float] = time.time) -> None:
         self._handler = handler
@@ -49,16 +50,16 @@ class Gate:
         self._clock = clock
 
     def session(self) -> Session:
-        """For a connection, which has shown nothing yet."""
+        """Return a session for a connection, which has shown no ticket yet."""
         return _Watched(self._handler, self._check, self._clock)
 
     def handle(self, request: m.Request, reply: Reply) -> None:
-        """What comes over no connection has shown no ticket."""
+        """Serve a request that came over no connection, and so without a ticket."""
         self.session().handle(request, reply)
 
 
 class _Watched:
-    """One connection."""
+    """The session of one connection."""
 
     __slots__ = ("_check", "_clock", "_everything", "_handler", "_refusal", "_session", "_streams", "_until")
 
@@ -104,7 +105,7 @@ class _Watched:
             return m.Status()
         self._streams = {stream: end for stream, end in self._streams.items() if end > now}
         for stream in grant.streams:
-            # Those shown last stand last; what was given for longer stays.
+            # The streams of the latest tickets stand last; a longer right from an earlier ticket stays.
             self._streams[stream] = max(self._streams.pop(stream, 0.0), grant.expires)
         for stream in list(self._streams)[:-MOST_STREAMS]:
             del self._streams[stream]
@@ -112,7 +113,7 @@ class _Watched:
         return m.Status()
 
     def _refused(self, request: m.Request) -> m.Status | None:
-        """Why a reader's request is not served; None if it is."""
+        """Return why a reader's request is not served; None if it is."""
         now = self._clock()
         if self._until <= now:
             message = "the ticket has expired: show another one" if self._until else self._refusal
@@ -121,7 +122,7 @@ class _Watched:
             case m.FetchRequest():
                 refusal = self._unread(request.range.stream_id, now)
                 if refusal is None:
-                    # It is answered when the ticket ends, with what there is by then.
+                    # A waiting fetch is answered when the ticket ends, with what there is by then.
                     left_ms = int((self._streams[request.range.stream_id] - now) * 1000)
                     request.max_wait_ms = min(request.max_wait_ms, left_ms)
                 return refusal
@@ -134,7 +135,7 @@ class _Watched:
         return m.Status(ErrorCode.FORBIDDEN, f"the ticket is for reading, not for {type(request).__name__}")
 
     def _unread(self, stream_id: int, now: float) -> m.Status | None:
-        """Why a stream is not read; None if it may be."""
+        """Return why a stream may not be read; None if it may be."""
         until = self._streams.get(stream_id)
         if until is None:
             return m.Status(ErrorCode.FORBIDDEN, f"the ticket is not for stream {stream_id}")

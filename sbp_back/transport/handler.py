@@ -1,4 +1,4 @@
-"""What serves requests: a range server, a placement driver, or a stand-in for either in tests."""
+"""Interface of a server of requests: a range server, a placement driver, or a stand-in for either in tests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NO_TICKETS = Status(ErrorCode.UNSUPPORTED_OPERATION, "no tickets are demanded he
 class Handler(Protocol):
     """Serves requests of any carrier.
 
-    ``handle`` is called on the event loop and never raises; should it have a defect, whoever calls it answers
-    :data:`DEFECT`. ``reply`` is called exactly once, on the loop, before ``handle`` returns or at any later time; a
+    ``handle`` is called on the event loop and must not raise; if it does, its caller answers :data:`DEFECT`. ``reply``
+    is called exactly once, on the loop, before ``handle`` returns or at any later time; a
     :class:`~sbp_back.wire.model.GoAway` is never replied to. Only a :class:`~sbp_back.wire.model.DocumentRequest` may
     be replied to in several parts, all but the last with ``last`` False.
     """
@@ -34,12 +34,12 @@ class Session(Handler, Protocol):
     """Serves the requests of one connection."""
 
     def ended(self) -> None:
-        """The connection is no more; answers to what is under way go nowhere."""
+        """React to the end of the connection; answers to requests in flight go nowhere."""
 
 
 @runtime_checkable
 class HasSessions(Protocol):
-    """A handler for which it matters which requests come over one connection."""
+    """A handler that needs to know which requests come over the same connection."""
 
     def session(self) -> Session:
-        """For a connection that was just made."""
+        """Return a session for a new connection."""

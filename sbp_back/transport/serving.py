@@ -1,4 +1,4 @@
-"""What every assembly of servers shares: a listener with the address it advertises, and stopping in order."""
+"""Parts of every server: a listener with the address it advertises, and stopping in order."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ Step = Callable[[], Awaitable[object]]
 
 
 class ListenAt(Struct):
-    """``address``: host and port (0: the system chooses). ``advertise``: the "host:port" that clients are told, where
-    it is not the one listened at. ``budget``: memory that its connections share with others'. ``check``: what reads the
-    tickets that it demands; None: it demands none."""
+    """Setup of a listener. ``address``: host and port (0: the system chooses). ``advertise``: the "host:port" that
+    clients are told, where it differs from ``address``. ``budget``: memory that its connections share with others.
+    ``check``: reads the tickets that it demands; None: it demands none.
+    """
 
     address: tuple[str, int]
     advertise: str | None = None
@@ -37,7 +38,7 @@ class ListenAt(Struct):
 
 
 async def listen(handler: Handler, at: ListenAt, barrier: Barrier) -> Listener:
-    """A started listener. Raises ``OSError`` when the address cannot be bound."""
+    """Start a listener. Raises ``OSError`` when the address cannot be bound."""
     if at.check is not None:
         handler = Gate(handler, at.check)
     listener = Listener(handler, at.dialect, *at.address, at.options, at.budget, barrier)
@@ -46,7 +47,7 @@ async def listen(handler: Handler, at: ListenAt, barrier: Barrier) -> Listener:
 
 
 def advertised(listener: Listener | None, told: str | None) -> str:
-    """What clients are told to connect to; empty when there is nothing."""
+    """Return the "host:port" that clients are told: ``told`` if set, else the listener's; empty without either."""
     if told is not None:
         return told
     if listener is None:
@@ -58,8 +59,7 @@ def advertised(listener: Listener | None, told: str | None) -> str:
 
 
 async def run_all(steps: Iterable[Step]) -> None:
-    """Every step in turn. One that fails does not keep the later ones from happening; the first error is raised in the
-    end."""
+    """Run every step in turn. A failing step does not prevent the later ones; the first error is raised in the end."""
     failures: list[Exception] = []
     for step in steps:
         try:

@@ -38,15 +38,15 @@ from sbp_back.wire.v02 import DialectV02
 
 
 class TcpOptions(Struct):
-    """Times in seconds, sizes in bytes.
+    """Options of a carrier. Times in seconds, sizes in bytes.
 
     ``heartbeat_idle``: after that long without a request a HEARTBEAT is sent, because servers drop idle connections (6
-    s in elastic-stream), and also after that long without a sign of life while answers are due.
-    When nothing at all is heard within ``heartbeat_timeout`` of one the peer is gone. ``max_inflight_bytes``:
-    unanswered requests on one connection; more wait. ``max_queued_bytes``: what may wait; beyond that a request is
-    answered with 1429. ``backoff_first``, ``backoff_limit``: pause before connecting again after a failure, doubled
-    each time. ``tls``: what servers are reached with TLS with; None: without. ``tickets``: what is shown to servers
-    that demand it; those that do not only say so.
+    s in elastic-stream), and also after that long without a sign of life while answers are due. When nothing at all is
+    heard within ``heartbeat_timeout`` of a heartbeat the peer is gone. ``max_inflight_bytes``: unanswered requests on
+    one connection; more wait. ``max_queued_bytes``: requests that may wait; beyond that a request is answered with
+    1429. ``backoff_first``, ``backoff_limit``: pause before connecting again after a failure, doubled each time.
+    ``tls``: for connections to servers; None: without TLS. ``tickets``: shown to all servers; those that demand none
+    only say so.
     """
 
     request_timeout: float = 30.0
@@ -189,7 +189,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._paused = True
 
     def resume_writing(self) -> None:
-        # The peer takes what is sent. One that is gone does not for long: what is under way to it has a bound.
+        # The peer takes what is sent, so it lives. A peer that is gone stops soon: the bytes in flight are bounded.
         self.last_heard = asyncio.get_running_loop().time()
         self._paused = False
         self._carrier.pump()
@@ -226,8 +226,9 @@ class _Connection(asyncio.BufferedProtocol):
             self.retire()
 
     def _show(self, tickets: Tickets, now: float) -> None:
-        """Sends what has not been shown yet. The server takes requests in their order, so what follows need not wait
-        for the answer, and whoever sent that is told what is refused."""
+        """Send the tickets that have not been shown yet. The server takes requests in their order, so later requests
+        need not wait for the answer: a refused ticket shows in their own refusals.
+        """
         shown, self._shown = self._shown, tickets.version
         carrier = self._carrier
 
@@ -241,14 +242,14 @@ class _Connection(asyncio.BufferedProtocol):
             self.send(_Call(answered, deadline, opcode, header, parts, -1, carrier.barrier), now)
 
     def retire(self) -> None:
-        """Takes no more requests; closes when those in flight are answered."""
+        """Take no more requests; close when those in flight are answered."""
         self.retired = True
         self._carrier.forget(self)
         if not self.calls:
             self.drop("the server asked to go away")
 
     def drop(self, reason: str) -> None:
-        """Closes at once; everything in flight is answered now."""
+        """Close at once; everything in flight is answered now."""
         if self._transport is not None:
             self._transport.abort()
         self._carrier.lost(self, reason)
@@ -259,7 +260,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _write(self, parts: Sequence[Buffer]) -> None:
         if not self._out:
-            # Everything sent in one turn of the loop goes into one write.
+            # All requests of one turn of the loop go into one write.
             asyncio.get_running_loop().call_soon(self._flush)
         self._out += parts
 
@@ -272,8 +273,8 @@ class _Connection(asyncio.BufferedProtocol):
 class TcpCarrier(Carrier):
     """Carries requests over one connection to ``host:port``, made when first needed and again after it was lost.
 
-    Requests are pipelined. One that arrives while the connection is being made waits for it; if it cannot be made, all
-    that wait are answered with ``ConnectionLost``. After a GOAWAY the requests in flight are still answered and new
+    Requests are pipelined. Requests that arrive while the connection is being made wait for it; if it cannot be made,
+    all of them are answered with ``ConnectionLost``. After a GOAWAY the requests in flight are still answered and new
     ones go over a new connection. ``introduce`` is asked about every new connection before any other request is sent on
     it, and may refuse it.
     """
@@ -307,12 +308,12 @@ class TcpCarrier(Carrier):
 
     @property
     def address(self) -> str:
-        """The "host:port" that it leads to."""
+        """Return the "host:port" that it leads to."""
         return f"{self._host}:{self._port}"
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that takes requests."""
+        """Return whether there is a connection that takes requests."""
         return self._connection is not None
 
     def submit(self, request: m.Request, reply: AnswerTo, timeout: float | None = None) -> None:
@@ -374,7 +375,7 @@ class TcpCarrier(Carrier):
     # --- for connections --------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Sends what waits, as far as there is room; sees to a connection if there is none."""
+        """Send waiting requests, as far as there is room; connect if there is no connection."""
         queue = self._queue
         if not queue or self._closed:
             return
@@ -392,12 +393,12 @@ class TcpCarrier(Carrier):
             connection.send(call, now)
 
     def forget(self, connection: _Connection) -> None:
-        """Sends nothing more over ``connection``."""
+        """Send nothing more over ``connection``."""
         if self._connection is connection:
             self._connection = None
 
     def lost(self, connection: _Connection, reason: str) -> None:
-        """``connection`` is no more."""
+        """React to the end of ``connection``."""
         if connection not in self._all:
             return
         self._all.discard(connection)
@@ -463,7 +464,7 @@ class TcpCarrier(Carrier):
         self.pump()
 
     async def _introduced(self, connection: _Connection) -> str | None:
-        """Why ``connection``, which was just made, is not to be used; None if it is."""
+        """Return why ``connection``, which was just made, is not to be used; None if it is."""
         if self._introduce is None:
             return None
 
@@ -486,7 +487,7 @@ class TcpCarrier(Carrier):
         except SbpError as error:
             return error.message.removeprefix(f"{self._host}:{self._port}: ")
         except Exception as error:  # noqa: BLE001 - logged and counted there
-            # Whatever waits for the connection must hear of it, and the next attempt may go better.
+            # Refuse the connection, so that waiting requests are answered; the next attempt may succeed.
             self.barrier.caught("introduction", error)
             return f"unexpected {type(error).__name__}: {error}"
         if refusal is None and connection.closed:
@@ -497,7 +498,7 @@ class TcpCarrier(Carrier):
         options = self._options
         pause = min(options.backoff_limit, options.backoff_first * 2 ** min(self._failures, 16))
         self._failures += 1
-        # Spread, so that all clients of a server that comes back do not come at the same moment.
+        # Jitter, so that the clients of a server that comes back do not all connect at the same moment.
         self._not_before = asyncio.get_running_loop().time() + pause * random.uniform(0.5, 1.0)
 
     def _fail_queue(self, reason: str) -> None:
@@ -509,7 +510,7 @@ class TcpCarrier(Carrier):
             call.reply(ConnectionLost(text))
 
     def _ring(self, now: float) -> None:
-        """Some deadline may have come: of a request in flight, of one that waits, or for a heartbeat."""
+        """React to a deadline that may have come: of a request in flight, of a waiting one, or for a heartbeat."""
         expired: list[TimedCall] = []
         earliest = float("inf")
         for connection in self._all:
@@ -544,16 +545,17 @@ class TcpCarrier(Carrier):
         self.pump()
 
     def _heartbeat_at(self, connection: _Connection) -> float:
-        """When a heartbeat is due: nothing was sent for so long that the server might take its leave, or answers are
-        due and nothing was heard for as long. Requests that are sent say nothing of the peer, so they do not put the
-        second off."""
+        """Return when a heartbeat is due: nothing was sent for so long that the server might close the connection, or
+        answers are due and nothing was heard for as long. Sent requests do not show that the peer lives, so they do not
+        postpone the second case.
+        """
         since = connection.last_sent
         if connection.calls and connection.asked_at < connection.last_heard:
             since = min(since, connection.last_heard)
         return since + self._options.heartbeat_idle
 
     def _heartbeat(self, connection: _Connection, now: float) -> float:
-        """Sends a heartbeat; returns until when something must be heard."""
+        """Send a heartbeat; return until when something must be heard."""
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, ConnectionLost) and connection.last_heard <= now:
@@ -567,7 +569,7 @@ class TcpCarrier(Carrier):
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``. Raises ``ValueError``."""
+    """Split ``host:port`` or ``[v6]:port``. Raises ``ValueError``."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not host:port")
@@ -581,8 +583,9 @@ def tcp_connector(
     check: RangeServerCheck | None = None,
     barrier: Barrier | None = None,
 ) -> Callable[[m.RangeServerInfo], Carrier]:
-    """What a client needs to reach range servers at the addresses they advertise. Each new connection is asked which
-    server it leads to (``check``; None: one that takes strangers)."""
+    """Return a function that makes carriers to range servers at the addresses they advertise. ``check`` verifies on
+    each new connection which server it leads to (None: accepts strangers).
+    """
     asked = check if check is not None else RangeServerCheck(strangers=True)
 
     def connect(server: m.RangeServerInfo) -> Carrier:

@@ -10,22 +10,25 @@ from sbp_back.wire.model import OK
 
 
 class Tickets(Protocol):
-    """What is shown on each connection: all there is at its beginning, and what is new before the next request."""
+    """Source of the tickets shown on each connection: all of them at its beginning, and new ones before the next
+    request.
+    """
 
     @property
     def version(self) -> int:
-        """Rises when there is a new one."""
+        """Return a number that rises with each new ticket."""
 
     def since(self, version: int) -> Sequence[str]:
-        """Those that came behind ``version``; all, behind 0."""
+        """Return the tickets that are newer than ``version``; all for 0."""
 
     def answered(self, server: str, code: int) -> None:
-        """What ``server``, a "host:port", has said of one."""
+        """Note the ``code`` with which ``server``, a "host:port", answered a ticket."""
 
 
 class OwnTickets:
-    """Of a process that has the key: one of all rights for each connection, made by ``make``. ``demanded`` tells
-    whether all servers that were met know tickets, and want them; False while none was."""
+    """Tickets of a process that has the key: one with all rights for each connection, made by ``make``. ``demanded``:
+    whether all servers that were met demand tickets; False while none was met.
+    """
 
     version = 1
 
@@ -45,7 +48,7 @@ class OwnTickets:
 
 
 class GivenTickets:
-    """Of a reader: those that it was given, each for one thing and for some seconds."""
+    """Tickets that a reader was given, each for one stream and for some seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -53,14 +56,14 @@ class GivenTickets:
         self.version = 0
 
     def give(self, of: int, ticket: str, seconds: float) -> None:
-        """From now on it is shown; in place of what was given for the same."""
+        """Show ``ticket`` from now on; it replaces the earlier one for the same stream."""
         now = self._clock()
         self._given = {key: one for key, one in self._given.items() if one[2] > now}
         self.version += 1
         self._given[of] = (self.version, now + seconds / 2, now + seconds, ticket)
 
     def is_due(self, of: int) -> bool:
-        """Whether there should be another one for this: there is none, or half of its time is over."""
+        """Return whether a new ticket is needed: there is none for this stream, or half of its time is over."""
         found = self._given.get(of)
         return found is None or found[1] <= self._clock()
 
@@ -69,4 +72,4 @@ class GivenTickets:
         return [ticket for number, _, end, ticket in self._given.values() if number > version and end > now]
 
     def answered(self, server: str, code: int) -> None:
-        """What follows is told by what is refused."""
+        """Do nothing: the refusal of a later request tells of a refused ticket."""

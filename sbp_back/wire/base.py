@@ -1,4 +1,4 @@
-"""What every dialect is, and what listeners and carriers must know of it."""
+"""Interface of a dialect, and the facts about it that listeners and carriers must know."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sbp_back.wire.model import Request, Response
 
 
 class Manners(Struct, frozen=True):
-    """Where a dialect differs outside of its tables.
+    """Differences between dialects outside of their tables.
 
     ``several_frames``: an answer may come in several frames, the last of which has the flag END; without it every
     response is complete, whatever its flags (docs/protocols/sbp.md, "Frame"). ``ignores_unknown``: a frame of an
-    unknown opcode is discarded, not answered. ``skips_foreign_magic``: so is a frame with another magic number, where
-    else the connection is cut. ``signed_stream_ids``: ids from 2**31 on are negative and not allowed. ``malformed`` is
-    the code for bytes that are no request of the dialect. ``opcodes`` are those that are known to the dialect.
-    ``answers_as``: pairs of opcodes of a request and of answers that are as good as the request's own.
+    unknown opcode is discarded, not answered. ``skips_foreign_magic``: a frame with another magic number is discarded
+    too; otherwise the connection is cut. ``signed_stream_ids``: ids from 2**31 on are negative and not allowed.
+    ``malformed`` is the code for bytes that are no request of the dialect. ``opcodes`` are those that are known to the
+    dialect. ``answers_as``: (opcode of a request, another opcode that its answer may have).
     """
 
     several_frames: bool = False
@@ -32,11 +32,11 @@ class Manners(Struct, frozen=True):
     answers_as: frozenset[tuple[int, int]] = frozenset()
 
     def discards(self, opcode: int) -> bool:
-        """Whether a frame of ``opcode`` is one that must be ignored."""
+        """Return whether a frame of ``opcode`` must be ignored."""
         return self.ignores_unknown and opcode not in self.opcodes
 
     def answers(self, asked: int, opcode: int) -> bool:
-        """Whether a frame of ``opcode``, not being a system error, may be the answer to a request of ``asked``."""
+        """Return whether a frame of ``opcode``, not a system error, may be the answer to a request of ``asked``."""
         return opcode == asked or (asked, opcode) in self.answers_as
 
 
@@ -51,20 +51,20 @@ class Dialect(Protocol):
     def manners(self) -> Manners: ...
 
     def encode_request(self, request: Request) -> tuple[int, bytes, Sequence[Buffer]]:
-        """Opcode, header and payload parts. Raises ``SbpError`` 1498 for a request this dialect cannot express."""
+        """Return opcode, header and payload parts. Raises ``SbpError`` 1498 for a request unknown to this dialect."""
 
     def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
-        """The request in a frame; ``crc`` is the frame's verified payload CRC, if the caller has it.
+        """Decode the request in a frame; ``crc`` is the frame's verified payload CRC, if the caller has it.
 
         Raises ``DecodeError`` for malformed bytes, ``SbpError`` 1498 (known, not served) or 1499 (unknown) for an
         opcode this dialect has no request for: to be answered as a system error, the connection stays good.
         """
 
     def encode_response(self, opcode: int, response: Response) -> tuple[int, bytes, Sequence[Buffer]]:
-        """Flags, header and payload parts of the answer to a request of ``opcode``."""
+        """Return flags, header and payload parts of the answer to a request of ``opcode``."""
 
     def decode_response(self, opcode: int, flags: int, header: Buffer, payload: Buffer, crc: int = -1) -> Response:
-        """The response in a frame. Raises ``DecodeError``."""
+        """Decode the response in a frame. Raises ``DecodeError``."""
 
     def payload_crc(self, message: Request | Response) -> int:
-        """CRC-32 of the payload ``message`` is encoded with when it is known for other reasons, else -1."""
+        """Return the CRC-32 of the payload that ``message`` is encoded with if it is already known, else -1."""

@@ -43,7 +43,7 @@ _LENGTH = Struct(">I")
 
 
 class _Meta(msgspec.Struct):
-    """What the generic path reads of a RecordBatchMeta; ``count`` is what the schema calls last_offset_delta."""
+    """Fields of a RecordBatchMeta that the generic path reads; ``count`` is what the schema calls last_offset_delta."""
 
     stream_id: int
     range_index: int
@@ -77,10 +77,10 @@ def pack_entry(
     payload: Buffer,
     confirmed: int = -1,
 ) -> Entry:
-    """An entry of ``count`` records around ``payload`` (bytes-like with one-byte items, not copied).
+    """Make an entry of ``count`` records around ``payload`` (bytes-like with one-byte items, not copied).
 
-    ``timestamp`` is in milliseconds; ``confirmed`` below 0 tells nothing and takes no room. Raises ``struct.error``
-    when a number does not fit its field: ``flags`` int16, ``range_index`` and ``count`` int32, the others int64.
+    ``timestamp`` is in milliseconds; ``confirmed`` below 0 is left out and takes no room. Raises ``struct.error`` when
+    a number does not fit its field: ``flags`` int16, ``range_index`` and ``count`` int32, the others int64.
     """
     length = len(payload).to_bytes(4, "big")
     if confirmed < 0:
@@ -93,7 +93,7 @@ def pack_entry(
 
 
 def parse_entries(buffer: Buffer, most: int = -1) -> list[Entry]:
-    """The entries that fill ``buffer``; their prefixes and payloads are slices of it.
+    """Parse the entries that fill ``buffer``; their prefixes and payloads are slices of it.
 
     Raises ``DecodeError`` when the bytes do not end with an entry, or an entry claims no records; ``SbpError`` 1413
     when there are more than ``most`` (-1: any number).
@@ -143,7 +143,9 @@ def parse_entries(buffer: Buffer, most: int = -1) -> list[Entry]:
 
 
 def parse_entry(view: memoryview) -> Entry:
-    """The one entry that fills ``view``. Raises what :func:`parse_entries` does; ``ValueError`` when it is not one."""
+    """Parse the single entry that fills ``view``. Raises what :func:`parse_entries` does; ``ValueError`` when it is not
+    one.
+    """
     size = len(view)
     if size >= TELLING_PREFIX_BYTES:
         told = _TELLING_PREFIX.unpack_from(view)
@@ -161,7 +163,7 @@ def parse_entry(view: memoryview) -> Entry:
 
 
 def _parse_one(view: memoryview, at: int) -> Entry:
-    """The entry at ``at``, whatever the layout of its meta."""
+    """Parse the entry at ``at``, whatever the layout of its meta."""
     remaining = len(view) - at - _META_HEAD.size
     if remaining < 0:
         raise DecodeError("entry is cut short")
@@ -184,7 +186,9 @@ def _parse_one(view: memoryview, at: int) -> Entry:
 
 
 def entry_crc(entry: Entry) -> int:
-    """CRC-32 of the entry's bytes, computed at most once. It is also the CRC of a frame with just this entry."""
+    """Return the CRC-32 of the entry's bytes, computed at most once. It is also the CRC of a frame with just this
+    entry.
+    """
     crc = entry.crc
     if crc < 0:
         crc = entry.crc = crc32(entry.payload, crc32(entry.prefix))

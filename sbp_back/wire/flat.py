@@ -35,7 +35,7 @@ _BUDGET_FACTOR = 2
 
 
 class Reader:
-    """A buffer being read, and what may still be built from it (in bytes; a table counts as 16)."""
+    """A buffer being read, and the budget of what may still be built from it (in bytes; a table counts as 16)."""
 
     __slots__ = ("budget", "data", "size")
 
@@ -50,14 +50,14 @@ class Reader:
             raise DecodeError("table refers to the same bytes too often")
 
     def follow(self, at: int) -> int:
-        """Target of the offset stored at ``at``, which the caller has checked to be inside the buffer."""
+        """Return the target of the offset stored at ``at``, which the caller has checked to be inside the buffer."""
         target = at + int(_U32.unpack_from(self.data, at)[0])
         if target + 4 > self.size:
             raise DecodeError("offset points outside the buffer")
         return target
 
     def vector(self, at: int, width: int) -> tuple[int, int]:
-        """Where the vector begins whose offset is stored at ``at``, and how many elements of ``width`` bytes it has."""
+        """Return (position, number of elements of ``width`` bytes) of the vector whose offset is stored at ``at``."""
         start = self.follow(at)
         count = int(_U32.unpack_from(self.data, start)[0])
         if count > (self.size - start - 4) // width:
@@ -65,7 +65,7 @@ class Reader:
         return start + 4, count
 
     def blob(self, at: int) -> bytes:
-        """Bytes of the string or byte vector whose offset is stored at ``at``."""
+        """Return the bytes of the string or byte vector whose offset is stored at ``at``."""
         start, count = self.vector(at, 1)
         self.spend(count)
         return self.data[start : start + count]
@@ -111,7 +111,7 @@ class Field(ABC):
         self.always = always or required
 
     def present(self, owner: Any) -> bool:
-        """Whether ``owner``, the object being written, needs this slot."""
+        """Return whether ``owner``, the object being written, needs this slot."""
         return self.always or bool(getattr(owner, self.name))
 
     @abstractmethod
@@ -262,7 +262,7 @@ class Tables(Field):
 
 
 class Unused(Field):
-    """A slot we know of and have no use for: skipped when read; written, if ``always``, as an empty vector."""
+    """A slot that is known and not used: skipped when read; written, if ``always``, as an empty vector."""
 
     __slots__ = ()
 
@@ -280,8 +280,9 @@ class Unused(Field):
 
 
 class Table:
-    """A declared table: the class of its objects and its fields, one for each slot from 0. ``closed``: one with more
-    slots is not a later version of it but something else, and malformed."""
+    """A declared table: the class of its objects and its fields, one for each slot from 0. ``closed``: a table with
+    more slots is malformed, and no later version of this one.
+    """
 
     __slots__ = ("closed", "fields", "make")
 
@@ -291,14 +292,16 @@ class Table:
         self.closed = closed
 
     def read(self, data: bytes) -> Any:
-        """The root table of ``data`` as an object. Raises ``DecodeError``."""
+        """Read the root table of ``data`` as an object. Raises ``DecodeError``."""
         if len(data) < 8:
             raise DecodeError("buffer is too short for a table")
         reader = Reader(data)
         return self.read_at(reader, reader.follow(0))
 
     def write(self, value: Any) -> bytes:
-        """``value`` as a buffer with one root table. Raises ``struct.error`` for a number too large for its slot."""
+        """Return ``value`` as a buffer with one root table. Raises ``struct.error`` for a number too large for its
+        slot.
+        """
         writer = Writer()
         self.write_at(writer, 0, value)
         return bytes(writer.out)
@@ -339,7 +342,7 @@ def _read_fields(name: str, fields: Sequence[Field], reader: Reader, at: int, va
         elif position < 4 or position + item.width > table_size:
             raise DecodeError(f"{item.name} lies outside its {name}")
         else:
-            # Fields do not share bytes: if they would have to, the table is of another schema.
+            # Fields do not share bytes: a table too small for its fields is of another schema.
             used += item.width
             if used > table_size:
                 raise DecodeError(f"{name} has no room for its fields")
@@ -347,7 +350,7 @@ def _read_fields(name: str, fields: Sequence[Field], reader: Reader, at: int, va
 
 
 def _vtable_size(reader: Reader, at: int) -> int:
-    """Of a table that was read already."""
+    """Return the vtable's size of a table that was read already."""
     vtable = at - int(_I32.unpack_from(reader.data, at)[0])
     return int(_U16.unpack_from(reader.data, vtable)[0])
 

@@ -52,7 +52,7 @@ _FIRST_OWN_BYTES = 256 * 1024  # when so much has come, there is memory for the 
 
 
 def receive_buffer() -> bytearray:
-    """A buffer that readers of one event loop may share."""
+    """Return a buffer that readers of one event loop may share."""
     return bytearray(_RECEIVE_BYTES)
 
 
@@ -84,10 +84,10 @@ def encode_frame(
     payload: Sequence[Buffer] = (),
     crc: int = -1,
 ) -> list[Buffer]:
-    """Bytes of a frame as a list of parts to be written in order; payload parts are passed through uncopied.
+    """Return the bytes of a frame as a list of parts to be written in order; payload parts are passed through uncopied.
 
-    ``crc`` is the CRC-32 of the whole payload when the caller knows it (0..2**32-1), or -1 to have it computed.
-    Raises ``SbpError`` 1413 when the frame would be longer than the protocol allows.
+    ``crc`` is the CRC-32 of the whole payload when the caller knows it (0..2**32-1), or -1 to have it computed. Raises
+    ``SbpError`` 1413 when the frame would be longer than the protocol allows.
     """
     header_length = len(header)
     payload_length = 0
@@ -142,17 +142,17 @@ def _frame(head: tuple[int, int, int, int, int, int], body: memoryview) -> Frame
 class FrameReader:
     """Cuts a byte stream into frames; made for ``asyncio.BufferedProtocol`` (get_buffer / buffer_updated).
 
-    Small frames are copied out of the receive buffer, so that a slice somebody keeps does not keep the whole buffer. A
+    Small frames are copied out of the receive buffer, so that a slice that is kept does not keep the whole buffer. A
     long frame gets a buffer of its own, into which the rest of it is received directly. That buffer grows with the
-    bytes that arrive: a peer that only announces a long frame gets no memory for it. ``whole`` is for who has asked for
-    what comes: the buffer has its length from the start, which spares what growing copies.
+    bytes that arrive: a peer that only announces a long frame gets no memory for it. ``whole`` is for expected frames,
+    answers to one's own requests: the buffer has its length from the start, which saves the copies of growing.
 
     ``limit`` is the largest acceptable length field, in bytes. With ``skip_foreign`` a frame of another magic number is
-    discarded by its length, as the specification document wants it; otherwise it is an error like any other.
-    ``buffer`` may be shared by all readers of one event loop (:func:`receive_buffer`), which then keep nothing but the
-    bytes of unfinished frames; without one a reader has its own. ``admit`` is asked whether a long frame of so many
-    bytes on the wire may be received; when it may not, :attr:`refused` says how many bytes it is about and nothing may
-    be received until :meth:`retry`.
+    discarded by its length, as the specification document wants it; otherwise it is an error like any other. ``buffer``
+    may be shared by all readers of one event loop (:func:`receive_buffer`), which then keep only the bytes of
+    unfinished frames; without it a reader has its own. ``admit`` is asked whether a long frame of so many bytes on the
+    wire may be received; when it may not, :attr:`refused` has these bytes and nothing may be received until
+    :meth:`retry`.
     """
 
     __slots__ = (
@@ -200,21 +200,21 @@ class FrameReader:
 
     @property
     def buffered(self) -> int:
-        """Bytes held for a frame that is not complete yet."""
+        """Return the bytes held for a frame that is not complete yet."""
         return self._end if self._long is not None else self._filled
 
     @property
     def stashed(self) -> int:
-        """Bytes held for a frame that is not complete yet and was not admitted."""
+        """Return the bytes held for a frame that is not complete yet and was not admitted."""
         return 0 if self._long is not None else self._filled
 
     @property
     def receiving(self) -> int:
-        """Bytes on the wire of the long frame under way, which was admitted; 0 when there is none."""
+        """Return the bytes on the wire of the admitted long frame that is being received; 0 when there is none."""
         return 0 if self._long is None else self._head[0] + 4
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where the next bytes of the stream are to be written; at least one byte long."""
+        """Return the buffer for the next bytes of the stream; at least one byte long."""
         if self._long is None:
             if self._rest:
                 self._view[: self._filled] = self._rest
@@ -229,7 +229,7 @@ class FrameReader:
         return self._lent
 
     def received(self, count: int) -> list[Frame]:
-        """``count`` bytes were written to the buffer given last: returns the frames they complete, in order.
+        """Take ``count`` bytes that were written to the buffer given last; return the frames they complete, in order.
 
         Raises ``DecodeError`` when the bytes are not a frame; the connection is then of no further use.
         """
@@ -246,7 +246,7 @@ class FrameReader:
         return self._cut(self._filled + count)
 
     def retry(self) -> bool:
-        """Ask once more whether the frame that was refused may be received."""
+        """Ask ``admit`` once more whether the refused frame may be received."""
         if not self.refused:
             return True
         if self._admit is not None and not self._admit(self.refused):
@@ -259,7 +259,7 @@ class FrameReader:
         return True
 
     def close(self) -> None:
-        """Nothing more comes: what there is of a frame goes, and nobody is asked any more."""
+        """Stop reading: drop an unfinished frame, and call ``admit`` no more."""
         self._lent = self._long = self._admit = None
         self._rest = b""
         self._filled = self.refused = 0
@@ -274,7 +274,7 @@ class FrameReader:
             self._long = bytearray(body)
 
     def feed(self, data: Buffer) -> list[Frame]:
-        """The same for bytes that are somewhere else already."""
+        """Take bytes that are in another buffer already; otherwise like :meth:`received`."""
         frames: list[Frame] = []
         view = memoryview(data)
         while len(view):

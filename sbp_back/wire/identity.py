@@ -1,10 +1,10 @@
-"""Which placement driver, or which range server, one talks to.
+"""Identity of the placement driver, or the range server, at the other end of a connection.
 
-Stream ids are small numbers, so those of two placement drivers overlap: whoever keeps data under such numbers has to
-know whose they are. A placement driver of ours gets an identity with its state and tells it as its name in
-DESCRIBE_PLACEMENT_DRIVER, where the protocol leaves the name free (docs/protocols/sbp.md, "Tables"). Names of
-other placement drivers tell nothing. A range server of ours tells its number, and whose it is, in the same way: what
-is found at an address may be another one by now, and a range would be made there anew that it has never heard of.
+Stream ids are small numbers, so those of two placement drivers overlap: a store of data under such numbers has to know
+whose they are. A placement driver of ours gets an identity with its state and reports it as its name in
+DESCRIBE_PLACEMENT_DRIVER, where the protocol leaves the name free (docs/protocols/sbp.md, "Tables"). Names of other
+placement drivers carry no identity. A range server of ours reports its number and its placement driver in the same way:
+another server may answer at its address by now, and would create a range anew that it has never heard of.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ _NAME_WITHOUT_IDENTITY = "anabranch"  # of releases before there were identities
 
 
 class WhoAnswers(Struct, frozen=True):
-    """``ours``: it is one of Anabranch's. ``identity`` is empty when it tells none."""
+    """Self-description of a placement driver. ``ours``: it is one of Anabranch's. ``identity``: empty when it reports
+    none.
+    """
 
     ours: bool
     identity: str
 
 
 def new_identity() -> str:
-    """22 characters of URL-safe base64, as Kafka's cluster ids; not starting with '-', which command lines take for an
-    option."""
+    """Make 22 characters of URL-safe base64, like Kafka's cluster ids; not starting with '-', which command lines take
+    for an option.
+    """
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -44,18 +47,17 @@ def new_identity() -> str:
 
 
 def pd_name(identity: str) -> str:
-    """What a placement driver of that identity is called."""
+    """Return the name that a placement driver of that identity reports."""
     return f"anabranch-{identity}"
 
 
 def range_server_name(server_id: int, identity: str) -> str:
-    """What a range server is called that belongs to the placement driver of that identity (empty: it was never told
-    one)."""
+    """Return the name that a range server reports; ``identity``: of its placement driver, empty if unknown to it."""
     return f"anabranch:range-server:{server_id}:{identity}"
 
 
 def identity_of(nodes: Iterable[PdNode]) -> str:
-    """The identity that the nodes of a placement driver tell; empty when they tell none."""
+    """Return the identity that the nodes of a placement driver report; empty when they report none."""
     for node in nodes:
         match = _NAME.fullmatch(node.name)
         if match is not None:
@@ -64,7 +66,7 @@ def identity_of(nodes: Iterable[PdNode]) -> str:
 
 
 async def ask_who(call: Call) -> WhoAnswers:
-    """What the placement driver that ``call`` asks tells of itself. Raises ``SbpError``."""
+    """Ask a placement driver through ``call`` who it is. Raises ``SbpError``."""
     response = await call(DescribePdRequest())
     if not response.status.ok:
         # Requests and answers of this kind look the same in both dialects, but for the codes.
@@ -81,10 +83,10 @@ async def ask_who(call: Call) -> WhoAnswers:
 
 
 class RangeServerCheck:
-    """Whether what is found at an address is the range server that it is taken for; see ``carrier.Introduce``.
+    """Check that the server at an address is the expected range server; see ``carrier.Introduce``.
 
-    ``strangers``: whether one may be used that tells nothing; otherwise it must be one of ours, of whichever release.
-    ``identity`` gives that of the placement driver, empty where it is not known.
+    ``strangers``: whether a server without such a name may be used; otherwise it must be one of ours, of any release.
+    ``identity`` gives the placement driver's, empty where it is not known.
     """
 
     def __init__(self, *, strangers: bool, identity: Callable[[], str] = str) -> None:
@@ -92,8 +94,9 @@ class RangeServerCheck:
         self._identity = identity
 
     async def meet(self, server_id: int, call: Call) -> str | None:
-        """Why the server that ``call`` asks is not number ``server_id`` (-1: any), or is of no use. Raises
-        ``SbpError``."""
+        """Return why the server that ``call`` asks is not number ``server_id`` (-1: any), or cannot be used; None if it
+        can. Raises ``SbpError``.
+        """
         response = await call(DescribePdRequest())
         if response.status.code == ErrorCode.UNAUTHORIZED:
             return response.status.message
@@ -104,7 +107,7 @@ class RangeServerCheck:
                 return self._compare(server_id, int(match[1]), match[2] or "")
         if self._strangers:
             return None
-        # Elastic-stream's do not list their ranges; older ones of ours do.
+        # Range servers of elastic-stream do not list their ranges; older ones of ours do.
         listed = await call(ListRangeRequest())
         if listed.status.code != ErrorCode.UNSUPPORTED_OPERATION:
             return None
@@ -123,5 +126,5 @@ class RangeServerCheck:
 
 
 async def ask_identity(call: Call) -> str:
-    """The identity of the placement driver that ``call`` asks; empty when it tells none. Raises ``SbpError``."""
+    """Ask a placement driver through ``call`` for its identity; empty when it reports none. Raises ``SbpError``."""
     return (await ask_who(call)).identity

@@ -53,8 +53,10 @@ class Opcode(IntEnum):
 
 
 class SealKind(IntEnum):
-    """``PLACEMENT_DRIVER``, put to a range server with an end: what the placement driver has decided. ``AT_LEAST`` is
-    ours: a range server asks the placement driver to let a range end nowhere below its ``end``, and seals nothing."""
+    """Kind of a seal. ``PLACEMENT_DRIVER``, put to a range server with an end: a decision of the placement driver.
+    ``AT_LEAST`` is ours: a range server asks the placement driver to let a range end nowhere below its ``end``, and
+    seals nothing.
+    """
 
     UNSPECIFIED = 0
     RANGE_SERVER = 1
@@ -120,8 +122,8 @@ class Entry(msgspec.Struct, eq=False):
     ``prefix + payload`` are exactly the bytes of the entry on the wire and on disk: magic 0x22, meta length, meta,
     payload length, payload. ``count`` is the number of records (the wire calls it last_offset_delta). ``flags`` are
     opaque to SBP (the layer above puts the payload's format there). ``crc`` is the CRC-32 of ``prefix + payload``, -1
-    when nobody computed it yet. ``confirmed``: below it the writer knew everything to be durable when it made the
-    entry; -1 when it does not tell.
+    until it is computed. ``confirmed``: offset below which the writer knew everything to be durable when it made the
+    entry; -1 when the entry does not say.
     """
 
     stream_id: int
@@ -137,12 +139,12 @@ class Entry(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes of the entry on the wire."""
+        """Return the bytes of the entry on the wire."""
         return len(self.prefix) + len(self.payload)
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last record."""
+        """Return the offset after the last record."""
         return self.base_offset + self.count
 
     def __repr__(self) -> str:
@@ -161,7 +163,9 @@ class PingRequest(msgspec.Struct):
 
 
 class GoAway(msgspec.Struct):
-    """Not answered. ``maintenance`` tells why the peer goes: shutdown, or an idle connection."""
+    """Notice that the peer closes the connection; not answered. ``maintenance``: because of a shutdown, not of
+    idleness.
+    """
 
     maintenance: bool = False
 
@@ -178,8 +182,9 @@ class AllocateIdRequest(msgspec.Struct):
 
 
 class AppendRequest(msgspec.Struct):
-    """``confirmed``: for ranges that the sender writes, as (stream, index, offset): it knows all below the offset to be
-    durable, beyond what its entries say."""
+    """An append. ``confirmed``: for ranges that the sender writes, as (stream, index, offset): it knows all below the
+    offset to be durable, beyond what its entries say.
+    """
 
     timeout_ms: int = 0
     entries: list[Entry] = msgspec.field(default_factory=list)
@@ -190,8 +195,9 @@ class AppendRequest(msgspec.Struct):
 
 
 class FetchRequest(msgspec.Struct):
-    """``limit`` is the exclusive offset up to which may be read, as the reader knows it to be confirmed; -1: as far as
-    the range server knows that. With ``max_bytes`` 0 only objects are asked for."""
+    """A fetch. ``limit`` is the exclusive offset up to which may be read, as the reader knows it to be confirmed; -1:
+    up to what the range server knows to be confirmed. With ``max_bytes`` 0 only objects are asked for.
+    """
 
     range: RangeInfo
     offset: int
@@ -216,7 +222,9 @@ class SealRangeRequest(msgspec.Struct):
 
     @classmethod
     def decided(cls, sealed: RangeInfo) -> SealRangeRequest:
-        """What the placement driver has decided of a range, or is to decide: that it ends where ``sealed`` says."""
+        """Make a request that tells the placement driver's decision, or asks for it: the range ends where ``sealed``
+        says.
+        """
         return cls(sealed, SealKind.PLACEMENT_DRIVER)
 
 
@@ -246,7 +254,7 @@ class DescribeStreamRequest(msgspec.Struct):
 
 
 class TrimStreamRequest(msgspec.Struct):
-    """Nothing below ``min_offset`` need be kept. Served by the PD (metadata) and by range servers (data)."""
+    """A trim: nothing below ``min_offset`` need be kept. Served by the PD (metadata) and by range servers (data)."""
 
     stream_id: int
     min_offset: int
@@ -254,9 +262,10 @@ class TrimStreamRequest(msgspec.Struct):
 
 
 class AdoptServerRequest(msgspec.Struct):
-    """A range server is asked to take over another one's log of objects, and to serve its ranges; it asks the placement
-    driver, as ``by``, to write down that they are its own, and where those that were open have ended: ``ends`` are
-    (stream, range, end). With ``last`` false more of them follow."""
+    """An adoption. A range server is asked to take over another one's log of objects, and to serve its ranges. It asks
+    the placement driver, as ``by``, to record that the ranges are its own, and where open ones have ended: ``ends`` are
+    (stream, range, end). With ``last`` false more of them follow.
+    """
 
     server_id: int
     by: int = -1
@@ -266,8 +275,9 @@ class AdoptServerRequest(msgspec.Struct):
 
 
 class ShowTicketRequest(msgspec.Struct):
-    """What the sender may do on this connection from now on, besides what it may already: ``ticket`` says it. Only
-    listeners that demand tickets serve it (:mod:`sbp_back.transport.gate`)."""
+    """A ticket that adds to what the sender may do on this connection. Only listeners that demand tickets serve it
+    (:mod:`sbp_back.transport.gate`).
+    """
 
     ticket: str
     timeout_ms: int = 0
@@ -275,7 +285,8 @@ class ShowTicketRequest(msgspec.Struct):
 
 class ObjectInfo(msgspec.Struct):
     """Entries of one range in an object of their own: offsets ``[start, start + count)``, ``size`` bytes. ``sparse``:
-    where some of them lie, as pairs of big-endian u32, offset behind ``start`` and position."""
+    positions of some of them, as pairs of big-endian u32, offset behind ``start`` and position.
+    """
 
     stream_id: int = -1
     index: int = -1
@@ -287,7 +298,7 @@ class ObjectInfo(msgspec.Struct):
 
 
 class ObjectMetadata(msgspec.Struct):
-    """The same as a reader is told it, with the name of the object."""
+    """The same for a reader, with the name of the object."""
 
     key: str
     start: int = -1
@@ -297,14 +308,14 @@ class ObjectMetadata(msgspec.Struct):
 
 
 class CommitObjectRequest(msgspec.Struct):
-    """A range server tells the placement driver that an object counts. It may be told again."""
+    """A range server's notice to the placement driver that an object counts. It may be repeated."""
 
     object: ObjectInfo
     timeout_ms: int = 0
 
 
 class RangeServerMetrics(msgspec.Struct):
-    """What a range server tells the PD; rates per second, sizes in bytes (spec, REPORT_METRICS)."""
+    """Metrics that a range server reports to the PD; rates per second, sizes in bytes (spec, REPORT_METRICS)."""
 
     disk_in_rate: int = 0
     disk_out_rate: int = 0
@@ -343,7 +354,7 @@ class DocumentRequest(msgspec.Struct, kw_only=True):
 
     @property
     def working_bytes(self) -> int:
-        """Memory that serving it takes besides the request and its answer."""
+        """Return the memory that serving it takes besides the request and its answer."""
         return 0
 
 
@@ -408,7 +419,7 @@ class AppendResult(msgspec.Struct):
 
 
 class AppendResponse(msgspec.Struct):
-    """``results`` are positional: one for each entry of the request, in its order."""
+    """Answer to APPEND. ``results`` are positional: one for each entry of the request, in its order."""
 
     status: Status = msgspec.field(default_factory=Status)
     results: list[AppendResult] = msgspec.field(default_factory=list)
@@ -416,7 +427,9 @@ class AppendResponse(msgspec.Struct):
 
 
 class FetchResponse(msgspec.Struct):
-    """``objects``: those with what was asked for, where that was asked for; in order, and there may be gaps."""
+    """Answer to FETCH. ``objects``: if asked for, the objects with the offsets that were asked for; in order, and there
+    may be gaps.
+    """
 
     status: Status = msgspec.field(default_factory=Status)
     entries: list[Entry] = msgspec.field(default_factory=list)
@@ -458,7 +471,9 @@ class CommitObjectResponse(msgspec.Struct):
 
 
 class AdoptServerResponse(msgspec.Struct):
-    """``server_id``: who serves the ranges; with an error, who has adopted them instead, if that is known."""
+    """Answer to ADOPT_SERVER. ``server_id``: the server of the ranges; with an error, the server that has adopted them
+    instead, if known.
+    """
 
     status: Status = msgspec.field(default_factory=Status)
     server_id: int = -1
@@ -482,12 +497,12 @@ class DocumentResponse(msgspec.Struct):
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes behind the header, which are to be checksummed; 0 where there are few."""
+        """Return the bytes behind the header, which are to be checksummed; 0 where there are few."""
         return 0
 
     @property
     def elements(self) -> int:
-        """How many elements have to be written one by one."""
+        """Return the number of elements that have to be written individually."""
         return 0
 
 

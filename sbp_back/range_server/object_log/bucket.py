@@ -1,7 +1,7 @@
-"""The object store as this log uses it, through obstore: every answer is one of few, whatever the store says.
+"""The object store as this log uses it, through obstore: reduces the answers of all stores to a few.
 
-Calls block; make them on threads. What failed without an answer that decides raises ``OSError``: nobody knows then
-whether it took effect.
+Calls block; make them on threads. A call that got no decisive answer raises ``OSError``: it may or may not have taken
+effect.
 
 ``file://`` keeps objects as files, each made under another name and then linked, which is atomic; nothing is flushed,
 so it survives the death of processes and not a loss of power: for tests.
@@ -47,7 +47,7 @@ _MOST_AGAIN_SECONDS = 2.0
 
 
 def pauses() -> Iterator[float]:
-    """Seconds to wait before each further try of something: a store that asks for less (503 SlowDown) is heeded."""
+    """Yield the seconds to wait before each further try: the back-off that a busy store asks for (503 SlowDown)."""
     seconds = _AGAIN_SECONDS
     while True:
         yield seconds
@@ -55,8 +55,9 @@ def pauses() -> Iterator[float]:
 
 
 def again(work: Callable[[], T], seconds: float) -> T:
-    """What ``work`` gives, tried until it is not refused. Raises ``FileNotFoundError`` at once, and other ``OSError``
-    after ``seconds``."""
+    """Call ``work`` until it succeeds and return its result. Raises ``FileNotFoundError`` at once, and other
+    ``OSError`` after ``seconds``.
+    """
     until = time.monotonic() + seconds
     waits = pauses()
     while True:
@@ -74,8 +75,8 @@ def again(work: Callable[[], T], seconds: float) -> T:
 class Bucket:
     """Objects below the prefix of ``url``: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``file:///directory``.
 
-    Credentials and endpoints come from the environment, as each kind of store has them. Raises ``StoreError`` for a URL
-    that leads nowhere, or where obstore is not installed.
+    Credentials and endpoints come from the environment, as each kind of store defines them. Raises ``StoreError`` for a
+    URL that leads nowhere, or where obstore is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -94,7 +95,7 @@ class Bucket:
         self._store: ObjectStore
         self._large: ObjectStore
         """The same for what takes longer to be sent."""
-        # Anything that is retried is retried here, where it is known what a second try may find.
+        # obstore must not retry: only the callers here know what a second try may find.
         retry = {"max_retries": 0, "retry_timeout": _TIMEOUT}
         parts = urlsplit(url)
         try:
@@ -106,7 +107,7 @@ class Bucket:
             else:
                 http = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", "")).startswith("http://")
                 client = {"connect_timeout": _CONNECT_TIMEOUT, "allow_http": http}
-                # Half of the CPU of a put is its SHA-256, which says nothing that TLS does not.
+                # SHA-256 is half of the CPU time of a put, and TLS already protects the content.
                 tls = parts.scheme in ("s3", "s3a") and not http and "AWS_UNSIGNED_PAYLOAD" not in os.environ
                 config = {"unsigned_payload": True} if tls else None
                 self._store, self._large = (
@@ -119,7 +120,7 @@ class Bucket:
             raise StoreError(f"objects cannot be kept at {url!r}: {_first_line(error)}") from error
 
     def below(self, path: str) -> Bucket:
-        """The objects whose names begin with ``path`` and a slash, by the rest of their names."""
+        """Return the objects whose names begin with ``path`` and a slash, by the rest of their names."""
         inner = copy(self)
         inner.url = f"{self.url.rstrip('/')}/{path}"
         inner._prefix = f"{self._prefix}{path}/"
@@ -127,7 +128,7 @@ class Bucket:
 
     @contextmanager
     def _answered(self, operation: str, what: str, sent: int = 0) -> Iterator[Callable[[int], None]]:
-        """Counts a request; to be told of bytes that it gives."""
+        """Count a request; call the yielded function with the bytes that the answer brings."""
         began, received, failed = time.perf_counter(), sent, True
 
         def given(count: int) -> None:
@@ -153,7 +154,7 @@ class Bucket:
     # --- single tries
 
     def put_if_absent(self, key: str, content: Buffer) -> bool:
-        """Whether it was put; False: there is one of that name. Raises ``OSError``: unknown."""
+        """Put an object; return False if there is one of that name. Raises ``OSError`` when the outcome is unknown."""
         with self._answered("put", f"putting {key}", len(content)), suppress(*self._taken):
             store = self._large if len(content) > _LARGE_BYTES else self._store
             self._obstore.put(store, self._prefix + key, content, mode="create", use_multipart=False)
@@ -168,27 +169,27 @@ class Bucket:
         return False
 
     def directories(self, prefix: str) -> list[str]:
-        """What comes up to the next slash in the names below ``prefix``. It may be old. Raises ``OSError``."""
+        """Return the names up to the next slash below ``prefix``. The listing may be stale. Raises ``OSError``."""
         with self._answered("list", f"listing {prefix}"):
             found = self._obstore.list_with_delimiter(self._store, prefix=self._prefix + prefix)
             return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     def get(self, key: str) -> Buffer:
-        """A whole object. Raises ``FileNotFoundError`` and other ``OSError``."""
+        """Return a whole object. Raises ``FileNotFoundError`` and other ``OSError``."""
         with self._answered("get", f"getting {key}") as given:
             content = memoryview(self._obstore.get(self._store, self._prefix + key).bytes())
             given(len(content))
             return content
 
     def get_range(self, key: str, begin: int, end: int) -> Buffer:
-        """Bytes ``[begin, end)``, fewer at the object's end. Raises ``FileNotFoundError`` and other ``OSError``."""
+        """Return bytes ``[begin, end)``, fewer at the object's end. Raises ``FileNotFoundError``, other ``OSError``."""
         with self._answered("get", f"getting {key}") as given:
             content = memoryview(self._obstore.get_range(self._store, self._prefix + key, start=begin, end=end))
             given(len(content))
             return content
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Objects, whether they are there or not. Raises ``OSError``: some may be gone."""
+        """Delete objects, whether they exist or not. After ``OSError`` some of them may be gone."""
         with self._answered("delete", f"deleting {len(keys)} objects"):
             try:
                 self._obstore.delete(self._store, [self._prefix + key for key in keys])
@@ -198,7 +199,9 @@ class Bucket:
                         self._obstore.delete(self._store, [self._prefix + key])
 
     def list(self, prefix: str) -> dict[str, int]:
-        """Bytes of all objects below ``prefix``, which ends with a slash. It may be old. Raises ``OSError``."""
+        """Return the sizes of all objects below ``prefix``, which ends with a slash. It may be stale. Raises
+        ``OSError``.
+        """
         found: dict[str, int] = {}
         with self._answered("list", f"listing {prefix}"):
             for chunk in self._obstore.list(self._store, prefix=self._prefix + prefix):
@@ -208,13 +211,14 @@ class Bucket:
     # --- what is tried again until it is known
 
     def write_once(self, key: str, content: bytes, seconds: float) -> bytes:
-        """Put ``content`` unless something is there; gives what is there then.
+        """Put ``content`` unless an object is there; return the content that is there then.
 
-        Raises ``OSError`` when that is not known after ``seconds``."""
+        Raises ``OSError`` when that is not known after ``seconds``.
+        """
         return again(lambda: content if self.put_if_absent(key, content) else bytes(self.get(key)), seconds)
 
     def read_once(self, key: str) -> bytes | None:
-        """What was written with :meth:`write_once`; None: nothing. Raises ``OSError``."""
+        """Return what :meth:`write_once` has put; None if nothing. Raises ``OSError``."""
         try:
             return bytes(self.get_again(key, PATIENCE))
         except FileNotFoundError:
@@ -223,15 +227,17 @@ class Bucket:
     # --- objects of logs
 
     def put_object(self, incarnation: int, number: int, content: Buffer) -> tuple[Put, ObjectHead | None]:
-        """Put an object of a log if its number is free; with ``Put.TAKEN``, the head of what has it.
+        """Put an object of a log if its number is free; with ``Put.TAKEN``, return also the head of the object that has
+        it.
 
-        Raises ``OSError`` instead of ``Put.UNKNOWN``."""
+        Raises ``OSError`` instead of ``Put.UNKNOWN``.
+        """
         if self.put_if_absent(key_of("", incarnation, number), content):
             return Put.CREATED, None
         return Put.TAKEN, self.head(incarnation, number)
 
     def head(self, incarnation: int, number: int) -> ObjectHead:
-        """Of an object of a log. Raises ``FileNotFoundError`` and other ``OSError``."""
+        """Return the head of an object of a log. Raises ``FileNotFoundError`` and other ``OSError``."""
         try:
             found = self.get_range(key_of("", incarnation, number), 0, HEAD_BYTES)
             return decode_head(found, incarnation, number)
@@ -239,27 +245,30 @@ class Bucket:
             raise OSError(errno.EIO, str(error)) from error
 
     def numbers(self, incarnation: int) -> dict[int, int]:
-        """Bytes of the objects of a log by their numbers, as listed. Raises ``OSError``."""
+        """Return the sizes of the objects of a log by their numbers, as listed. Raises ``OSError``."""
         listed = self.list_again(f"log/{incarnation:016x}/", PATIENCE)
         return {int(key.rpartition("/")[2], 16): size for key, size in listed.items()}
 
     def put_again(self, key: str, content: Buffer, seconds: float) -> bool:
-        """Put an object whose name nobody else uses. Whether the last try has done it, or one before, whose answer was
-        lost. Raises ``OSError`` when that is not done after ``seconds``."""
+        """Put an object whose name nobody else uses. Return whether the last try has done it, rather than an earlier
+        one whose answer was lost. Raises ``OSError`` when that is not done after ``seconds``.
+        """
         return again(lambda: self.put_if_absent(key, content), seconds)
 
     def list_again(self, prefix: str, seconds: float) -> dict[str, int]:
-        """As :meth:`list`. Raises ``OSError`` when there is no answer for ``seconds``."""
+        """List as :meth:`list` does, with retries. Raises ``OSError`` when there is no answer for ``seconds``."""
         return again(lambda: self.list(prefix), seconds)
 
     def get_again(self, key: str, seconds: float) -> Buffer:
-        """A whole object. Raises ``FileNotFoundError``, and ``OSError`` when there is no answer for ``seconds``."""
+        """Return a whole object. Raises ``FileNotFoundError``, and ``OSError`` after ``seconds`` without an answer."""
         return again(lambda: self.get(key), seconds)
 
     def end_log(self, incarnation: int, first: int, unique: bytes, seconds: float) -> int:
-        """See :class:`~sbp_back.range_server.object_log.takeover.Takeover`: the number at which a log ends.
+        """End a log and return the number at which it ends; see
+        :class:`~sbp_back.range_server.object_log.takeover.Takeover`.
 
-        Raises ``OSError`` when the store does not answer for ``seconds``."""
+        Raises ``OSError`` when the store does not answer for ``seconds``.
+        """
         takeover = Takeover(incarnation, first, unique, self.numbers(incarnation))
         while not takeover.put_ended(
             *again(lambda: self.put_object(incarnation, takeover.number, takeover.content()), seconds)

@@ -1,5 +1,6 @@
-"""Objects of a log as they lie one behind the other in files on the local disk, which hold what was lately written or
-read. Nothing depends on them: what is not there is fetched again, and all of it goes when a server starts.
+"""Cache of a log's objects in files on the local disk, one object behind the other: what was lately written or read.
+
+Nothing depends on the files: missing bytes are fetched again, and all files are removed when a server starts.
 """
 
 from __future__ import annotations
@@ -55,20 +56,21 @@ class _Place(Struct):
 
 
 class CachedSegment:
-    """Where the objects of a segment lie, and which are in its file. Called by any thread; see
-    :class:`~sbp_back.range_server.store.segment.Source`."""
+    """A segment's objects: their places in the segment, and which of them are in its file. Called by any thread; see
+    :class:`~sbp_back.range_server.store.segment.Source`.
+    """
 
     def __init__(self, cache: Cache, segment: Segment, bucket: Bucket, log: str, space: int) -> None:
         self._cache = cache
         self.bucket = bucket
         self.log = log
-        """The log that the segment is of."""
+        """Name of the segment's log."""
         self.base = segment.base - space
-        """Where it begins there."""
+        """Position in that log at which the segment begins."""
         self.rows = ""
-        """The object that has its rows, once there is one."""
+        """Name of the object that has the segment's rows, once there is one."""
         self.rows_at = 0
-        """What :attr:`Segment.moved` was then: later they are others."""
+        """:attr:`Segment.moved` at the time the rows were written; once it has changed, the rows are stale."""
         self._segment = segment
         self.places: list[_Place] = []
         self._positions: list[int] = []
@@ -77,7 +79,7 @@ class CachedSegment:
         """Bytes in the file."""
 
     def add(self, position: int, incarnation: int, number: int, size: int) -> None:
-        """An object lies behind all others, and is not in the file. By one thread."""
+        """Add an object behind all others; it is not in the file yet. Called by one thread."""
         self.places.append(_Place(position, incarnation, number, size, False))
         self._positions.append(position)
 
@@ -87,18 +89,20 @@ class CachedSegment:
 
     @property
     def keys(self) -> list[str]:
-        """The names of all its objects."""
+        """Return the names of all its objects."""
         return [key_of("", place.incarnation, place.number) for place in self.places]
 
     def _get(self, place: _Place) -> Buffer:
         return self.bucket.get(key_of("", place.incarnation, place.number))
 
     def _check(self, place: _Place, data: Buffer) -> None:
-        """Raises DecodeError."""
+        """Check an object's bytes. Raises DecodeError."""
         decode(data, place.incarnation, place.number)
 
     def store(self, position: int, parts: Sequence[Buffer]) -> None:
-        """The bytes of the object at ``position``. A disk that does not take them costs a fetch later."""
+        """Write the bytes of the object at ``position`` to the file. If the disk fails, a fetch has to bring them
+        later.
+        """
         place = self.places[bisect_right(self._positions, position) - 1]
         try:
             self._write(place, parts)
@@ -156,7 +160,7 @@ class CachedSegment:
                 return data
             except DecodeError as error:
                 if damaged:
-                    # Its entries have checksums of their own, which tell those that are damaged from the others.
+                    # Keep the object: its entries have checksums of their own, so only the damaged ones are lost.
                     logger.error("%s: %s", self.bucket.url, error)
                     return data
                 damaged = True  # by the way, perhaps
@@ -169,7 +173,7 @@ class CachedSegment:
                 time.sleep(pause)
 
     def drop(self) -> None:
-        """Let go of all that is in the file, which nobody reads or writes. On the loop."""
+        """Let go of everything in the file, which has no reader or writer. Called on the loop."""
         with self._lock:
             for place in self.places:
                 place.there = False
@@ -178,7 +182,7 @@ class CachedSegment:
 
 
 class RangeSegment(CachedSegment):
-    """The entries of one object of a range, in parts that are fetched one by one. ``crcs``: theirs."""
+    """The entries of one object of a range, in parts that are fetched one by one. ``crcs``: checksums of the parts."""
 
     def __init__(
         self, cache: Cache, segment: Segment, bucket: Bucket, log: str, what: RangeObject, crcs: Sequence[int]
@@ -205,7 +209,7 @@ class RangeSegment(CachedSegment):
             raise DecodeError(f"{self.what.key} is damaged between {place.position} and {place.position + place.size}")
 
     def filled(self) -> None:
-        """All of it is in the file, by whoever wrote it."""
+        """Note that the file is complete: its writer has written all of it."""
         with self._lock:
             for place in self.places:
                 place.there = True
@@ -213,7 +217,7 @@ class RangeSegment(CachedSegment):
 
 
 class Cache:
-    """The files of all segments in ``directory``; what an earlier process left there is removed."""
+    """The files of all segments in ``directory``; files of an earlier process are removed."""
 
     def __init__(self, directory: Path, files: Files, first: int = 0, patience: float = _PATIENCE) -> None:
         """Positions of ranges' objects begin behind ``first`` logs' on this disk. ``patience``: seconds for which a
@@ -234,12 +238,13 @@ class Cache:
             files.unlink(path)
 
     def space(self) -> int:
-        """Where the positions of one more log begin: those of several would be the same."""
+        """Return where the positions of one more log begin, so that the positions of several logs stay apart."""
         return next(self._spaces) << _SPACE_BITS
 
     def segment(self, base: int, size: int, bucket: Bucket, log: str, space: int) -> Segment:
-        """A segment without objects of ``log``, which is in ``bucket`` and whose positions begin at ``space``, and an
-        empty file for it. Raises ``OSError``."""
+        """Return an empty segment of ``log``, which is in ``bucket`` and whose positions begin at ``space``, with an
+        empty file. Raises ``OSError``.
+        """
         segment = Segment(base, size, 0, segment_path(self.directory, base))
         segment.used = 0
         segment.source = CachedSegment(self, segment, bucket, log, space)
@@ -247,8 +252,9 @@ class Cache:
         return segment
 
     def range_segment(self, what: RangeObject, bucket: Bucket, log: str, crcs: Sequence[int]) -> Segment:
-        """A segment that is the object of a range of ``log``, which is in ``bucket``, with an empty file. Raises
-        ``OSError``, and DecodeError for checksums of another number of parts."""
+        """Return a segment that is the object of a range of ``log``, which is in ``bucket``, with an empty file. Raises
+        ``OSError``, and DecodeError when the number of checksums does not match the parts.
+        """
         if len(crcs) != -(-what.size // PART_BYTES):
             raise DecodeError(f"{what.key} has not {len(crcs)} parts")
         with self._making:
@@ -263,7 +269,9 @@ class Cache:
 
     @contextmanager
     def memory(self, size: int) -> Iterator[None]:
-        """While it is entered ``size`` bytes are fetched; so much of them at once, or one object that is larger."""
+        """Wait for memory for ``size`` fetched bytes, held while entered: a bounded amount at once, or one larger
+        object.
+        """
         with self._room:
             self._room.wait_for(lambda: not self._held or self._held + size <= _FETCHED_BYTES)
             self._held += size
@@ -277,7 +285,9 @@ class Cache:
                 self._room.notify_all()
 
     def fetch(self, of: CachedSegment, wanted: Sequence[_Place], ahead: Sequence[_Place]) -> None:
-        """Raises ``OSError`` when one that is wanted cannot be had. When this returns nothing is being written."""
+        """Fetch the ``wanted`` objects, and those ``ahead`` if possible. Raises ``OSError`` when a wanted one cannot be
+        had. When this returns nothing is being written.
+        """
         if len(wanted) == 1 and not ahead:
             of.bring_place(wanted[0])
             return
@@ -287,7 +297,7 @@ class Cache:
             fetch.result()
 
     def rows(self, segment: Segment, data: Buffer) -> SegmentIndex:
-        """The rows of a segment, from the file that they are in from now on. Raises ``OSError`` and DecodeError."""
+        """Return a segment's rows, from the file that holds them from now on. Raises ``OSError`` and DecodeError."""
         if segment.index_path.exists():
             self.files.unlink(segment.index_path)  # it may be mapped
         fd = self.files.open(segment.index_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -298,7 +308,7 @@ class Cache:
         return load_index(segment.index_path)
 
     def forget(self, segment: Segment) -> None:
-        """A segment is no part of a log any more. What its files still hold goes at the next start at the latest."""
+        """Forget a segment that is no part of a log any more. The next start removes what its files still hold."""
         for path in (segment.path, segment.index_path):
             if path.exists():
                 self.files.unlink(path)
@@ -312,13 +322,15 @@ class Cache:
             self.files.close(fd)
 
     def close(self) -> None:
-        """Nothing is fetched any more."""
+        """Fetch nothing any more."""
         self.closed = True
         self._pool.shutdown(cancel_futures=True)
 
 
 def shrink(opened: OpenSegments, segments: Sequence[Segment], held: int, most: int) -> None:
-    """Of ``segments`` and others are ``held`` bytes in files: what was read the longest ago goes, down to ``most``."""
+    """Drop the cached bytes of ``segments``, least recently read first, until ``held`` (bytes in all files) is at most
+    ``most``.
+    """
     if held <= most:
         return
     for segment in opened.oldest_first([one for one in segments if not one.pins]):
@@ -330,11 +342,11 @@ def shrink(opened: OpenSegments, segments: Sequence[Segment], held: int, most: i
 
 
 def range_object(segment: Segment) -> RangeObject | None:
-    """The object of a range that a segment is; None: it is a part of a log."""
+    """Return the object of a range that a segment is; None for a segment that is part of a log."""
     return segment.source.what if isinstance(segment.source, RangeSegment) else None
 
 
 def source_of(segment: Segment) -> CachedSegment:
-    """The objects of a segment that :class:`Cache` made."""
+    """Return the objects of a segment that :class:`Cache` made."""
     assert isinstance(segment.source, CachedSegment)
     return segment.source

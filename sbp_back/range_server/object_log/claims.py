@@ -1,21 +1,20 @@
-"""Who may write a log next, and when a log is closed for good. Sans-IO.
+"""Claims of a log: who may write it next, and when it is closed for good. Sans-IO.
 
-Each start of a server, and everybody who takes over a log that is not their own, *claims* the next number of its
+Each start of a server, and each server that takes over another's log, *claims* the next number of the log's
 ``incarnations``, put if absent, and then ends the logs of all numbers below (:mod:`.takeover`). A claim is 16 bytes
-that only its maker has; with a name behind them it is a *closing* one: the server of the log of that name, and nobody
-else, may adopt this one. No start claims a number behind a closing claim. Therefore
+that only its maker has. A *closing* claim has a log's name behind them: only the server of that log may adopt this one.
+No start claims a number behind a closing claim. Therefore
 
 * a server that comes back finds a closing claim, whenever that was made, and begins another log;
-* of two who would adopt a log one finds the other's claim, and leaves it to that one;
-* what a log holds below the fences never changes once it is closed, so whoever reads it, and whoever reads it after
-  them, finds the same.
+* of two servers that would adopt a log, one finds the other's claim and leaves the log to it;
+* the content of a log below the fences never changes once it is closed, so all its readers see the same, at any time.
 
-Who has closed a log has it once its own log says so. If its own log is closed before that, it never will: two servers
-that each take the other for dead can close each other's. Once its log is fenced everybody sees that it does not say so,
-and may put one more closing claim behind it.
+A server that has closed a log owns it once its own log says so. If its own log is closed before that, it never will:
+two servers that each take the other for dead can close each other's. Once its log is fenced everybody sees that it does
+not record the adoption, and may put one more closing claim behind it.
 
-Numbers are claimed without a gap: a claim is put only where the one before was seen. So a listing may be as old as it
-likes: it says where to look first.
+Numbers are claimed without a gap: a claim is put only behind a claim that was read. So a listing may be stale: it only
+says where to look first.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from sbp_back.range_server.object_log.content import UNIQUE_BYTES
 
 
 class Claim:
-    """A start claims the next number of its log, whose incarnations ``listed`` are known of.
+    """A claim of the next number of a log by a start, which knows the incarnations ``listed``.
 
-    Put :attr:`content` as :attr:`number` if absent, and tell :meth:`answered` what is there then, until it says that
-    this has ended.
+    Put :attr:`content` as :attr:`number` if absent, and pass :meth:`answered` the content that is there then, until it
+    returns that the claim has ended.
     """
 
     __slots__ = ("closed", "content", "number")
@@ -41,7 +40,7 @@ class Claim:
         """In the end: somebody may have adopted the log, and nothing is claimed."""
 
     def answered(self, there: bytes) -> bool:
-        """``there`` is what the number has, this claim or another; whether that is the end."""
+        """Take ``there``, the content of the number: this claim or another. Return whether the claim has ended."""
         if there == self.content:
             return True
         self.closed = bool(adopter_in(there))
@@ -51,12 +50,12 @@ class Claim:
 
 
 class Closing:
-    """The log of ``adopter`` is to adopt another one, whose incarnations ``listed`` are known of.
+    """The closing of a log, whose incarnations ``listed`` are known, by the log of ``adopter``, which is to adopt it.
 
-    First the last claim is looked for: tell :meth:`looked` what :attr:`number` has until it says that this has ended.
-    If :attr:`by` is the adopter itself, it is closed already. If it is somebody else, go on only where that one's log
-    is closed, fenced, and says nothing of this one. Then put :attr:`content` as :attr:`number` if absent, and tell
-    :meth:`put` what is there; if that does not end it, look again.
+    First find the last claim: pass :meth:`looked` the content of :attr:`number` until it returns that it is known. If
+    :attr:`by` is the adopter itself, the log is closed already. If it is another log, go on only where that log is
+    closed, fenced, and does not record the adoption. Then put :attr:`content` as :attr:`number` if absent, and pass
+    :meth:`put` the content that is there; if that does not end it, look again.
     """
 
     __slots__ = ("adopter", "by", "content", "number")
@@ -70,7 +69,7 @@ class Closing:
         """Who has closed the log, as far as was looked; empty: nobody has."""
 
     def looked(self, there: bytes | None) -> bool:
-        """What the number has, None: nothing; whether the last claim is known now."""
+        """Take the content of the number (None: nothing there); return whether the last claim is known now."""
         if there is None:
             return True
         self.by = adopter_in(there)
@@ -81,18 +80,18 @@ class Closing:
 
     @property
     def is_closed(self) -> bool:
-        """Whether :attr:`number` is a closing claim of the adopter's."""
+        """Return whether :attr:`number` is a closing claim of the adopter's."""
         return self.by == self.adopter
 
     def put(self, there: bytes) -> bool:
-        """What the number has, this claim or another; whether that is the end."""
+        """Take the content of the number, this claim or another; return whether the log is closed for the adopter."""
         if there == self.content:
             self.by = self.adopter
         return self.is_closed
 
 
 def adopter_in(claim: bytes) -> str:
-    """The log that is named in a claim; empty: it closes nothing."""
+    """Return the log that a claim names; empty for a claim that closes nothing."""
     return claim[UNIQUE_BYTES:].decode()
 
 

@@ -1,10 +1,11 @@
-"""One object of a log: who wrote it as which number, and its body. Big-endian::
+"""One object of a log: its writer, its number, and its body. Big-endian::
 
     "ANBO" | u8 version 1 | u8 kind | u16 reserved | u64 incarnation | u64 number | 16 bytes unique id
     u32 length of the body | u32 CRC-32 of the body | u32 CRC-32 of everything before | body
 
-The unique id tells an object that was put twice, because the first answer was lost, from somebody else's at its number.
-The body of a group is what the server makes of it, and never empty; that of a fence is, so a listing tells them apart.
+The unique id distinguishes an object that was put twice, because the first answer was lost, from another writer's at
+its number. The server defines the body of a group, which is never empty; that of a fence is empty, so a listing tells
+them apart.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ UNIQUE_BYTES = 16
 
 
 class ObjectKind(IntEnum):
-    """What an object is."""
+    """Kind of an object."""
 
     GROUP = 1
     FENCE = 2
 
 
 class ObjectHead(Value, frozen=True):
-    """What an object says of itself. ``length``: bytes of the body."""
+    """Head of an object. ``length``: bytes of the body."""
 
     kind: ObjectKind
     incarnation: int
@@ -45,12 +46,12 @@ class ObjectHead(Value, frozen=True):
 
 
 def key_of(prefix: str, incarnation: int, number: int) -> str:
-    """The name of an object: those of one incarnation lie in the order of their numbers when they are listed."""
+    """Return the name of an object. A listing shows the objects of one incarnation in the order of their numbers."""
     return f"{prefix}log/{incarnation:016x}/{number:016x}"
 
 
 def encode(kind: ObjectKind, incarnation: int, number: int, unique: bytes, body: Buffer = b"") -> bytes:
-    """The head of an object, to be followed by ``body``."""
+    """Return the head of an object, to be followed by ``body``."""
     if len(unique) != UNIQUE_BYTES:
         raise ValueError(f"a unique id has {UNIQUE_BYTES} bytes, not {len(unique)}")
     if (kind is ObjectKind.FENCE) != (len(body) == 0):
@@ -60,7 +61,7 @@ def encode(kind: ObjectKind, incarnation: int, number: int, unique: bytes, body:
 
 
 def decode_head(data: Buffer, incarnation: int, number: int) -> ObjectHead:
-    """The head at the beginning of ``data``, of the object that lies where ``number`` of ``incarnation`` belongs.
+    """Return the head at the beginning of ``data``, an object read at ``number`` of ``incarnation``.
 
     Raises DecodeError: cut off, damaged, of another version, or another object than its name says.
     """
@@ -83,7 +84,7 @@ def decode_head(data: Buffer, incarnation: int, number: int) -> ObjectHead:
 
 
 def decode(data: Buffer, incarnation: int, number: int) -> tuple[ObjectHead, memoryview]:
-    """A whole object: its head, and its body as a view of ``data``. Raises DecodeError."""
+    """Decode a whole object: its head, and its body as a view of ``data``. Raises DecodeError."""
     head = decode_head(data, incarnation, number)
     body = memoryview(data)[HEAD_BYTES:]
     if len(body) != head.length:

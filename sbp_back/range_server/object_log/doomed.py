@@ -1,5 +1,6 @@
-"""Objects that nobody needs any more, until they are deleted: when one more index than the first that does not name
-them is there, in case that one is damaged, and after a time of grace, for those who were led to them before."""
+"""Objects that are superfluous and wait for their deletion: until one more index exists than the first that does not
+name them (in case that one is damaged), and after a time of grace for readers that were led to them before.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _DELETED_AT_ONCE = 500
 
 
 class _Some(Struct):
-    """Objects that no index names from number ``index`` on; ``since``: when that was written."""
+    """Objects that no index names from number ``index`` on; ``since``: time at which that index was written."""
 
     bucket: Bucket
     keys: list[str]
@@ -23,7 +24,7 @@ class _Some(Struct):
 
 
 class Doomed:
-    """Owned by the event loop. ``index``: the number of the newest index."""
+    """The objects that wait for deletion. Owned by the event loop."""
 
     def __init__(self) -> None:
         self._waiting: list[_Some] = []
@@ -33,21 +34,23 @@ class Doomed:
             self._waiting.append(_Some(bucket, keys, index, time.monotonic()))
 
     def wait(self, index: int) -> bool:
-        """Whether any wait for one more index."""
+        """Return whether any objects wait for an index after number ``index``, the newest."""
         return any(one.index >= index for one in self._waiting)
 
     def ripe(self, index: int, grace: float) -> list[_Some]:
-        """Those that may be deleted, by :func:`delete`."""
+        """Return the objects that :func:`delete` may delete now; ``index``: number of the newest index, ``grace`` in
+        seconds.
+        """
         now = time.monotonic()
         return [one for one in self._waiting if one.index < index and one.since + grace <= now]
 
     def forget(self) -> None:
-        """What was deleted."""
+        """Forget the objects that were deleted."""
         self._waiting = [one for one in self._waiting if one.keys]
 
 
 def delete(ripe: Iterable[_Some]) -> int:
-    """Delete objects; how many. Blocks. Raises ``OSError``: those that are left are tried again."""
+    """Delete objects; return how many. Blocks. After ``OSError`` the remaining ones are tried again."""
     count = 0
     for one in ripe:
         while one.keys:

@@ -1,8 +1,8 @@
-"""An index as an object: all that a log has, so that a start reads the last one and what was written behind it.
+"""An index as an object: everything that a log has, so that a start reads the last index and the log behind it.
 
-The rows of a segment that is written to no more are an object of their own (``rows/…``), the bytes of an index file
-(docs/storage.md); those of the others are in the index. Positions are those of the logs they lie in, whichever they
-have in this process.
+The rows of a finished segment are an object of their own (``rows/…``), the bytes of an index file (docs/storage.md);
+those of other segments are in the index. Positions are those in the log that an entry lies in, whatever its position in
+this process.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _PLACE = Packing("<IQQI")
 
 
 class SegmentFacts(Struct, array_like=True):
-    """``places``: of each object its position, incarnation, number and bytes. ``rows``: the object that has them;
-    empty: they are ``inline``. ``what``: the object of a range that it is, if it is no part of a log; ``places`` are
-    the checksums of its parts then."""
+    """A segment in the index. ``places``: position, incarnation, number and bytes of each object. ``rows``: the object
+    that has the rows; empty: they are ``inline``. ``what``: set if the segment is the object of a range and no part of
+    a log; ``places`` are then the checksums of its parts.
+    """
 
     log: str
     base: int
@@ -57,12 +58,14 @@ decode_index_object = _SEALED.decode
 
 
 def encode_index_object(index: Index) -> bytes:
-    """The bytes of the object."""
+    """Encode an index as the bytes of its object."""
     return _SEALED.encode(index, _VERSION if any(facts.what is not None for facts in index.segments) else 1)
 
 
 def pack_places(source: CachedSegment, used: int) -> bytes:
-    """Where the objects of a segment lie, as far as it is ``used``; or what tells whether one's parts are whole."""
+    """Encode the places of a segment's objects below position ``used``; for the object of a range, the checksums of its
+    parts.
+    """
     if isinstance(source, RangeSegment):
         return source.crcs.tobytes()
     return b"".join(
@@ -71,14 +74,14 @@ def pack_places(source: CachedSegment, used: int) -> bytes:
 
 
 def unpack_crcs(packed: bytes) -> Sequence[int]:
-    """Of the parts of a range's object. Raises DecodeError."""
+    """Decode the checksums of the parts of a range's object. Raises DecodeError."""
     if len(packed) % 4:
         raise DecodeError("the checksums of an object of a range are cut short")
     return memoryview(packed).cast("I")
 
 
 def unpack_places(source: CachedSegment, packed: bytes) -> None:
-    """Raises DecodeError."""
+    """Decode the places of a segment's objects into ``source``. Raises DecodeError."""
     if len(packed) % _PLACE.size:
         raise DecodeError("the places of objects are cut short")
     for place in _PLACE.iter_unpack(packed):
@@ -86,7 +89,7 @@ def unpack_places(source: CachedSegment, packed: bytes) -> None:
 
 
 def place_rows(state: StoreState, segment: Segment, rows: SegmentIndex) -> None:
-    """Let the ranges of ``state`` have the rows of a segment, as far as they can still be read."""
+    """Give the ranges of ``state`` the rows of a segment that can still be read."""
     for entry in rows.runs:
         stored = state.ranges.get((entry.stream_id, entry.range_index))
         if stored is None or not stored.holds(entry.first, entry.end):
@@ -102,12 +105,12 @@ def place_rows(state: StoreState, segment: Segment, rows: SegmentIndex) -> None:
 
 
 def restore_state(index: Index) -> StoreState:
-    """Ranges and streams, without rows. Raises DecodeError."""
+    """Return ranges and streams, without rows. Raises DecodeError."""
     return checkpoints.restore(checkpoints.decode(index.state))
 
 
 def check_whole(state: StoreState, where: str) -> None:
-    """Raises ``StoreCorrupt`` when a range has offsets that no row covers."""
+    """Check that rows cover all offsets of every range. Raises ``StoreCorrupt``."""
     for stored in state.ranges.values():
         for first, end in stored.gaps():
             raise StoreCorrupt(
@@ -117,5 +120,5 @@ def check_whole(state: StoreState, where: str) -> None:
 
 
 def copied(column: Column) -> Column:
-    """A column that may still grow, as it is now."""
+    """Copy a column that may still grow."""
     return column[:] if isinstance(column, array) else column

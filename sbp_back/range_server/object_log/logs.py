@@ -1,9 +1,10 @@
-"""The logs in one bucket: each server has one below a name of its own, and another one when that was adopted.
+"""The logs in one bucket: each server has one below a name of its own, and begins another one after an adoption of its
+log.
 
 | object | content |
 |---|---|
 | ``logs/NAME/G/…`` | the log of generation G of the server that calls itself NAME |
-| ``logs/NAME/G/incarnations/N`` | who has claimed number N of it (:mod:`.claims`) |
+| ``logs/NAME/G/incarnations/N`` | the claim of number N of it (:mod:`.claims`) |
 | ``servers/ID`` | ``NAME/G``: the log of range server ID |
 """
 
@@ -25,8 +26,9 @@ SERVER_ID = "identity/server_id"
 
 
 class AdoptedElsewhereError(StoreError):
-    """Another range server has adopted a log, or is about to; ``server_id``: which one, -1 if it has no number.
-    ``closed``: its own log was closed since, and goes wherever that goes."""
+    """Another range server has adopted a log, or is about to. ``server_id``: its number, -1 if it has none. ``closed``:
+    its own log was closed since, so this log goes to the adopter of that one.
+    """
 
     def __init__(self, what: str, by: str, server_id: int, closed: bool) -> None:
         super().__init__(f"{what} was adopted by range server {server_id} (log {by})")
@@ -35,18 +37,18 @@ class AdoptedElsewhereError(StoreError):
 
 
 class Logs:
-    """Those below ``root``. Calls block. All raise ``OSError`` when the store does not answer."""
+    """All logs below the bucket ``root``. Calls block. All raise ``OSError`` when the store does not answer."""
 
     def __init__(self, root: Bucket) -> None:
         self.root = root
         self._known: dict[str, Bucket] = {}
 
     def log(self, name: str) -> Bucket:
-        """The log ``NAME/G``."""
+        """Return the log ``NAME/G``."""
         return self._known.setdefault(name, self.root.below(f"logs/{name}"))
 
     def claim(self, name: str) -> Claim:
-        """The ended claim of the next number of a log, unless it is closed."""
+        """Claim the next number of a log, and return the claim; the log may turn out to be closed instead."""
         log = self.log(name)
         claim = Claim(os.urandom(UNIQUE_BYTES), self._claims(name))
         while not claim.answered(log.write_once(_claim(claim.number), claim.content, PATIENCE)):
@@ -57,7 +59,9 @@ class Logs:
         return [int(key.rpartition("/")[2], 16) for key in self.log(name).list_again("incarnations/", PATIENCE)]
 
     def open(self, name: str) -> tuple[str, int]:
-        """The newest log of the server that calls itself ``name``, and the number of this incarnation of it."""
+        """Open the newest log of the server that calls itself ``name``; return its name and the number of this
+        incarnation.
+        """
         generation = self._newest(name)
         while True:
             full = f"{name}/{generation:08x}"
@@ -73,25 +77,25 @@ class Logs:
         return max((int(one, 16) for one in there), default=0)
 
     def opened_by(self, name: str) -> int:
-        """The range server that :meth:`open` would open a log of; -1: it has no number yet. Claims nothing."""
+        """Return the range server whose log :meth:`open` would open; -1: it has no number yet. Claims nothing."""
         newest = f"{name}/{self._newest(name):08x}"
         return -1 if self.last_claim(newest).by else self.server_of(newest)
 
     def of_server(self, server_id: int) -> str | None:
-        """The name of the log of a range server; None: it has none here."""
+        """Return the name of the log of a range server; None: it has none here."""
         there = self.root.read_once(f"servers/{server_id}")
         return None if there is None else there.decode()
 
     def server_of(self, name: str) -> int:
-        """The range server of a log; -1: it was given no number yet."""
+        """Return the range server of a log; -1: it has no number yet."""
         there = self.log(name).read_once(SERVER_ID)
         return -1 if there is None else int(there)
 
     def close(self, name: str, adopter: str, has: Callable[[str, int], bool]) -> int:
-        """Close a log for ``adopter``, which has not adopted it; gives the number of the closing claim.
+        """Close a log for ``adopter``, which has not adopted it; return the number of the closing claim.
 
-        ``has`` fences a log, of which so many numbers were claimed, and tells whether it says that it has adopted this
-        one. Raises ``AdoptedElsewhereError``.
+        ``has`` is called with a log and the count of its claimed numbers; it fences that log and returns whether it
+        records the adoption of this one. Raises ``AdoptedElsewhereError``.
         """
         log = self.log(name)
         closing = Closing(os.urandom(UNIQUE_BYTES), self._claims(name), adopter)
@@ -109,7 +113,7 @@ class Logs:
                 return closing.number
 
     def last_claim(self, name: str) -> Closing:
-        """What was claimed of a log: ``by`` is who has closed it, ``number`` the first that is free."""
+        """Return the state of a log's claims. ``by``: the log that has closed it; ``number``: the first free one."""
         log = self.log(name)
         last = Closing(bytes(UNIQUE_BYTES), self._claims(name), "-")
         while not last.looked(log.read_once(_claim(last.number))):
@@ -119,7 +123,7 @@ class Logs:
     # --- chains of indexes
 
     def chain(self, name: str, writer: int) -> Chain:
-        """The chain of a log, looked at to its end."""
+        """Return the chain of a log, read to its end."""
         chain = Chain(
             writer, [int(key.rpartition("/")[2], 16) for key in self.log(name).list_again("chain/", PATIENCE)]
         )
@@ -127,14 +131,14 @@ class Logs:
         return chain
 
     def look(self, name: str, chain: Chain) -> bool:
-        """Whether there was more. Raises ``StoreCorrupt``."""
+        """Read on in the chain; return whether there were new entries. Raises ``StoreCorrupt``."""
         before = chain.number
         while not chain.looked(self._entry(name, chain.number)):
             pass
         return chain.number != before
 
     def put(self, name: str, chain: Chain, entry: Entry) -> bool:
-        """Whether ``entry`` is the last one now."""
+        """Put ``entry`` at the end of the chain; return whether it is the last one now."""
         key = f"chain/{chain.number:016x}"
         there = self.log(name).write_once(key, ENTRIES.encode(entry), PATIENCE)
         return chain.put(entry, self._decoded(key, there))

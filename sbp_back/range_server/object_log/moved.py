@@ -1,10 +1,10 @@
-"""What is known on a disk of the objects that old data of its log was moved to (docs/storage.md, "Old data in
-objects").
+"""The disk's list of objects to which old data of its log was moved (docs/storage.md, "Old data in objects").
 
 ``moved/names`` names them all; it is replaced as a whole, and a part of the log. The same bytes are in the bucket, as
-``disks/NAME/index/…``, before they are on the disk, so that a bucket tells what it holds. The rows of an object are
-``moved/NUMBER.idx``, and ``rows/…`` there, both as an index file. Each start has a number, and puts it into the bucket
-if absent: whoever finds something else there shares the name with another server, or with a copy of its directory.
+``disks/NAME/index/…``, before they are on the disk, so that a bucket lists its own content. The rows of an object are
+``moved/NUMBER.idx`` on the disk, and ``rows/…`` in the bucket, both as an index file. Each start has a number, and puts
+it into the bucket if absent. A start that finds the number taken shares the name with another server, or with a copy of
+its directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FETCHED_BY_A_START = "a start with sbp.objects fetches it from the bucket, if i
 
 
 class NotOursError(OSError):
-    """The name in the bucket is used by another server, or another copy of this directory."""
+    """Another server, or another copy of this directory, uses the name in the bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         super().__init__(
@@ -48,9 +48,10 @@ class NotOursError(OSError):
 
 
 class Moved(Struct, array_like=True):
-    """An object: the checksums of its parts, where its rows are in the bucket and here, since which position of the log
-    readers find its entries there, and the position at which its range was created. ``cut``: where the log was cut, if
-    that was before; from there on positions are others."""
+    """An object of moved data: the checksums of its parts, the places of its rows in the bucket and here, the position
+    of the log from which on readers find its entries there, and the position at which its range was created. ``cut``:
+    where the log was cut, if that was before; positions from there on were assigned anew.
+    """
 
     what: RangeObject
     crcs: bytes
@@ -62,13 +63,14 @@ class Moved(Struct, array_like=True):
 
     @property
     def place(self) -> int:
-        """Its own in the order of the log."""
+        """Return its own position in the order of the log."""
         return self.lsn if self.cut is None else self.cut
 
 
 class Names(Struct, array_like=True):
-    """``owner``: of the directory; ``start``, ``unique``: of the newest start. ``key``: of this index in the bucket, of
-    number ``written``; empty: it was never put there."""
+    """The list of moved objects. ``owner``: of the directory; ``start``, ``unique``: of the newest start. ``key``: of
+    this index in the bucket, of number ``written``; empty: it was never put there.
+    """
 
     owner: bytes
     start: int = 0
@@ -79,7 +81,7 @@ class Names(Struct, array_like=True):
 
     @property
     def keys(self) -> set[str]:
-        """All objects in the bucket that are needed."""
+        """Return the names of all needed objects in the bucket."""
         return {self.key, *(one.what.key for one in self.objects), *(one.rows for one in self.objects)}
 
 
@@ -87,7 +89,9 @@ SEALED_NAMES = Sealed(Names, "the list of objects")
 
 
 def begin(directory: Path, files: Files, bucket: Bucket) -> Names:
-    """What was moved, with the number of a new start, which is on the disk. Raises ``OSError``, ``StoreCorrupt``."""
+    """Return the list of moved data, with the number of a new start, which it writes to the disk. Raises ``OSError``,
+    ``StoreCorrupt``.
+    """
     for path in ending(directory, ".tmp"):
         files.unlink(path)
     try:
@@ -107,8 +111,9 @@ def begin(directory: Path, files: Files, bucket: Bucket) -> Names:
 
 
 def _fetched(directory: Path, bucket: Bucket, error: DecodeError) -> Names:
-    """The newest list in the bucket, which is as new as the one on the disk, or by one newer; and which starts there
-    were since."""
+    """Return the newest list in the bucket, which is as new as the one on the disk or newer by one, and the number of
+    starts since.
+    """
     try:
         names = SEALED_NAMES.decode(bucket.get_again(max(bucket.list_again("index/", PATIENCE)), PATIENCE))
         starts = [int(key.rpartition("/")[2], 16) for key in bucket.list_again("starts/", PATIENCE)]
@@ -127,7 +132,7 @@ def claim(bucket: Bucket, names: Names, seconds: float) -> None:
 
 
 def check(bucket: Bucket, names: Names, seconds: float) -> None:
-    """Whether this start is still the newest one. Raises as :func:`claim` does."""
+    """Check that this start is still the newest one. Raises as :func:`claim` does."""
     try:
         again(lambda: bucket.get(_start(names.start + 1)), seconds)
     except FileNotFoundError:
@@ -149,8 +154,9 @@ def rows_path(directory: Path, one: Moved) -> Path:
 
 
 def load(directory: Path, files: Files, cache: Cache, bucket: Bucket, one: Moved) -> MovedRows:
-    """An object as a segment, and its rows: those in the bucket where those on the disk are damaged. Raises
-    ``StoreError`` and ``OSError``."""
+    """Return an object as a segment, and its rows: those in the bucket where those on the disk are damaged. Raises
+    ``StoreError`` and ``OSError``.
+    """
     path = rows_path(directory, one)
     try:
         rows = _checked(path, one)
@@ -170,7 +176,9 @@ def load(directory: Path, files: Files, cache: Cache, bucket: Bucket, one: Moved
 
 
 def _known(directory: Path) -> Names | None:
-    """What was moved, as this disk alone tells it; None: nothing was. Raises ``StoreCorrupt``, ``OSError``."""
+    """Return the list of moved data from this disk alone; None: nothing was moved. Raises ``StoreCorrupt``,
+    ``OSError``.
+    """
     try:
         return SEALED_NAMES.decode((directory / NAMES).read_bytes())
     except FileNotFoundError:
@@ -180,7 +188,9 @@ def _known(directory: Path) -> Names | None:
 
 
 def moved_rows(directory: Path) -> list[MovedRows]:
-    """What was moved, for who reads nothing of it and asks for no objects. Raises ``StoreCorrupt``, ``OSError``."""
+    """Return the rows of moved data from the disk alone, for callers that read none of the objects. Raises
+    ``StoreCorrupt``, ``OSError``.
+    """
     found = []
     at = _NOWHERE
     names = _known(directory)
@@ -197,13 +207,14 @@ def moved_rows(directory: Path) -> list[MovedRows]:
 
 
 def moved_before(directory: Path, files: Files, end: int) -> None:
-    """The log ends at position ``end`` now: nothing was moved later, and the next start says so in the bucket. Raises
-    ``StoreCorrupt``, ``OSError``."""
+    """Drop the objects that were moved after position ``end``, where the log ends now; the next start tells the bucket.
+    Raises ``StoreCorrupt``, ``OSError``.
+    """
     names = _known(directory)
     if names is None or all(one.place <= end for one in names.objects):
         return
     objects = [replace(one, cut=end) if one.place > end else one for one in names.objects]
-    # No index in the bucket is this one: the next start finds that out by listing, and writes one.
+    # The bucket has no copy of this list: the next start sees that by listing, and puts one.
     write_file_durably(files, directory / NAMES, [SEALED_NAMES.encode(replace(names, key="", objects=objects))])
 
 

@@ -1,8 +1,8 @@
-"""Reading a log of objects: an end for all its incarnations, and what they say.
+"""Reading a log of objects: it ends all incarnations of the log and reads what they have written.
 
-Who reads it has claimed a number of it (:mod:`.claims`); it ends the logs of those below one after the other and reads
-them in order. A former self that still lives finds its next number taken; one that is just starting finds its first one
-taken. Where a log says that its server has adopted another one, that is read, too.
+The reader has claimed a number of the log (:mod:`.claims`); it ends the logs of the numbers below one after the other
+and reads them in order. An earlier incarnation that still lives finds its next number taken; one that is just starting
+finds its first one taken. Where a log says that its server has adopted another log, that is read, too.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _READS = 16
 
 
 class ReadLog(Struct):
-    """What a log says, and those that were adopted in it: ``segments`` are its own, in order, and ``besides`` those of
-    the others and the objects of ranges."""
+    """The content of a log and of the logs it has adopted: ``segments`` are its own, in order, and ``besides`` those of
+    the others and the objects of ranges.
+    """
 
     name: str
     space: int
@@ -59,11 +60,11 @@ class ReadLog(Struct):
     objects: int = 0
     scanned_bytes: int = 0
     entry: Entry | None = None
-    """Of the chain: the index that was read."""
+    """The chain's entry of the index that was read."""
     chain: Chain = field(default_factory=lambda: Chain(0, []))
 
     def adopt(self, server_id: int, other: ReadLog) -> list[StoredRange]:
-        """Have what ``other`` says as one's own; gives its ranges."""
+        """Take over the content of ``other``; return its ranges."""
         taken = merge(self.state, other.state)
         for segment in (*other.segments, *other.besides):
             source_of(segment).rows = ""  # they are in the other log, which is given up
@@ -76,7 +77,7 @@ class ReadLog(Struct):
 
 
 def merge(state: StoreState, other: StoreState) -> list[StoredRange]:
-    """Add what ``other`` has, whose ranges end where they are; a range that both have stays as it is."""
+    """Add the content of ``other``, whose ranges end where they are; a range that both have stays as it is."""
     end_ranges(other)
     taken = []
     for key, stored in other.ranges.items():
@@ -93,7 +94,7 @@ def merge(state: StoreState, other: StoreState) -> list[StoredRange]:
 
 
 def end_ranges(state: StoreState) -> None:
-    """Nothing more comes to any range: each ends where it is."""
+    """End each range where it is: nothing more comes."""
     for stored in state.ranges.values():
         if stored.end < 0:
             stored.seal(stored.next_offset, stored.epoch)
@@ -127,7 +128,7 @@ class LogReader:
             except (StoreCorrupt, FileNotFoundError):
                 if log is not None:
                     self._forget(log)
-                # What is missing may have been given up after another index was written.
+                # A missing object may have been given up after another index was written.
                 if self._logs.look(name, chain):
                     continue
                 raise
@@ -141,7 +142,7 @@ class LogReader:
             return log
 
     def finish(self, log: ReadLog) -> None:
-        """Write behind all that it has where it can be asked for: which logs a log that is closed has adopted."""
+        """Write which logs a closed log has adopted behind its end, where its own adopter can read it."""
         chain = log.chain
         while True:
             last = chain.last
@@ -162,7 +163,7 @@ class LogReader:
                 raise StoreError(f"log {log.name} was taken over by somebody else")
 
     def adopted_in(self, name: str, upto: int) -> set[int]:
-        """The range servers that a log says it has adopted, which is closed by claim number ``upto`` or before."""
+        """Return the range servers that a log, closed by claim number ``upto`` or before, says it has adopted."""
         chain = self._logs.chain(name, upto)
         while True:
             last = chain.last
@@ -181,8 +182,9 @@ class LogReader:
                 return found
 
     def _own(self, log: ReadLog, chain: Chain) -> bool:
-        """Have the index that was read, which is the one before where the last is damaged, as one's own last entry of
-        the chain. False: there is another one."""
+        """Put the index that was read (the one before where the last is damaged) as one's own last entry of the chain.
+        Return False if there is another one.
+        """
         last = chain.last
         if self._logs.look(log.name, chain):
             return False
@@ -205,7 +207,7 @@ class LogReader:
             raise StoreCorrupt(f"log {name}, {entry.index}: {error}") from error
 
     def _last_index(self, name: str, chain: Chain) -> tuple[Entry | None, Index | None]:
-        """The last index of a log, or the one before if that is damaged, and its entry."""
+        """Return the last index of a log, or the one before if that is damaged, and its entry."""
         entry = chain.last
         if entry is None or not entry.index:
             return entry, None
@@ -219,7 +221,7 @@ class LogReader:
             return before, self._index(name, before)
 
     def _indexed(self, name: str, chain: Chain) -> ReadLog:
-        """What the last index of a log says."""
+        """Return the content of a log as of its last index."""
         log = ReadLog(name, self._cache.space())
         log.entry, index = self._last_index(name, chain)
         entry = log.entry
@@ -260,8 +262,9 @@ class LogReader:
         return log
 
     def _groups(self, name: str, entry: Entry | None, upto: int) -> Iterator[tuple[int, int, ObjectGroup]]:
-        """Those behind an index, of all incarnations below ``upto``, which are ended, with their incarnations and
-        numbers."""
+        """End all incarnations below ``upto`` and yield their groups behind the index, with their incarnations and
+        numbers.
+        """
         bucket = self._logs.log(name)
         start, first = (0, 0) if entry is None else (entry.incarnation, entry.number)
         for incarnation in range(start, upto):
@@ -302,7 +305,7 @@ class LogReader:
 
 
 def _ahead(pool: ThreadPoolExecutor, tasks: Iterable[tuple[Bucket, int, int, int]]) -> Iterator[ObjectGroup]:
-    """The groups of objects, in order, so many looked at at once."""
+    """Yield the groups of objects in order, reading several at once."""
     waiting = []
     for task in tasks:
         waiting.append(pool.submit(_look, *task))
@@ -313,7 +316,7 @@ def _ahead(pool: ThreadPoolExecutor, tasks: Iterable[tuple[Bucket, int, int, int
 
 
 def _look(bucket: Bucket, incarnation: int, number: int, size: int) -> ObjectGroup:
-    """The group of an object that is part of a log; ``size`` of it, if that is known. Raises ``StoreCorrupt``."""
+    """Return the group of an object that is part of a log; ``size`` in bytes, if known. Raises ``StoreCorrupt``."""
     key = key_of("", incarnation, number)
     try:
         if not size:

@@ -1,5 +1,5 @@
-"""The store of a range server whose log is in object storage: the same store, written by another writer, recovered from
-objects, its segments a cache of them (docs/storage.md, "Objects").
+"""The store of a range server whose log is in object storage: the same store with another writer, recovered from
+objects, with segments that only cache them (docs/storage.md, "Objects").
 
 The directory holds the lock and the cache, and may be lost with all that is in it.
 """
@@ -50,10 +50,12 @@ _NO_BOUND = 1 << 50
 
 
 class ObjectStore(Store):
-    """See :class:`Store`, whose promises it keeps; a store that does not answer delays what is submitted."""
+    """A store with its log in objects; it keeps the promises of :class:`Store`. While the object store does not answer,
+    submissions are delayed.
+    """
 
     def __init__(self, log: Log, lock: DirectoryLock, opened: _Opened) -> None:
-        """Use :meth:`open`."""
+        """Use :meth:`open` instead."""
         self._opened = opened
         self._incarnation = opened.incarnation
         self._bucket = opened.logs.log(opened.own.name)
@@ -62,7 +64,9 @@ class ObjectStore(Store):
 
     @classmethod
     def open(cls, path: Path, options: StoreOptions) -> ObjectStore:
-        """As :meth:`Store.open`. Earlier incarnations are taken over, and can acknowledge nothing more."""
+        """Open the store as :meth:`Store.open` does. Earlier incarnations are taken over, and can acknowledge nothing
+        more.
+        """
         try:
             options.validate()
         except ValueError as error:
@@ -79,7 +83,7 @@ class ObjectStore(Store):
                 options = replace(options, cluster_id=cluster_id.decode())
 
             def found() -> str:
-                # Range servers that start together in an empty bucket are of one cluster: whoever was first names it.
+                # Range servers that start together in an empty bucket are of one cluster: the first one names it.
                 return logs.root.write_once(_CLUSTER, str(uuid.uuid4()).encode(), _PATIENCE).decode()
 
             lock = DirectoryLock(path, directory, options, found)
@@ -149,7 +153,7 @@ class ObjectStore(Store):
         return self._incarnation
 
     def assign_server_id(self, server_id: int) -> None:
-        # First where it leads to the log: a number that leads nowhere is one that nobody has.
+        # Write the way from the number to the log first: a number without a log counts as unused.
         _write_down(self._opened.logs.root, f"servers/{server_id}", self._opened.own.name)
         _write_down(self._bucket, SERVER_ID, str(server_id))
         super().assign_server_id(server_id)
@@ -232,7 +236,7 @@ class ObjectStore(Store):
         logger.info("%d ranges of range server %d are served here from now on", len(taken) - before, server_id)
 
     def _take_over(self, server_id: int) -> tuple[int, ReadLog]:
-        """On a thread: end a log for good, and read it."""
+        """End a log for good, and read it. Runs on a thread."""
         opened = self._opened
         name = opened.logs.of_server(server_id)
         if name is None:
@@ -258,7 +262,7 @@ class ObjectStore(Store):
 
 
 class _Adoption(Adopt):
-    """``taken`` are the ranges that the store has got by it, once it is applied."""
+    """The adoption of a log as a control item. ``taken``: the ranges that the store gets by it, once applied."""
 
     __slots__ = ("other", "taken")
 
@@ -269,7 +273,7 @@ class _Adoption(Adopt):
 
 
 class _Opened(Struct):
-    """What a store of objects consists of, besides what every store does. ``segments``: all of them, the last empty."""
+    """Parts of an open store of objects beyond those of every store. ``segments``: all of them, the last empty."""
 
     logs: Logs
     cache: Cache
@@ -287,7 +291,7 @@ def _open(logs: Logs, lock: DirectoryLock, options: StoreOptions, cache: Cache) 
     server_id = logs.server_of(name)
     if options.server_id not in (None, -1, server_id) and server_id >= 0:
         raise StoreVersionError(f"log {name} belongs to range server {server_id}, not to {options.server_id}")
-    # The directory may have been that of an earlier log, which was adopted by somebody else.
+    # The directory may be that of an earlier log, which another server has adopted.
     lock.follow(server_id)
     placement_driver = logs.root.read_once(_PLACEMENT_DRIVER)
     if placement_driver is not None:

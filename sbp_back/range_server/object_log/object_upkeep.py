@@ -1,9 +1,9 @@
-"""What a store of objects does beside its work: it keeps the cache within its bound, writes indexes and objects of
-ranges (:mod:`.packing`), and deletes what nobody can read any more.
+"""Chores of a store of objects: it keeps the cache within its bound, writes indexes and objects of ranges
+(:mod:`.packing`), and deletes what nobody can read any more.
 
 A segment of which nothing can be read is left out of the next index. Its objects are deleted when one more index is
-there, which does not name it either, and after ``object_grace_seconds``. What a process that died had not deleted yet,
-or had put without an index naming it, is found by listing when the store is opened.
+there, which does not name it either, and after ``object_grace_seconds``. Objects that a process had not deleted when it
+died, or had put without an index naming them, are found by listing when the store is opened.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ObjectUpkeep(Moving):
         self.look()
 
     def look(self) -> None:
-        """Do whatever is to be done."""
+        """Start all chores that are due."""
         self._shrink()
         if self._closed:
             return
@@ -114,7 +114,7 @@ class ObjectUpkeep(Moving):
         return [segment for segment in self._log.segments[:-1] if segment.sealed]
 
     def _shrink(self) -> None:
-        """What was read the longest ago leaves the cache first."""
+        """Shrink the cache to its bound; the least recently read segments leave first."""
         log = self._log
         # Groups of the segment behind the active one may be written already.
         held = sum(source_of(segment).held for segment in log.segments)
@@ -129,7 +129,7 @@ class ObjectUpkeep(Moving):
     def _is_due(self) -> bool:
         new = self._log.next_seq - self._indexed
         if not new and not self._dead() and not self._packing.made:
-            # What waits to be deleted waits for one more index.
+            # Nothing new to index, but objects that are to be deleted wait for one more index.
             return self._doomed.wait(self._indexes) and time.monotonic() >= self._next_at
         return new >= self._log.options.object_index_every or time.monotonic() >= self._next_at
 
@@ -167,7 +167,8 @@ class ObjectUpkeep(Moving):
             log.stats.segments_deleted += len(dead)
             self._keys.append(key)
             if len(self._keys) > 2:
-                # The chain tells two of them, so nothing waits for this one: not one more index, for ever.
+                # The chain names two indexes, so this one is superfluous now. Waiting for one more index would write
+                # indexes for ever.
                 self._doomed.add(self._bucket, [self._keys.pop(0)], self._indexes - 1)
             self._doom(self._bucket, self._old_rows)
             self._old_rows = []
@@ -184,7 +185,9 @@ class ObjectUpkeep(Moving):
         self._doomed.add(bucket, keys, self._indexes)
 
     def _snapshot(self) -> Callable[[], tuple[str, list[tuple[Segment, SegmentIndex]]]]:
-        """What puts an index of all that is applied now; gives its key, and the rows of segments as files."""
+        """Return a function that puts an index of everything that is applied now; it returns the index's key, and the
+        rows of segments as files.
+        """
         log = self._log
         state = checkpoints.snapshot(log.state, 0, 0, [])
         number = log.next_seq - 1
@@ -229,7 +232,9 @@ class ObjectUpkeep(Moving):
         return put
 
     def _tell(self, key: str, number: int) -> None:
-        """Have an index count. Raises ``OSError``; ``StoreFailed``: somebody else writes this log."""
+        """Put the index's entry into the chain, so that it counts. Raises ``OSError``; ``StoreFailed`` when another
+        process writes this log.
+        """
         chain = self._chain
         while True:
             entry = Entry(chain.writer, self._incarnation, number, key, os.urandom(UNIQUE_BYTES))
@@ -279,7 +284,7 @@ class ObjectUpkeep(Moving):
                     if (name, incarnation) == (self._own.name, self._incarnation):
                         continue
                     there = known.get((name, incarnation), set())
-                    # A fence is what a log ends with, and stays.
+                    # A fence marks the end of a log, and stays.
                     keys += [
                         key_of("", incarnation, number)
                         for number, size in bucket.numbers(incarnation).items()
@@ -295,8 +300,8 @@ class ObjectUpkeep(Moving):
                 return
             self._tidied = True
             for bucket, keys in result:
-                # The newest index is needed itself, and may have an adoption behind it that needs the adopted log's
-                # indexes: the next one is the first that needs nothing of this.
+                # The newest index is needed itself, and an adoption behind it may need the adopted log's indexes. The
+                # next index is the first that needs none of these objects.
                 self._doomed.add(bucket, keys, self._indexes + 1)
 
         self._background(find, tidied)
@@ -307,7 +312,7 @@ class ObjectUpkeep(Moving):
         self._again_at = time.monotonic() + 1.0
 
     def save_everything(self) -> None:
-        """An orderly end: the next start reads an index only. Blocks."""
+        """Write an index for an orderly end, so that the next start reads nothing else. Blocks."""
         if self._log.next_seq != self._indexed:
             try:
                 self._snapshot()()
@@ -316,12 +321,12 @@ class ObjectUpkeep(Moving):
 
 
 def _rows_hold(segment: Segment) -> bool:
-    """Whether the object that has the rows of a segment still tells where its entries are found."""
+    """Return whether the object with a segment's rows still says where its entries are found."""
     source = source_of(segment)
     return bool(source.rows) and source.rows_at == segment.moved
 
 
 def _named(segment: Segment) -> set[str]:
-    """Objects of a segment that are told by their names."""
+    """Return the objects of a segment that are known by their names."""
     what = range_object(segment)
     return {source_of(segment).rows} | (set() if what is None else {what.key})

@@ -1,8 +1,8 @@
 """The thread that writes a range server's log into an object store: :class:`~.writer.LogWriter` decides what is put and
-what counts, this puts it.
+what counts, this thread puts it.
 
-Whether an entry or a control record has its place is decided when it joins a group, in the order of submission. Groups
-are put by other threads, several at once, and come back in the order of their numbers.
+An entry or control record is checked when it joins a group, in the order of submission. Other threads put the groups,
+several at once, and the groups come back in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TAKEN_OVER = (
 
 
 class _Building:
-    """A group: what is in it, and where it lies."""
+    """A group under construction: its items and their positions."""
 
     __slots__ = ("bodies", "body_bytes", "content", "group", "placed", "position", "records", "started")
 
@@ -67,7 +67,7 @@ class _Building:
 
 
 class _PutEnded(Struct):
-    """In the queue: a put has ended. ``why``: with ``Put.UNKNOWN``."""
+    """Message in the queue: a put has ended. ``why``: the error with ``Put.UNKNOWN``."""
 
     of: Numbered[_Building]
     outcome: Put
@@ -122,12 +122,13 @@ class ObjectWriter(Writing):
         self._stop_at: float | None = None
 
     def close(self) -> None:
-        """Puts that are under way may still take effect, as those of a process that dies."""
+        """Stop the thread. Puts in flight may still take effect, as those of a process that dies."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def is_fenced(self) -> bool:
-        """Whether somebody else has ended the log, asked of the objects: a fence lies behind all that is acknowledged,
-        with nothing missing before it. Blocks, on any thread. Raises ``OSError``: that cannot be known now."""
+        """Ask the objects whether another process has ended the log: its fence lies directly behind the acknowledged
+        objects and our own later ones. Blocks, on any thread. Raises ``OSError`` when that cannot be known now.
+        """
         number = self._log.acknowledged
         try:
             while self._bucket.head(self._log.incarnation, number).kind is not ObjectKind.FENCE:
@@ -164,7 +165,7 @@ class ObjectWriter(Writing):
         return not self._log.pending
 
     def _next(self) -> object:
-        """The next of what comes, or None when it is time to do something else."""
+        """Return the next item of the queue, or None when it is time for other work."""
         now = time.monotonic()
         closes_at = self._log.closes_at()
         times = [] if self._stop_at is None else [self._stop_at]
@@ -201,7 +202,7 @@ class ObjectWriter(Writing):
             self._follow(cast("Item", item))  # a flush: it is so already
 
     def _refuse_all(self, item: object) -> None:
-        """The log is ended, or the program met something unexpected: everybody is told, who waits and who comes yet."""
+        """Refuse all items, waiting and future ones: the log is ended, or an unexpected error occurred."""
         failure = self.failure
         assert failure is not None
         for building in self._log.abandon():
@@ -216,7 +217,7 @@ class ObjectWriter(Writing):
     # --- groups
 
     def _building(self, more: int) -> _Building:
-        """The open group, with room for ``more`` bytes."""
+        """Return the open group, with room for ``more`` bytes."""
         now = time.monotonic()
         last = self._last
         if last is not None and not self._log.fresh:
@@ -230,7 +231,7 @@ class ObjectWriter(Writing):
         return _Building(self._segment, self._position)
 
     def _joined(self, building: _Building, item: Item, before: int) -> None:
-        """``item`` is in the group, which had ``before`` bytes."""
+        """Account for ``item``, which has joined the group; the group had ``before`` bytes."""
         building.group.items.append(item)
         self._last = building
         self._log.append(building.size - before, building, time.monotonic())
@@ -289,7 +290,7 @@ class ObjectWriter(Writing):
         self._position = 0
 
     def _follow(self, item: Item) -> None:
-        """``item`` needs no record, and its answer its place behind the others."""
+        """Answer ``item``, which needs no record, behind the items before it."""
         if self._last is not None:
             self._last.group.items.append(item)
             return
@@ -312,7 +313,7 @@ class ObjectWriter(Writing):
             self._pool.submit(self._put_one, numbered)
 
     def _put_one(self, numbered: Numbered[_Building]) -> None:
-        """On a thread of the pool."""
+        """Put a group. Runs on a thread of the pool."""
         (building,) = numbered.tokens
         segment = building.group.segment
         try:

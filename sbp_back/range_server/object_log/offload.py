@@ -1,12 +1,12 @@
-"""Old data of a log on disk is moved to objects of ranges when the disk has more of it than ``local_bytes``; what that
-rests on: docs/design.md, "Old data of a disk in objects".
+"""Offload: moves old data of a log on disk to objects of ranges when the disk has more of it than ``local_bytes``.
+Design: docs/design.md, "Old data of a disk in objects".
 
-What the oldest segments beyond that have of a range is written as an object when it is a sixteenth of one at least;
-when the disk has a quarter more than it should, a 256th will do. Small objects and what follows them are written again
-as large ones. What is less stays on the disk, where evacuation moves it on.
+The data of a range in the oldest segments beyond that bound becomes an object when it makes at least a sixteenth of a
+full one; when the disk has a quarter more than it should, a 256th is enough. Small objects and the data behind them are
+later rewritten as large ones. Smaller amounts stay on the disk, where evacuation moves them on.
 
-Nobody waits for the store: all that asks it is done in a thread of its own, one thing at a time. When it fails, the
-next try is a second later, then two, and so on up to a minute.
+No caller waits for the object store: a thread of its own makes all requests, one at a time. After a failure the next
+try is a second later, then two, and so on up to a minute.
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ _MOST_PAUSE = 60.0
 
 
 class Offload(RangeWriter):
-    """``settled`` gives the segments that may be moved, the oldest first; ``later`` has something called on the loop
-    after so many seconds; ``freed`` is told when segments may have become superfluous. Owned by the event loop."""
+    """Offload of one store. ``settled`` gives the segments that may be moved, the oldest first; ``later`` calls a
+    function on the loop after some seconds; ``freed`` is called when segments may have become superfluous. Owned by the
+    event loop.
+    """
 
     patience = 0.0
 
@@ -111,16 +113,16 @@ class Offload(RangeWriter):
 
     @property
     def named(self) -> bool:
-        """Whether an index on the disk names every object in which readers find something."""
+        """Return whether an index on the disk names every object that readers are sent to."""
         return not self.made and not self._naming
 
     @property
     def moving(self) -> bool:
-        """Whether what is in the oldest segments is on its way to objects."""
+        """Return whether the data of the oldest segments is being moved to objects."""
         return bool(self._runs) and not self._pause and not self._lost
 
     def look(self) -> None:
-        """Do the next thing, if it is time to."""
+        """Start the next job, if it is time for one."""
         log = self._log
         full = log.stats.disk_full
         held = sum(source_of(segment).held for segment in log.elsewhere)
@@ -142,7 +144,7 @@ class Offload(RangeWriter):
     # --- what is to be moved
 
     def _too_old(self) -> list[Segment]:
-        """The oldest segments, so many that the others are no more than the disk is to keep."""
+        """Return the oldest segments, beyond those that the disk is to keep."""
         log = self._log
         limit = log.options.local_bytes
         if limit is None:
@@ -182,7 +184,9 @@ class Offload(RangeWriter):
         self._look_soon()
 
     def _chosen(self, run: Run) -> list[Run]:
-        """What becomes an object with ``run``: enough for a whole one with small objects, or what is on the disk."""
+        """Return the runs that become an object together with ``run``: enough for a whole one including small objects,
+        or the data on the disk if it reaches the minimum.
+        """
         target = self._log.options.object_range_bytes
         least = target // (_LEAST_WHEN_FULL if self._full else _LEAST)
         for objects, enough in ((True, target), (False, least)):
@@ -192,7 +196,7 @@ class Offload(RangeWriter):
         return []
 
     def _stretch(self, run: Run, objects: bool) -> tuple[list[Run], int]:
-        """Runs around ``run`` that follow one another and may be moved, with their bytes."""
+        """Return the runs around ``run`` that follow one another and may be moved, with their bytes."""
         target = self._log.options.object_range_bytes
         runs = run.owner.runs
         place = run.owner.find(run.first)
@@ -245,7 +249,7 @@ class Offload(RangeWriter):
         return due and time.monotonic() >= self._next_at
 
     def _write_names(self) -> None:
-        """Have an index on the disk, and in the bucket, name all objects that anything can be read from."""
+        """Write an index to the bucket and the disk that names all objects with readable data."""
         log = self._log
         dead = [one for one in log.elsewhere if not one.runs and not one.pins]
         kept = [one for one in log.elsewhere if one.runs or one.pins]
@@ -282,7 +286,7 @@ class Offload(RangeWriter):
             for segment, rows in zip(made, result, strict=True):
                 rebind(segment, rows)
             self._next_at = time.monotonic() + log.options.object_index_seconds
-            # One former index stays, in case the newest is damaged; nothing waits for what is before it.
+            # Keep one former index, in case the newest is damaged; those before it need not wait for another index.
             self._doomed.add(self._bucket, [self._former] if self._former else [], number - 1)
             self._former = former.key
             for segment in dead:
@@ -297,7 +301,7 @@ class Offload(RangeWriter):
         return self._log.moved
 
     def _forget(self, segment: Segment) -> None:
-        """Nothing of an object can be read, and the index does without it."""
+        """Drop an object of which nothing can be read from the next index."""
         log = self._log
         one = self._facts.pop(segment)
         log.elsewhere.remove(segment)
@@ -314,7 +318,7 @@ class Offload(RangeWriter):
         self._doomed.add(bucket, keys, self._written)
 
     def _delete(self) -> bool:
-        """Delete what nobody needs, if there is any."""
+        """Delete superfluous objects, if there are any."""
         ripe = self._doomed.ripe(self._written, self._log.options.object_grace_seconds)
         if not ripe:
             return False
@@ -366,7 +370,7 @@ class Offload(RangeWriter):
     # --- a store that fails
 
     def _failed(self, error: Exception) -> None:
-        # All is looked at again, when the pause is over.
+        # Choose runs anew when the pause is over.
         self._runs.clear()
         self._passed.clear()
         self._note_error(error)

@@ -1,5 +1,6 @@
 """The store of a range server whose log is on disk, and whose old data is in objects (docs/storage.md, "Old data in
-objects"): the same store, which recovers what was moved, has more to do besides, and reads from farther away."""
+objects"): the same store, which also recovers the moved data, moves more, and reads from the bucket.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _READ_PATIENCE = 2.0
 
 
 class _There(Struct):
-    """What such a store consists of besides. ``claimed``: the bucket was told of this start."""
+    """Parts of such a store beyond those of every store. ``claimed``: the bucket knows of this start."""
 
     cache: Cache
     bucket: Bucket
@@ -49,10 +50,12 @@ class _Opened(Recovered, kw_only=True):
 
 
 class OffloadStore(Store):
-    """See :class:`Store`. A bucket that does not answer lets the disk grow, and refuses readers of old data."""
+    """A :class:`Store` with old data in a bucket. While the bucket does not answer, the disk grows and reads of old
+    data fail.
+    """
 
     def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
-        """Use :meth:`open`."""
+        """Use :meth:`open` instead."""
         assert isinstance(recovered, _Opened)
         self._there = recovered.there
         log.elsewhere = list(recovered.there.objects)
@@ -139,7 +142,7 @@ class OffloadStore(Store):
 
 
 class OffloadMaintenance(Maintenance):
-    """What becomes of segments whose old data is moved to objects."""
+    """Maintenance of segments whose old data is moved to objects."""
 
     offload: Offload
 
@@ -148,11 +151,11 @@ class OffloadMaintenance(Maintenance):
         self.offload.close()
 
     def note(self, error: Exception) -> None:
-        """Something failed that is tried again."""
+        """Note a failure of work that is retried."""
         self._note(error)
 
     def settled(self) -> list[Segment]:
-        """Segments that may be moved: a start needs nothing of them but their rows, which are in their index files."""
+        """Return the segments that may be moved: a start needs only their rows, which are in their index files."""
         return self._settled()
 
     def look(self) -> None:
@@ -164,7 +167,7 @@ class OffloadMaintenance(Maintenance):
             super()._evacuate()
 
     def _delete_dead(self) -> None:
-        # What readers find in an object that no index names yet a start would look for in its segment.
+        # Until an index names an object, a start would look for its entries in their old segment.
         if self.offload.named:
             super()._delete_dead()
 

@@ -1,15 +1,15 @@
-"""Objects of ranges: entries of one range that lie among others' in a log's objects are written again as one large
-object, a few at a time.
+"""Packing: rewrites entries of one range, which lie among others' in a log's objects, as one large object of the range,
+a few at a time.
 
-What is there to be written is counted as segments are sealed. A range is written when so much of it lies in small
-pieces that they make an object of ``object_range_bytes``; and when there is more than ``object_mixed_bytes`` in mixed
-segments, what the oldest of them has is written if it makes a sixteenth of that. Such small objects become larger ones
-in the same way. What is less still goes with evacuation.
+Candidates are counted as segments are sealed. A range is written when its small pieces make an object of
+``object_range_bytes``. When there is more than ``object_mixed_bytes`` in mixed segments, the ranges of the oldest
+segment are written if they have a sixteenth of that. Such small objects become larger ones in the same way. Smaller
+amounts are left to evacuation.
 
-Nothing of it needs a record in the log. A range's object has the rows that were in the index while it was written, if
-they are as they were then; from there on readers find them in it. It counts once an index names it, and only the next
-index leaves out the segments that nothing is found in any more. So a crash leaves one or the other, and who has lost
-the log (:mod:`.chain`) can have no object of his count. Objects that no index names are found by listing.
+Packing needs no record in the log. A range's object gets the rows that were in the index while it was written, if they
+are unchanged; from then on readers find them there. The object counts once an index names it, and only the next index
+leaves out the segments that have become empty. So a crash leaves either the old state or the new one, and no object of
+a writer that has lost the log (:mod:`.chain`) can count. Objects that no index names are found by listing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Key = tuple[int, int]
 
 
 class Packing(RangeWriter):
-    """See :class:`~sbp_back.range_server.object_log.range_writer.RangeWriter`."""
+    """Chooses and writes the objects of ranges; see
+    :class:`~sbp_back.range_server.object_log.range_writer.RangeWriter`.
+    """
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Packing(RangeWriter):
 
     @property
     def idle(self) -> bool:
-        """There is nothing to be written, as far as is known."""
+        """Return whether nothing is known to need writing."""
         return not self.busy and not self._due and self._counted.issuperset(self._mixed())
 
     def look(self) -> None:
@@ -81,14 +83,14 @@ class Packing(RangeWriter):
         return [one for one in self._log.segments[:-1] if one.sealed and range_object(one) is None]
 
     def _is_small(self, segment: Segment) -> bool:
-        """What lies there is to be written into something larger."""
+        """Return whether a segment's entries are to be written into something larger."""
         what = range_object(segment)
         if segment.damaged or segment is self._log.active:
             return False
         return segment.sealed if what is None else what.size < self._log.options.object_range_bytes // 2
 
     def _count(self) -> None:
-        """One segment that is new, since each may have parts of very many ranges."""
+        """Count the candidates of one new segment: only one, since each may have parts of very many ranges."""
         log = self._log
         target = log.options.object_range_bytes
         self._counted.intersection_update(log.segments)
@@ -105,7 +107,7 @@ class Packing(RangeWriter):
                 self._due[key] = None
 
     def _clear(self) -> None:
-        """Have the oldest mixed segment emptied when there is too much in all of them."""
+        """Empty the oldest mixed segment when all of them together hold too much."""
         options = self._log.options
         mixed = self._mixed()
         self._cleared.intersection_update(mixed)
@@ -118,8 +120,9 @@ class Packing(RangeWriter):
                 self._due[run.owner.key] = None
 
     def _stretches(self, stored: StoredRange, mixed: bool) -> Iterator[tuple[list[Run], int]]:
-        """Runs in small segments (``mixed``: in those only that are parts of the log) that follow one another, with
-        their bytes, beginning with the oldest."""
+        """Yield runs that follow one another in small segments (``mixed``: only in segments of the log), with their
+        bytes, the oldest first.
+        """
         runs: list[Run] = []
         size = 0
         for run in stored.runs:
@@ -134,7 +137,9 @@ class Packing(RangeWriter):
             yield runs, size
 
     def _chosen(self, stored: StoredRange) -> list[Run]:
-        """What becomes the next object of a range: enough for a whole one, or what there is among others'."""
+        """Return the runs that become the next object of a range: enough for a whole one, else those in mixed segments
+        if they reach the minimum.
+        """
         target = self._log.options.object_range_bytes
         for least, mixed in ((target, False), (target // _LEAST_PART, True)):
             for runs, size in self._stretches(stored, mixed):

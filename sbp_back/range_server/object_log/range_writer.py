@@ -1,8 +1,8 @@
-"""Writing what lies among others' entries as an object of a range, and having readers find it there.
+"""Writer of a range's object from entries that lie among others', which then redirects readers to it.
 
-Nothing of it needs a record in the log. The object has the rows that were in the index while it was written, if they
-are as they were then; from there on readers find them in it. Whoever decides what is written sees to it that it counts
-at the next start, too.
+It needs no record in the log. The object gets the rows that were in the index while it was written, if they are
+unchanged; from then on readers find them there. The caller that chooses the entries also makes the object count at the
+next start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class DamagedError(OSError):
 
 class _Piece(Struct, eq=False):
     """Rows of a run that go into an object; ``fd``: of its segment, which is pinned. ``new_bases`` and ``new_meta``:
-    the rows there, ``live`` bytes."""
+    the rows in the object, ``live`` bytes.
+    """
 
     run: Run
     fd: int
@@ -63,7 +64,9 @@ class _Piece(Struct, eq=False):
 
 
 class RangeWriter:
-    """``note`` is told what failed, ``doom`` which object nobody needs. Owned by the event loop."""
+    """Base of the writers of range objects. ``note`` is called with failures, ``doom`` with superfluous objects. Owned
+    by the event loop.
+    """
 
     patience = PATIENCE
     """Seconds for which a store that does not answer is asked again for one object."""
@@ -95,11 +98,11 @@ class RangeWriter:
         self._rest_until = 0.0
 
     def _ended(self, stored: StoredRange, segment: Segment | None) -> None:
-        """Something of a range has been written, as ``segment``, or not."""
+        """React to the end of a write of a range: written as ``segment``, or failed (None)."""
         raise NotImplementedError
 
     def _begin(self, stored: StoredRange, runs: Sequence[Run]) -> None:
-        """Write what is in ``runs``, which follow one another, or as much as makes a whole object."""
+        """Write the content of ``runs``, which follow one another, or as much as makes a whole object."""
         log = self._log
         target = log.options.object_range_bytes
         pieces: list[_Piece] = []
@@ -132,7 +135,7 @@ class RangeWriter:
                 self._given_up()
                 self._ended(stored, None)
             else:
-                # So it takes half of the time at most, and of what the store and the disk give.
+                # Rest as long as the work took: it gets at most half of the time, the store and the disk.
                 self._rest_until = 2 * time.monotonic() - began
                 self._apply(stored, pieces, result)
 
@@ -151,7 +154,7 @@ class RangeWriter:
             self._doom(self._bucket, [self._putting])
 
     def _write(self, stored: StoredRange, pieces: list[_Piece]) -> Segment:
-        """On another thread. Raises ``OSError``."""
+        """Write the object. Runs on another thread. Raises ``OSError``."""
         self._putting = ""
         files = self._log.files
         path = self._cache.directory / "range.tmp"
@@ -175,7 +178,7 @@ class RangeWriter:
         return segment
 
     def _put(self, what: RangeObject, fd: int, crcs: Sequence[int]) -> None:
-        # Whoever sends it may let go of it later than it says so: nobody else closes the mapping.
+        # The sender may keep a reference after it has answered, so nobody closes the mapping explicitly.
         content = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
         for number, crc in enumerate(crcs):
             at = number * PART_BYTES
@@ -188,7 +191,7 @@ class RangeWriter:
                 raise OSError(errno.EIO, f"{what.key} in {self._bucket.url} is not what was put there")
 
     def _apply(self, stored: StoredRange, pieces: list[_Piece], segment: Segment) -> None:
-        """Have readers find in the object what lies as it did when it was written."""
+        """Redirect readers to the object for all rows that are where they were when it was written."""
         log = self._log
         found = False
         for piece in pieces:
@@ -207,12 +210,14 @@ class RangeWriter:
 
 
 def _is_there(piece: _Piece) -> bool:
-    """Whether readers find its rows where they were: trims, replacements and evacuation leave other runs behind."""
+    """Return whether readers still find its rows in the old place: trims, replacements and evacuation leave other runs
+    behind.
+    """
     return piece.run in piece.run.segment.runs
 
 
 class _File:
-    """Entries that are written into a file, one behind the other, and what is to be known of them."""
+    """A file into which entries are written one behind the other, with the facts that the object's end needs."""
 
     def __init__(self, files: Files, fd: int) -> None:
         self._files = files
@@ -238,7 +243,7 @@ class _File:
                 self.size += len(some)
 
     def begins(self, base: int, position: int) -> None:
-        """An entry is at ``position``."""
+        """Note that an entry begins at ``position``."""
         if position >= self._next_point:
             self._points.append((base, position))
             self._next_point = position + SPARSE_BYTES
@@ -248,7 +253,7 @@ class _File:
 
 
 def _copy(files: Files, piece: _Piece, to: _File) -> None:
-    """Its entries, each of which is what its row says. Raises ``OSError``."""
+    """Copy a piece's entries, each of which must match its row. Raises ``OSError``."""
     bases, meta, segment = piece.bases, piece.meta, piece.run.segment
     row, rows = 0, len(bases)
     while row < rows:
@@ -256,7 +261,7 @@ def _copy(files: Files, piece: _Piece, to: _File) -> None:
         behind = row
         while behind < min(rows, row + _READ_ROWS):
             position, length = meta[behind * META], meta[behind * META + 1]
-            # What lies between is not worth a second read, unless it is much, or in front.
+            # Read across a gap between rows rather than twice, unless the gap is long or the row lies before.
             if behind > row and (not end <= position <= end + _GAP_BYTES or end - begin + length > _READ_BYTES):
                 break
             end = position + length

@@ -35,17 +35,17 @@ T = TypeVar("T")
 
 
 class Put(Enum):
-    """What has become of a put-if-absent."""
+    """Outcome of a put-if-absent."""
 
     CREATED = "created"
     TAKEN = "taken"
-    """There is an object of that number; which one is told with it."""
+    """There is an object of that number; its unique id comes along."""
     UNKNOWN = "unknown"
     """No answer, or one that leaves open whether the object is there."""
 
 
 class State(Enum):
-    """See the table above."""
+    """State of a group's object; see the table above."""
 
     QUEUED = "queued"
     UNDER_WAY = "under way"
@@ -102,17 +102,17 @@ class LogWriter(Generic[T]):
 
     @property
     def acknowledged(self) -> int:
-        """Objects that count: those of lower numbers are all there."""
+        """Return the number of objects that count: all of lower numbers exist."""
         return self._next_number - len(self._groups)
 
     @property
     def pending(self) -> int:
-        """Groups that are not acknowledged, the open one included."""
+        """Return the number of groups that are not acknowledged, the open one included."""
         return len(self._groups)
 
     @property
     def fresh(self) -> bool:
-        """Whether the next append begins a group."""
+        """Return whether the next append begins a group."""
         return self._open is None
 
     def append(self, size: int, token: T, now: float) -> None:
@@ -135,7 +135,7 @@ class LogWriter(Generic[T]):
             self.close_group(now)
 
     def abandon(self) -> list[T]:
-        """Put and acknowledge nothing any more; gives the tokens of all that are not acknowledged, in order."""
+        """Put and acknowledge nothing any more; return the tokens of all groups that are not acknowledged, in order."""
         self.fenced = True
         self._open = None
         tokens = [token for group in self._groups for token in group.tokens]
@@ -143,17 +143,19 @@ class LogWriter(Generic[T]):
         return tokens
 
     def close_group(self, now: float) -> None:
-        """The open group, if there is one, waits for no more."""
+        """Close the open group, if there is one, without waiting for more."""
         if self._open is not None:
             self._open = None
             self._closed_at = now
 
     def closes_at(self) -> float | None:
-        """When the open group has waited long enough; None while there is none, or nothing more is to be done."""
+        """Return the time at which the open group has waited long enough; None without an open group, or when the log
+        is fenced.
+        """
         return None if self._open is None or self.fenced else self._closes_at
 
     def puts(self, now: float) -> Iterator[Group[T]]:
-        """Groups to be put now, if there is no object of their number; each ends with :meth:`put_ended`."""
+        """Yield the groups to be put now, each if no object has its number; each ends with :meth:`put_ended`."""
         if self._open is not None and now >= self._closes_at:
             self.close_group(now)
         if self.fenced:
@@ -170,13 +172,13 @@ class LogWriter(Generic[T]):
                 yield group
 
     def content(self, group: Group[T], body: Buffer) -> list[Buffer]:
-        """The bytes of a group's object, in parts: the same each time, for the same ``body``."""
+        """Return the bytes of a group's object, in parts: the same each time, for the same ``body``."""
         return [encode(ObjectKind.GROUP, self.incarnation, group.number, group.unique, body), body]
 
     def put_ended(self, group: Group[T], outcome: Put, there: bytes = b"") -> list[T]:
-        """A put has ended; gives the tokens of all appends that are acknowledged by it, in order.
+        """End a put; return the tokens of all appends that are acknowledged by it, in order.
 
-        ``there``: the unique id of the object that took the number, with ``Put.TAKEN``. Who cannot read that says
+        ``there``: the unique id of the object that took the number, with ``Put.TAKEN``. If it cannot be read, pass
         ``Put.UNKNOWN``.
         """
         if self.fenced or group.state is State.THERE:

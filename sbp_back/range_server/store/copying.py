@@ -1,11 +1,11 @@
-"""Copies what stores hold into another store, entry by entry, as a range server would append it there.
+"""Copy of stores into another store, entry by entry, as a range server would append them there.
 
-Offsets, epochs and the bytes of entries stay what they are. What the target holds tells how far the copy is, so it goes
-on wherever it was ended, and nothing can be there twice: an entry has one place in its range. What the target holds
-that is no beginning of the source (which was changed since) is deleted, and copied anew.
+Offsets, epochs and the bytes of entries stay what they are. The content of the target shows how far the copy is, so it
+resumes wherever it ended, and nothing can be there twice: an entry has one place in its range. Content of the target
+that is no beginning of the source (which has changed since) is deleted, and copied anew.
 
-Where a range was trimmed, what is gone is stood for by entries without content, which are trimmed away in turn: so the
-range begins, ends and is readable at the same offsets.
+Where a range was trimmed, entries without content stand for the missing ones and are trimmed away in turn: so the range
+begins, ends and is readable at the same offsets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_OFFSETS = (1 << 31) - 1
 
 
 class CopyFailed(Exception):
-    """The copy cannot be made, or is not what was to be copied; ``stream_id``: of which stream, if of one."""
+    """The copy cannot be made, or differs from the source; ``stream_id``: of the stream concerned, if it is one."""
 
     def __init__(self, message: str, stream_id: int = -1) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class Held(Struct, frozen=True):
 class StoreCopy:
     """A copy of all ``sources``, of which no two hold the same range, in ``target``. All are started.
 
-    ``pace`` is awaited with the bytes of what is to be appended, before it is; ``told`` is called with the bytes that
-    were copied.
+    ``pace`` is awaited with the bytes of what is about to be appended; ``told`` is called with the bytes that were
+    copied.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class StoreCopy:
 
     @property
     def ranges(self) -> dict[Key, Held]:
-        """All that are to be copied, in order: those with something to read, and what follows on others."""
+        """Return the ranges to be copied, in order: those with something to read, and those that follow on others."""
         return {key: held for key, held in sorted(self._held.items()) if self._needed(held.range)}
 
     @property
     def bytes(self) -> int:
-        """Of all entries that are to be copied."""
+        """Return the bytes of all entries to be copied."""
         return sum(held.range.live_bytes for held in self._held.values())
 
     def check(self) -> None:
-        """Raises CopyFailed where something cannot be copied, before anything was."""
+        """Check, before anything is copied, that everything can be. Raises CopyFailed."""
         largest = self._target.largest_entry
         for held in self.ranges.values():
             stored = held.range
@@ -112,7 +112,7 @@ class StoreCopy:
                     )
 
     async def run(self) -> None:
-        """Copy what is not there yet. Raises CopyFailed: of what is damaged it names the first offset."""
+        """Copy what is not there yet. Raises CopyFailed, with the first damaged offset if there is damage."""
         wanted = self.ranges
         streams: dict[int, list[Held]] = {}
         for key, held in wanted.items():
@@ -138,7 +138,7 @@ class StoreCopy:
         await awaited(delete)
 
     def differs(self, held: Held) -> str:
-        """What the target's range has that the source's has not, apart from its entries; empty if it is the same."""
+        """Return how the target's range differs from the source's, apart from its entries; empty if it is the same."""
         stored = held.range
         copy = self._target.ranges.get(stored.key)
         if copy is None:
@@ -150,7 +150,7 @@ class StoreCopy:
         return ""
 
     def strangers(self) -> list[int]:
-        """Streams that the target has and no source."""
+        """Return the streams that the target has and no source."""
         return sorted({key[0] for key in self._target.ranges} - self._last.keys())
 
     # --- which ranges
@@ -164,13 +164,16 @@ class StoreCopy:
     def _needed(self, stored: StoredRange) -> bool:
         if self._readable(stored) or self._is_last(stored):
             return True
-        # An empty one that nothing was trimmed of, unless the target has forgotten it as the source will.
+        # An empty range is needed if nothing of it was trimmed, unless the target has already dropped it, as the source
+        # will.
         known = self._target.streams.get(stored.stream_id)
         return stored.start == stored.next_offset and (known is None or stored.index >= known.first_index)
 
     @staticmethod
     def _is_beginning(copies: Iterable[StoredRange], held: Iterable[Held]) -> bool:
-        """Whether what the target has of a stream may be gone on with."""
+        """Return whether the target's ranges of a stream are a beginning of the source's, so that the copy may go on
+        from them.
+        """
         source: Mapping[Key, StoredRange] = {one.range.key: one.range for one in held}
         for copy in copies:
             stored = source.get(copy.key)
@@ -209,9 +212,9 @@ class StoreCopy:
 
 
 async def read_range(held: Held, at: int = -1) -> AsyncIterator[list[Entry]]:
-    """The entries of a range that can be read, from offset ``at`` on (-1: all), some at a time.
+    """Yield the entries of a range that can be read, from offset ``at`` on (-1: all), some at a time.
 
-    Raises CopyFailed: one is damaged, or missing.
+    Raises CopyFailed when an entry is damaged, or missing.
     """
     stored = held.range
     stream_id, index = stored.key
@@ -235,13 +238,13 @@ async def read_range(held: Held, at: int = -1) -> AsyncIterator[list[Entry]]:
 
 
 def _first(stored: StoredRange) -> int:
-    """Where the first entry begins that can be read."""
+    """Return the base of the first entry that can be read."""
     place = stored.find(stored.min_offset)
     return stored.next_offset if place is None else int(stored.runs[place[0]].bases[place[1]])
 
 
 def _fillers(stored: StoredRange, at: int) -> Iterable[Entry]:
-    """Entries from ``at`` on that stand for what was trimmed."""
+    """Yield entries from ``at`` on that stand for the trimmed ones."""
     first = _first(stored)
     while at < first:
         count = min(first - at, _MOST_OFFSETS)
@@ -254,7 +257,7 @@ def _name(stored: StoredRange) -> str:
 
 
 class _UnderWay:
-    """Operations of which nobody awaits the single ones; at most ``most`` bytes of them. Raises what one has met."""
+    """Operations in flight, at most ``most`` bytes, that are awaited only together. Raises the failure of any."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -263,7 +266,7 @@ class _UnderWay:
         self._changed = asyncio.Event()
 
     async def begin(self, size: int, call: Callable[[Callable[[StoreError | None], None]], object]) -> None:
-        """``call``, with what it is to call in the end, when there is room for ``size`` bytes. Raises CopyFailed."""
+        """Run ``call``, which gets a callback for its end, when there is room for ``size`` bytes. Raises CopyFailed."""
         size += _ITEM_BYTES
         await self._below(max(0, self._most - size))
         self._bytes += size
@@ -276,7 +279,7 @@ class _UnderWay:
         call(done)
 
     async def settled(self) -> None:
-        """All of it is done. Raises CopyFailed."""
+        """Wait until nothing is in flight. Raises CopyFailed."""
         await self._below(0)
 
     async def _below(self, most: int) -> None:

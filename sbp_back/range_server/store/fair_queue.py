@@ -1,10 +1,10 @@
-"""What waits to be written, in the order in which it is taken: each stream has a fair turn. Sans-IO.
+"""Queue of items to be written, in which each stream has a fair turn. Sans-IO.
 
-While no more waits than is taken at once, the order is that of arrival. From then on it is start-time fair queueing
-(Goyal, Vin, Cheng, SIGCOMM 1996): an item begins where the last one of its streams ends, on a scale of bytes, but not
-before what is being taken now, and whoever begins first is taken first. So of a stream that asks for little an item is
-taken next, however much others have queued; those who have much get as many bytes as each other; and of each stream
-items are taken in the order in which they came, also those of several streams.
+While no more waits than is taken at once, the order is that of arrival. Beyond that it is start-time fair queueing
+(Goyal, Vin, Cheng, SIGCOMM 1996): on a scale of bytes, an item begins where the last one of its streams ends, but not
+before what is being taken now, and the item that begins first is taken first. So an item of a stream with little
+traffic is taken next, however much others have queued; busy streams get as many bytes as each other; and items of each
+stream are taken in the order in which they came, also those of several streams.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPARE = 1024
 
 
 class FairQueue:
-    """Belongs to one thread. ``few``: bytes that may wait in the order of arrival."""
+    """A queue of one thread. ``few``: bytes that may wait in the order of arrival."""
 
     __slots__ = ("_ends", "_few", "_few_bytes", "_many", "_most_ends", "_now", "_number", "few")
 
@@ -27,7 +27,7 @@ class FairQueue:
         self.few = few
         self._few: deque[Item] = deque()
         self._few_bytes = 0
-        # (where it begins, number, item): a heap, and empty while what waits is in ``_few``.
+        # Heap of (begin on the scale of bytes, number, item); empty while all items are in ``_few``.
         self._many: list[tuple[int, int, Item]] = []
         self._number = 0
         self._now = 0
@@ -52,7 +52,7 @@ class FairQueue:
             self._few_bytes = 0
 
     def take(self) -> Item | None:
-        """The next item; None when there is none."""
+        """Return the next item; None when there is none."""
         if self._few:
             item = self._few.popleft()
             self._few_bytes -= item.bytes

@@ -87,27 +87,27 @@ class GroupHeader(msgspec.Struct, frozen=True):
 
     @property
     def flushed(self) -> bool:
-        """Whether nothing behind this group was written before it was on the disk."""
+        """Return whether this group was on the disk before anything behind it was written."""
         return not self.flags & FLAG_NOT_FLUSHED
 
     @property
     def body_at(self) -> int:
-        """Offset of the first body from the start of the group."""
+        """Return the offset of the first body from the start of the group."""
         return GROUP_HEADER_BYTES + RECORD_BYTES * self.count
 
     @property
     def size(self) -> int:
-        """Bytes of the group including its padding."""
+        """Return the bytes of the group including its padding."""
         return align(self.body_at + self.body_bytes)
 
 
 def align(size: int) -> int:
-    """``size`` rounded up to whole blocks."""
+    """Round ``size`` up to whole blocks."""
     return -(-size // BLOCK) * BLOCK
 
 
 def group_size(records: int, body_bytes: int) -> int:
-    """Bytes a group takes in the segment, padding included."""
+    """Return the bytes a group takes in the segment, padding included."""
     return align(GROUP_HEADER_BYTES + RECORD_BYTES * records + body_bytes)
 
 
@@ -126,7 +126,9 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(block: Buffer) -> SegmentHeader:
-    """Raises ``DecodeError``, or ``StoreVersionError`` when the header is whole but of another version."""
+    """Decode the header of a segment. Raises ``DecodeError``, or ``StoreVersionError`` when the header is whole but of
+    another version.
+    """
     view = memoryview(block)
     if len(view) < BLOCK:
         raise DecodeError("the segment header is cut short")
@@ -150,7 +152,7 @@ def decode_segment_header(block: Buffer) -> SegmentHeader:
 def encode_group_header(
     seq: int, salt: int, lsn: int, flags: int, count: int, body_bytes: int, headers: bytes
 ) -> bytes:
-    """The group header for ``count`` packed record ``headers``; ``lsn`` is the log position of the group."""
+    """Encode the header of a group with ``count`` packed record ``headers``; ``lsn``: the group's log position."""
     head = _GROUP_HEAD.pack(GROUP_MAGIC, seq, salt, lsn, count, body_bytes)
     crc = crc32(headers, crc32(flags.to_bytes(4, "little"), crc32(head)))
     return head + _GROUP_FLAGS_CRC.pack(flags, crc)
@@ -159,7 +161,7 @@ def encode_group_header(
 def encode_group(
     seq: int, salt: int, lsn: int, records: Sequence[bytes], bodies: Sequence[Buffer], flags: int = 0
 ) -> list[Buffer]:
-    """A whole group, padded; ``records`` are packed :data:`RECORD` headers in the order of ``bodies``."""
+    """Encode a whole group, padded; ``records`` are packed :data:`RECORD` headers in the order of ``bodies``."""
     headers = b"".join(records)
     body_bytes = sum(map(len, bodies))
     head = encode_group_header(seq, salt, lsn, flags, len(records), body_bytes, headers)
@@ -171,7 +173,7 @@ def encode_group(
 
 
 def looks_like_group(block: Buffer, at: int, salt: int, lsn: int) -> tuple[int, int, int] | None:
-    """``(seq, count, body bytes)`` when a header for exactly this place in the log begins at ``at``, unchecked."""
+    """Return ``(seq, count, body bytes)`` if a header for exactly this place in the log begins at ``at``, unchecked."""
     magic, seq, group_salt, group_lsn, count, body_bytes = _GROUP_HEAD.unpack_from(block, at)
     if magic != GROUP_MAGIC or group_salt != salt or group_lsn != lsn or count == 0:
         return None
@@ -179,7 +181,7 @@ def looks_like_group(block: Buffer, at: int, salt: int, lsn: int) -> tuple[int, 
 
 
 def decode_group_header(buffer: Buffer, at: int, salt: int, lsn: int) -> GroupHeader | None:
-    """The header at ``at``, or None when its bytes (record headers included) are not a whole, undamaged header."""
+    """Decode the header at ``at``; None when its bytes (record headers included) are not a whole, undamaged header."""
     view = memoryview(buffer)
     if len(view) - at < GROUP_HEADER_BYTES:
         return None
@@ -199,7 +201,8 @@ def decode_group_header(buffer: Buffer, at: int, salt: int, lsn: int) -> GroupHe
 
 
 def decode_records(buffer: Buffer, at: int, header: GroupHeader) -> list[Record] | None:
-    """Records of the group at ``at`` of ``buffer``, whose bodies lie one after the other from ``header.body_at``.
+    """Decode the records of the group at ``at`` of ``buffer``, whose bodies lie one after the other from
+    ``header.body_at``.
 
     None when a body has not the CRC its record states, or the lengths do not add up (impossible unless the writer was
     wrong: they have a CRC).

@@ -1,12 +1,12 @@
-"""Reading: of one range, or of several as one, with few reads and making sure that what is read is what was stored.
+"""Reads of one range, or of several as one (a gathering), with few system calls and every entry checked against its
+row.
 
-Who reads many ranges at about the same speed wants, of each, what lies between the others' in the log. So the entries
-of all of them are fetched in the order in which they lie in the files, with few and long reads, each of which the
-kernel scatters into the buffers of its ranges: a view of an entry keeps alive what was read of its own range and no
-other.
+A client that reads many ranges at about the same speed needs entries of them that lie close together in the log. So the
+entries of all of them are read in the order in which they lie in the files, with few and long reads, each of which the
+kernel scatters into the buffers of its ranges: a view of an entry keeps alive only what was read of its own range.
 
-Reading and checking go in steps of bounded length, two for all in one turn of the event loop. What reads of one range
-alone find is answered at once when it is short and in the page cache; else a thread reads all of it.
+Reading and checking go in steps of bounded length, two for all in one turn of the event loop. A read of one range alone
+is answered at once when it is short and in the page cache; else a thread reads all of it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ position in its segment. Sorted they are in the order of the log."""
 
 
 class Part:
-    """What is read of one range. ``entries`` are in the order of their offsets; None: not read yet, or damaged."""
+    """The part of a gathering that belongs to one range. ``entries`` are in the order of their offsets; None: not read
+    yet, or damaged.
+    """
 
     __slots__ = ("buffer", "entries", "error", "index", "stored", "stream_id", "view")
 
@@ -71,7 +73,7 @@ class Part:
         self.error: StoreError | None = None
 
     def found(self) -> Found:
-        """The entries up to the first that could not be read; what was wrong with that if there are none."""
+        """Return the entries up to the first that could not be read; its error if there are none."""
         entries: list[Entry] = self.entries  # type: ignore[assignment]  # unless there was an error
         if self.error is not None:
             entries = []
@@ -99,7 +101,7 @@ class _Span:
 
 
 class Step(Enum):
-    """What became of one."""
+    """Outcome of a step."""
 
     MORE = 1
     DONE = 2
@@ -108,7 +110,7 @@ class Step(Enum):
 
 
 class Gather:
-    """One gathering: what it is to read, and how far that is done.
+    """A gathering: its plan and its progress.
 
     It is planned with :meth:`add`, range after range, and carried out by :meth:`Gathers.run`.
     """
@@ -149,12 +151,12 @@ class Gather:
 
     @property
     def steps(self) -> int:
-        """Steps that are left, once it is divided into them."""
+        """Return the number of steps that are left, after :meth:`divide`."""
         return len(self._spans) - self._at
 
     @property
     def short(self) -> bool:
-        """Whether all of it may be read on the event loop at once."""
+        """Return whether all of it may be read on the event loop at once."""
         spans = self._spans
         if len(spans) > _SHORT_SPANS or len(self._rows) > _SHORT_ROWS:
             return False
@@ -162,18 +164,18 @@ class Gather:
 
     @property
     def far(self) -> bool:
-        """Whether the next step reads what is not on this disk."""
+        """Return whether the next step reads data that is not on this disk."""
         spans = self._spans[self._at :] if self.whole else self._spans[self._at : self._at + 1]
         return any(span.segment.lacks(span.begin, span.end) for span in spans)
 
     # --- planning
 
     def add(self, stream_id: int, index: int, offset: int, limit: int, most: int, first: int) -> int:
-        """Read the entries of a range from the one that contains ``offset`` on that begin below ``limit``: ``most``
+        """Add the entries of a range from the one that contains ``offset`` on that begin below ``limit``: ``most``
         bytes, but one entry at least if it is not longer than ``first`` (-1: however long it is).
 
-        Gives the bytes of these; 0 when that first one is longer, or there is no room for another entry; -1, when
-        there is none that is known of.
+        Return their bytes; 0 when that first one is longer, or there is no room for another entry; -1 when no entry is
+        known.
         """
         stored = self._ranges.get((stream_id, index))
         if stored is None or offset < stored.min_offset:
@@ -183,7 +185,7 @@ class Gather:
         return -1 if place is None else self.add_from(stored, place, limit, most, first)
 
     def add_from(self, stored: StoredRange, place: tuple[int, int], limit: int, most: int, first: int) -> int:
-        """The same from a place that :meth:`StoredRange.find` has told, whoever may still read there."""
+        """Add entries from a place that :meth:`StoredRange.find` has returned, even if the range is trimmed by now."""
         before = len(self._rows)
         size = self._add_rows(stored, place, limit, most, first) if before < MAX_ENTRIES else 0
         if size:
@@ -223,7 +225,7 @@ class Gather:
                 return size
 
     def divide(self) -> None:
-        """No more is added: sort it into what is read at once."""
+        """Divide the plan into spans that are read at once. Nothing can be added afterwards."""
         rows = self._rows
         rows.sort()
         gap = self._gap
@@ -249,7 +251,7 @@ class Gather:
     # --- reading
 
     def step(self, cached: bool) -> Step:
-        """Read and check the next span; ``cached``: unless that takes a thread. Raises ``OSError``."""
+        """Read and check the next span; ``cached``: unless that needs a thread. Raises ``OSError``."""
         while self._at < len(self._spans):
             span = self._spans[self._at]
             size = span.end - span.begin
@@ -266,7 +268,7 @@ class Gather:
         return Step.MORE if self._at < len(self._spans) else Step.DONE
 
     def _buffers(self, span: _Span) -> list[memoryview]:
-        """Where the bytes of a span go."""
+        """Return the buffers that the bytes of a span are read into; gaps get buffers that are thrown away."""
         parts = self.parts
         buffers: list[memoryview] = []
         end = span.begin
@@ -293,7 +295,9 @@ class Gather:
             return False
 
     def _read_far(self, span: _Span, buffers: list[memoryview]) -> int:
-        """What may have to be fetched: -1 where that is not possible, which costs those only who want it."""
+        """Read a span whose bytes may have to be fetched. Return -1 if that fails: only the ranges in this span get the
+        error.
+        """
         try:
             if self._unreachable is not None and span.segment.lacks(span.begin, span.end):
                 raise self._unreachable
@@ -306,7 +310,7 @@ class Gather:
         return self._read(span, buffers)
 
     def _read(self, span: _Span, buffers: list[memoryview]) -> int:
-        """Bytes read: fewer than those of the span only at the end of the file."""
+        """Return the bytes read: fewer than those of the span only at the end of the file."""
         got = 0
         while buffers:
             more = self._files.scatter(span.segment.fd, buffers, span.begin + got)
@@ -320,7 +324,7 @@ class Gather:
         return got
 
     def _check(self, span: _Span, got: int) -> None:
-        """Of the ``got`` bytes that were read only entries that are what the index says are handed out."""
+        """Check the entries in the ``got`` bytes that were read; only those that match their rows are handed out."""
         parts = self.parts
         readable = span.begin + got
         for _, number, place, at, length, base, crc, position in span.rows:
@@ -353,7 +357,7 @@ class Gather:
     # --- the end
 
     def fail(self, why: object) -> None:
-        """What is not read yet cannot be."""
+        """Fail all entries that are not read yet."""
         for part in self.parts:
             self._fail(part, why)
 
@@ -364,10 +368,10 @@ class Gather:
 
 
 class Gathers:
-    """All gatherings under way. Owned by the event loop.
+    """All gatherings in flight. Owned by the event loop.
 
-    ``hand_over`` has something called on the loop, from any thread; ``report`` is told what callbacks raise. ``far``
-    reads what is not on this disk, where others do not wait for it.
+    ``hand_over`` has a function called on the loop, from any thread; ``report`` gets the exceptions of callbacks.
+    ``far`` reads data that is not on this disk, where other reads do not wait for it.
     """
 
     __slots__ = ("_closed", "_far", "_hand_over", "_log", "_loop", "_pool", "_report", "_running", "_waiting")
@@ -394,7 +398,7 @@ class Gathers:
         self._loop = loop
 
     def close(self) -> None:
-        """What was not read by now is not read any more; those who wait for it are told."""
+        """Stop reading; gatherings that are not finished end with an error."""
         self._closed = True
         while self._waiting:
             gather, done = self._waiting.popleft()
@@ -405,12 +409,12 @@ class Gathers:
         self._answer(gather, done)
 
     def begin(self) -> Gather:
-        """An empty plan."""
+        """Return an empty plan."""
         log = self._log
         return Gather(log.files, log.state.ranges, log.options.coalesce_gap_bytes)
 
     def run(self, gather: Gather, done: GatherDone) -> None:
-        """See :meth:`sbp_back.range_server.store.store.Store.gather`."""
+        """Carry out a gathering; see :meth:`sbp_back.range_server.store.store.Store.gather`."""
         log = self._log
         gather.divide()
         pinned: dict[int, Segment] = {}
@@ -441,7 +445,7 @@ class Gathers:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Those that wait take turns, so that a short gathering is not behind all of a long one."""
+        """Take a step of each waiting gathering in turn, so that a short one does not wait for all of a long one."""
         self._running = False
         for _ in range(min(len(self._waiting), _STEPS_AT_ONCE)):
             self._step(*self._waiting.popleft())
@@ -467,7 +471,7 @@ class Gathers:
         pool.submit(self._read_on, gather, done)
 
     def _read_on(self, gather: Gather, done: GatherDone) -> None:
-        """Take the next step on a thread of the pool, which others want, too."""
+        """Take the next step on a thread of the pool, which other work shares."""
         step = Step.DONE
         try:
             step = gather.step(cached=False)
@@ -479,7 +483,7 @@ class Gathers:
         self._hand_over(lambda: self._go_on_with(gather, done, step))
 
     def _go_on_with(self, gather: Gather, done: GatherDone, step: Step) -> None:
-        """A thread has taken a step."""
+        """Go on after a thread has taken a step."""
         if step is not Step.MORE:
             self._answer(gather, done)
         elif self._closed:

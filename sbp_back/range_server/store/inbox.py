@@ -1,4 +1,4 @@
-"""What other threads have finished, for the event loop, in order."""
+"""Queue from other threads to the event loop, in order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PER_TURN = 100
 
 
 class Inbox(Generic[T]):
-    """Any thread puts things in; ``receive`` gets each of them on the loop, in the order in which they were put in.
+    """Takes things from any thread; ``receive`` gets each of them on the loop, in the order in which they were put in.
 
-    The loop is woken through an eventfd, once for all that is put in before it gets to them. ``call_soon_threadsafe``
+    The loop is woken through an eventfd, once for everything that is put in before it reads. ``call_soon_threadsafe``
     costs both sides more: it makes a handle with a context, and sends a byte through a socket pair that the loop then
     reads until nothing is left.
     """
@@ -32,13 +32,13 @@ class Inbox(Generic[T]):
         """The loop was woken and has not begun to look. Cleared before it looks, so that nothing is overlooked."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on things are received as they come. Raises ``OSError``."""
+        """Receive things as they come from now on. Raises ``OSError``."""
         self._loop = loop
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self._event, self._wakened)
 
     def put(self, thing: T) -> None:
-        """Called by any thread. Before :meth:`start` and after :meth:`close` it waits for :meth:`drain`."""
+        """Add a thing, on any thread. Before :meth:`start` and after :meth:`close` it waits for :meth:`drain`."""
         self._things.append(thing)
         self._wake()
 
@@ -53,16 +53,18 @@ class Inbox(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """On the loop: nothing waits to be received now."""
+        """Return whether nothing waits to be received now. On the loop."""
         return not self._things
 
     def receive_next(self, thing: T) -> None:
-        """On the loop: receive what is there already, and ``thing`` behind it, at once."""
+        """Receive everything that is there already, and ``thing`` behind it, at once. On the loop."""
         self._things.append(thing)
         self.drain()
 
     def drain(self) -> None:
-        """On the loop: receive all there is now. What ``receive`` raises delays the rest by a turn of the loop."""
+        """Receive everything there is now. On the loop. An exception of ``receive`` delays the rest by a turn of the
+        loop.
+        """
         self._take(sys.maxsize)
 
     def _take(self, most: int) -> None:
@@ -77,7 +79,7 @@ class Inbox(Generic[T]):
                 self._wake()
 
     def close(self) -> None:
-        """Nobody puts in anything any more. The loop may be closed already. Idempotent."""
+        """Stop receiving; no thread may put in anything any more. The loop may be closed already. Idempotent."""
         if self._event < 0:
             return
         if self._loop is not None and not self._loop.is_closed():

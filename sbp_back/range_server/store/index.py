@@ -50,15 +50,15 @@ class Run:
         self.live = live
 
     def row_of(self, offset: int) -> int:
-        """Row of the entry that contains ``offset``, which must be in ``[first, end)``."""
+        """Return the row of the entry that contains ``offset``, which must be in ``[first, end)``."""
         return bisect_right(self.bases, offset) - 1
 
     def row_end(self, row: int) -> int:
-        """Offset after the last record of a row."""
+        """Return the offset after the last record of a row."""
         return int(self.bases[row + 1]) if row + 1 < len(self.bases) else self.end
 
     def bytes_of(self, begin: int, end: int) -> int:
-        """Of the rows ``[begin, end)``. Adds up half of all rows at most."""
+        """Return the bytes of the rows ``[begin, end)``. Adds up at most half of all rows."""
         rows = len(self.bases)
         if 2 * (end - begin) > rows:
             return self.live - self._sum(0, begin) - self._sum(end, rows)
@@ -68,8 +68,9 @@ class Run:
         return sum(self.meta[begin * META + 1 : end * META : META])
 
     def slice(self, begin: int, end: int, live: int = -1) -> Run:
-        """A run of the rows ``[begin, end)``, of which there must be at least one; ``live``: their bytes, if known.
-        Its columns are views: nothing is copied, and nothing is added to them."""
+        """Return a run of the rows ``[begin, end)``, at least one; ``live``: their bytes, if known. Its columns are
+        views: nothing is copied, and nothing can be added to them.
+        """
         return Run(
             self.owner,
             self.segment,
@@ -81,7 +82,7 @@ class Run:
         )
 
     def without(self, begin: int, end: int) -> list[Run]:
-        """What is left of it without the rows ``[begin, end)``. Adds up no more rows than it must."""
+        """Return the runs that are left without the rows ``[begin, end)``. Adds up no more rows than it must."""
         rows = len(self.bases)
         rest = self.live - self.bytes_of(begin, end)
         head = self.bytes_of(0, begin) if begin <= rows - end else rest - self.bytes_of(end, rows)
@@ -90,10 +91,10 @@ class Run:
 
 
 class StoredRange:
-    """What is durable of one range. Changed by the store only, on the event loop.
+    """The durable part of one range. Changed by the store only, on the event loop.
 
-    Entries with a base from ``min_offset`` (or the one that contains it) up to ``next_offset`` can be read; of a
-    sealed range, those that begin before ``end``. ``end`` is -1 while the range is open.
+    Entries with a base from ``min_offset`` (or the one that contains it) up to ``next_offset`` can be read; of a sealed
+    range, those that begin before ``end``. ``end`` is -1 while the range is open.
     """
 
     __slots__ = (
@@ -134,7 +135,7 @@ class StoredRange:
 
     @property
     def visible_end(self) -> int:
-        """No entry that begins here or later can be read."""
+        """Return the offset from which on no entry begins that can be read."""
         return self.next_offset if self.end < 0 else min(self.end, self.next_offset)
 
     @property
@@ -150,13 +151,14 @@ class StoredRange:
     # --- looking up
 
     def holds(self, base: int, end: int) -> bool:
-        """Whether anything of the entries ``[base, end)`` can still be read. A batch that contains the end of a sealed
-        range cannot, once the range is trimmed as far as that."""
+        """Return whether any of the entries ``[base, end)`` can still be read. A batch that contains the end of a
+        sealed range cannot, once the range is trimmed up to that end.
+        """
         visible_end = self.visible_end
         return self.min_offset < visible_end and end > self.min_offset and base < visible_end
 
     def bytes_at(self, offset: int) -> int:
-        """Length of the entry that contains ``offset``; 0 when there is none."""
+        """Return the length of the entry that contains ``offset``; 0 when there is none."""
         found = self.find(offset)
         if found is None:
             return 0
@@ -165,7 +167,7 @@ class StoredRange:
         return length
 
     def find(self, offset: int) -> tuple[int, int] | None:
-        """(number of the run, row in it) of the entry that contains ``offset``, or None."""
+        """Return (number of the run, row in it) of the entry that contains ``offset``, or None."""
         runs = self.runs
         if not runs:
             return None
@@ -176,15 +178,16 @@ class StoredRange:
         return number, runs[number].row_of(offset)
 
     def saw(self, overhead: int) -> None:
-        """An entry has so many bytes before its payload."""
+        """Note that an entry has ``overhead`` bytes before its payload."""
         if self.overhead != overhead:
             self.overhead = overhead if self.overhead == UNKNOWN else VARIOUS
 
     def locate(self, offset: int, limit: int, max_bytes: int) -> tuple[int, int, int, int] | None:
-        """(base, end, bytes of payload, rows) of the entries from the one that contains ``offset``, without a gap.
+        """Return (base, end, bytes of payload, rows) of the entries from the one that contains ``offset``, without a
+        gap.
 
         At least one, then as many as fit in ``max_bytes``. None where there is none, and where the entries' overhead is
-        not known; of entries that were not seen it is believed to be the same.
+        not known; all entries are assumed to have the overhead of those that were seen.
         """
         overhead = self.overhead
         found = self.find(offset) if offset < limit and overhead >= 0 else None
@@ -223,7 +226,9 @@ class StoredRange:
         return first, end, size, count
 
     def gaps(self) -> list[tuple[int, int]]:
-        """The offsets in ``[min_offset, next_offset)`` that no run covers: (first, end) of each stretch, in order."""
+        """Return the offsets in ``[min_offset, next_offset)`` that no run covers: (first, end) of each stretch, in
+        order.
+        """
         found = []
         at = self.min_offset
         for run in self.runs:
@@ -236,7 +241,7 @@ class StoredRange:
     # --- changing
 
     def append(self, segment: Segment, base: int, end: int, position: int, length: int, crc: int) -> None:
-        """Add the row of a new entry at the tail; segment totals are the caller's business."""
+        """Add the row of a new entry at the tail; the caller updates the segment's totals."""
         run = self.tail
         if run is None or run.segment is not segment:
             run = self.tail = Run(self, segment, base, end, array("q"), array("I"), 0)
@@ -248,8 +253,9 @@ class StoredRange:
         run.live += length
 
     def relocate(self, segment: Segment, copies: Sequence[CopiedRow]) -> None:
-        """What lies at these offsets has newer entries here: ``copies`` follow one another without a gap, and take the
-        place of whole entries. Those that nobody can read any more are dead."""
+        """Replace the rows at these offsets by ``copies``, newer entries in ``segment``, which follow one another
+        without a gap and replace whole entries. Copies that nobody can read any more are dropped.
+        """
         copies = [copy for copy in copies if self.holds(copy[0], copy[1])]
         if not copies:
             return
@@ -299,7 +305,7 @@ class StoredRange:
             number += len(parts)
 
     def raise_min(self, offset: int) -> bool:
-        """Nothing below ``offset`` is needed; what lies beyond the durable end is not trimmed in advance."""
+        """Trim everything below ``offset``, but never beyond the durable end."""
         offset = min(offset, self.next_offset if self.end < 0 else max(self.end, self.start))
         if offset <= self.min_offset:
             return False
@@ -339,7 +345,7 @@ class StoredRange:
         self.next_offset = max(self.runs[-1].end, end) if self.runs else end
 
     def drop(self) -> None:
-        """The range is deleted."""
+        """Delete the range."""
         self.dropped = True
         self._clear()
 
@@ -396,8 +402,9 @@ class StoreState:
             yield self.ranges[stream_id, index]
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]:
-        """Bytes of payload of the entries of a stream that begin from each of ``offsets``, ascending, up to the next
-        one."""
+        """Return the bytes of payload of a stream's entries that begin from each of ``offsets``, ascending, up to the
+        next one.
+        """
         found = [0] * max(0, len(offsets) - 1)
         for stored in self.ranges_of(stream_id):
             overhead = stored.overhead if stored.overhead >= 0 else TELLING_PREFIX_BYTES
@@ -414,7 +421,7 @@ class StoreState:
         return found
 
     def trim_stream(self, stream_id: int, min_offset: int) -> None:
-        """Raise the smallest offset of a stream; ranges with nothing left go, except the stream's last one."""
+        """Raise the smallest offset of a stream; remove ranges with nothing left, except the stream's last one."""
         stream = self.streams.setdefault(stream_id, StoredStream())
         stream.min_offset = max(stream.min_offset, min_offset)
         for stored in self.ranges_of(stream_id):

@@ -1,4 +1,4 @@
-"""The LOCK file: one process per data directory, and whose directory it is."""
+"""The LOCK file: keeps a data directory to one process, and names the directory's cluster and server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ _MAX_BYTES = 4096
 
 
 class DirectoryLock:
-    """Holds the lock from construction to :meth:`release`.
+    """A lock on a data directory, held from construction to :meth:`release`.
 
     The file has one JSON line: format version, cluster id, server id (-1 until one is known), and the identity of the
-    placement driver that gave it (absent or empty until that is known). ``new_cluster`` gives the id of the cluster
-    that a new directory is of, where ``options`` do not say. Raises ``StoreLocked``, ``StoreVersionError`` and
-    ``OSError``.
+    placement driver that gave it (absent or empty until that is known). ``new_cluster`` returns the cluster id of a new
+    directory, where ``options`` have none. Raises ``StoreLocked``, ``StoreVersionError`` and ``OSError``.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class DirectoryLock:
         fresh = not stored
         self.placement_driver = ""
         if fresh:
-            # A crash may have come between creating the file and writing it; a segment knows whose it is, too.
+            # A crash may have come between creating the file and writing it. A segment has the identity, too.
             self.cluster_id, self.server_id = _identity_of_segments(self._files, wal) or (
                 options.cluster_id or new_cluster(),
                 -1 if options.server_id is None else options.server_id,
@@ -62,7 +61,7 @@ class DirectoryLock:
                 version = fields["format_version"]
                 self.cluster_id = str(fields["cluster_id"])
                 self.server_id = int(fields["server_id"])
-                # Not there in files of earlier releases.
+                # Absent in files of earlier releases.
                 self.placement_driver = str(fields.get("placement_driver", ""))
             except (ValueError, KeyError, TypeError) as error:
                 raise StoreVersionError(f"{self._directory / 'LOCK'} is not a LOCK file of this program") from error
@@ -94,13 +93,13 @@ class DirectoryLock:
         self._write()
 
     def follow(self, server_id: int) -> None:
-        """What the directory is a mere copy of says which range server this is; -1: none yet."""
+        """Take the server id from the log that the directory only caches; -1: none yet."""
         if self.server_id != server_id:
             self.server_id = server_id
             self._write()
 
     def belong(self, placement_driver: str) -> None:
-        """Record which placement driver knows the ranges; written with the server id, which that one gives."""
+        """Record the placement driver of the ranges; written together with the server id, which comes from it."""
         if self.placement_driver == placement_driver:
             return
         if self.placement_driver and self.server_id >= 0:
@@ -116,13 +115,13 @@ class DirectoryLock:
             "server_id": self.server_id,
             "placement_driver": self.placement_driver,
         }
-        # One block, padded: a shorter line leaves nothing of a longer one behind.
+        # One padded block: a shorter line must overwrite all of a longer one.
         write_all(self._files, self._held.fd, json.dumps(fields).encode().ljust(512) + b"\n", 0)
         self._files.sync(self._held.fd)
         self._files.sync_directory(self._directory)
 
     def is_held(self) -> bool:
-        """Whether the directory is still the one that was locked: somebody may have removed it."""
+        """Return whether the directory is still the one that was locked: it may have been removed."""
         return self._held.is_there()
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
-"""What happens to segments after they were written: index file, checkpoint, evacuation, deletion.
+"""Maintenance of segments after they were written: index file, checkpoint, evacuation, deletion.
 
-All decisions are made on the event loop; files are written and removed by the background thread, one job at a time.
-Every step may be cut off by a crash: an index file is rebuilt from its segment, the checkpoint before serves as well,
-an entry that was copied twice counts once, and a segment whose deletion was not finished is deleted again.
+All decisions are made on the event loop; the background thread writes and removes files, one job at a time. Every step
+may be cut off by a crash: an index file is rebuilt from its segment, the checkpoint before serves as well, an entry
+that was copied twice counts once, and a segment whose deletion was not finished is deleted again.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from sbp_back.range_server.store.wal_items import Item
 
 
 class Upkeep(Protocol):
-    """What a store has done for its segments, wherever they are, besides writing and reading."""
+    """Work on a store's segments besides writing and reading, wherever the segments are."""
 
     def close(self) -> None:
         """Start nothing any more."""
 
     def rolled(self) -> None:
-        """A segment was sealed and nothing of the next one is applied yet."""
+        """React to a roll: a segment was sealed and nothing of the next one is applied yet."""
 
     def tick(self) -> None:
-        """Called every now and then."""
+        """Do periodic work."""
 
     def look(self) -> None:
-        """Start whatever there is to be done about space."""
+        """Start what is needed to free space."""
 
     def replace(self, change: Replacement) -> None:
         """Carry out ``change``, and answer it."""
 
     def save_everything(self) -> None:
-        """The store ends: let the next start have nothing to do. Raises ``OSError``."""
+        """Save everything at the end of the store, so that the next start has nothing to do. Raises ``OSError``."""
 
 
 class Maintenance(Moving):
-    """``on_space`` is told the free bytes of the disk when they are known, and ``on_failing``, on another thread, that
-    the log could not be flushed."""
+    """Upkeep of segments on disk. ``on_space`` gets the free bytes of the disk when they are known; ``on_failing`` is
+    called on another thread when the log could not be flushed.
+    """
 
     def __init__(
         self,
@@ -66,13 +67,13 @@ class Maintenance(Moving):
         """Segments whose files are still to be removed."""
 
     def save_everything(self) -> None:
-        """See :func:`save_everything`."""
+        """Save everything; see :func:`save_everything`."""
         save_everything(self._log)
 
     # --- index files and checkpoints
 
     def rolled(self) -> None:
-        """A segment was sealed and nothing of the next one is applied yet."""
+        """React to a roll: a segment was sealed and nothing of the next one is applied yet."""
         self._save()
 
     def _save(self) -> None:
@@ -110,7 +111,7 @@ class Maintenance(Moving):
         self._background(save, saved)
 
     def _flush(self, loose: list[Segment]) -> None:
-        """On another thread. A flush that failed is the end, as it is for the writer."""
+        """Flush segments, on another thread. A failed flush ends the store, as it does in the writer."""
         for segment in loose:
             try:
                 flush_segment(self._log.files, segment)
@@ -121,7 +122,7 @@ class Maintenance(Moving):
     # --- deciding
 
     def tick(self) -> None:
-        """Called every now and then: look at the disk, and try again what failed."""
+        """Look at the disk, and retry what failed. Called periodically."""
         if self._closed:
             return
         log = self._log
@@ -131,7 +132,7 @@ class Maintenance(Moving):
         self.look()
 
     def _has_uncovered(self) -> bool:
-        """A sealed segment waits for a checkpoint that does not need it any more."""
+        """Return whether a sealed segment waits for a checkpoint that makes it superfluous to recovery."""
         return any(segment.end > self._log.checkpoint_lsn for segment in self._log.segments[:-1])
 
     def _space(self, free: int | OSError) -> None:
@@ -141,7 +142,7 @@ class Maintenance(Moving):
             self._on_space(free)
 
     def look(self) -> None:
-        """Start whatever there is to be done about space."""
+        """Start what is needed to free space."""
         if self._closed:
             return
         self._delete_dead()
@@ -149,7 +150,7 @@ class Maintenance(Moving):
         self._retain()
 
     def _settled(self) -> list[Segment]:
-        """Those whose control records are in a checkpoint and whose rows are in an index file."""
+        """Return the segments whose control records are in a checkpoint and whose rows are in an index file."""
         lsn = self._log.checkpoint_lsn
         return [segment for segment in self._log.segments[:-1] if segment.end <= lsn and segment.indexed]
 
@@ -160,7 +161,7 @@ class Maintenance(Moving):
             return
         log = self._log
         empty = [s for s in log.segments[:-1] if not s.live and not s.runs and s is not self._evacuating]
-        # If the newest checkpoint were damaged, the log would be read from the one before.
+        # Keep what the checkpoint before needs: if the newest one is damaged, recovery reads from that one.
         dead = [s for s in empty if s.end <= log.fallback_lsn and s.indexed]
         if len(dead) < len(empty):
             self._save()
@@ -200,7 +201,9 @@ def take_checkpoint(log: Log) -> Checkpoint:
 
 
 def save_everything(log: Log) -> None:
-    """Indexes of all segments and a checkpoint, so that the next start has nothing to scan. Raises ``OSError``."""
+    """Write the indexes of all segments and a checkpoint, so that the next start has nothing to scan. Raises
+    ``OSError``.
+    """
     for segment in loose_segments(log):
         flush_segment(log.files, segment)
     for segment in log.segments[:-1]:
@@ -212,18 +215,18 @@ def save_everything(log: Log) -> None:
 
 
 def save_checkpoint(log: Log) -> None:
-    """A checkpoint of the state as it is; all of the log must be on the disk. Raises ``OSError``."""
+    """Write a checkpoint of the current state; all of the log must be on the disk. Raises ``OSError``."""
     log.newest, log.fallback = checkpoints.save(log.files, log.ckpt, take_checkpoint(log), log.newest), log.newest
     log.stats.checkpoints += 1
 
 
 def loose_segments(log: Log) -> list[Segment]:
-    """Segments that may hold what is not on the disk: with flushes there are none."""
+    """Return the segments that may hold bytes that are not on the disk: with flushes there are none."""
     return [] if log.options.durable else [s for s in log.segments if s is log.active or not s.indexed]
 
 
 def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> SegmentIndex:
-    """Write the index of a sealed segment and give the space behind its last group back. Raises ``OSError``."""
+    """Write the index of a sealed segment and release the space behind its last group. Raises ``OSError``."""
     index = save_index(log.files, segment, columns)
     fd = log.files.open(segment.path, os.O_RDWR)
     try:

@@ -133,12 +133,12 @@ class StoreOptions(Struct):
 
     @property
     def moves(self) -> bool:
-        """Whether old data of a log on disk is in object storage, or may get there."""
+        """Return whether old data of a log on disk is in object storage, or may get there."""
         return self.durability == "fsync" and bool(self.objects)
 
     @property
     def durable(self) -> bool:
-        """Whether everything that is answered survives loss of power."""
+        """Return whether everything that is acknowledged survives loss of power."""
         return self.durability != "os"
 
     @property
@@ -151,7 +151,7 @@ class StoreOptions(Struct):
 
     @property
     def largest_entry(self) -> int:
-        """Bytes of the longest entry that fits a segment, behind the headers of a group of its own."""
+        """Return the bytes of the longest entry that fits a segment, behind the headers of a group of its own."""
         return self.segment_bytes - 2 * BLOCK - self.control_reserve
 
     @property

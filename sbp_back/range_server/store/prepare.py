@@ -1,9 +1,9 @@
-"""Making room ahead of the writer: creating segment files, and writing zeros where the writer will soon come.
+"""Preparation ahead of the writer: it creates segment files, and writes zeros where the writer will soon write.
 
-A flushed write to blocks that were written before needs no journal commit of the file system, which makes small
-groups about three times as fast as writing to freshly allocated blocks (docs/storage.md has numbers). Large groups
-gain little and would pay for twice the bytes, so the zeroing pauses while groups are large; writes that are not flushed
-gain nothing, so that without flushes nothing is zeroed.
+A flushed write to blocks that were written before needs no journal commit of the file system, which makes small groups
+about three times as fast as writing to freshly allocated blocks (docs/storage.md has numbers). Large groups gain little
+and would pay for twice the bytes, so the zeroing pauses while groups are large. Writes that are not flushed gain
+nothing, so without flushes nothing is zeroed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class SegmentFactory(Struct, frozen=True):
     server_id: int
 
     def create(self, base: int) -> tuple[Segment, int]:
-        """A new durable segment at log position ``base`` and a descriptor to write it. Raises ``OSError``."""
+        """Create a durable segment at log position ``base``; return it with a descriptor to write it. Raises
+        ``OSError``.
+        """
         files = self.options.files
         size = self.options.segment_bytes
         salt = int.from_bytes(os.urandom(8), "little")
@@ -62,8 +64,9 @@ class SegmentFactory(Struct, frozen=True):
 
 
 class Preparer:
-    """A thread that stays ahead of the writer. ``on_error`` gets an ``OSError`` that means the disk is failing, or
-    whatever else ended the thread."""
+    """A thread that stays ahead of the writer. ``on_error`` gets an ``OSError`` that means the disk is failing, or any
+    other exception that ended the thread.
+    """
 
     def __init__(self, factory: SegmentFactory, on_error: Callable[[BaseException], None]) -> None:
         self._factory = factory
@@ -108,9 +111,9 @@ class Preparer:
     # --- called by the writer
 
     def follow(self, segment: Segment, fd: int, position: int) -> None:
-        """From now on prepare this segment; returns when the one before is no longer touched."""
-        # What an earlier start has zeroed, behind the step that is left to the writer, was written before, which is all
-        # that zeros are for.
+        """Prepare this segment from now on; return when the thread no longer touches the one before."""
+        # Blocks that an earlier start has zeroed, behind the step that is left to the writer, need no zeros again:
+        # one write of any content is enough.
         behind = position + len(self._zeros)
         hole = self._files.next_hole(fd, behind)
         with self._changed:
@@ -125,7 +128,7 @@ class Preparer:
             self._changed.notify_all()
 
     def claim(self, begin: int, end: int) -> None:
-        """The writer is about to write ``[begin, end)``: returns when no zeros will land there any more."""
+        """Wait until no zeros will land in ``[begin, end)`` any more, which the writer is about to write."""
         if end < self._idle_until and end - begin < SMALL_GROUP:
             self._written = end
             return
@@ -143,8 +146,9 @@ class Preparer:
                 self._idle_until = self._no_work_below()
 
     def _no_work_below(self) -> int:
-        """While small groups are written below this, there is nothing to do, and no zeros land there: these only ever
-        go on from ``_zeroed``, which is half the distance further, or as far as they go."""
+        """Return the position below which small groups leave the thread nothing to do, and no zeros land: it resumes
+        only from ``_zeroed``, which is half the distance further, or as far as zeros go.
+        """
         segment = self._segment
         if segment is None or not self._small_groups:
             return 0
@@ -155,16 +159,16 @@ class Preparer:
         return until
 
     def _last_part(self, segment: Segment) -> int:
-        """Once a segment is written up to so many bytes before its end, the next one is wanted."""
+        """Return the bytes before a segment's end from which on the next segment has to be ready."""
         return max(segment.size // 4, self._options.control_reserve)
 
     def is_busy(self, begin: int, end: int) -> bool:
-        """Whether :meth:`claim` would have to wait."""
+        """Return whether :meth:`claim` would have to wait."""
         busy_begin, busy_end = self._busy
         return busy_begin < end and begin < busy_end
 
     def take_next(self, base: int) -> tuple[Segment, int] | None:
-        """The segment at ``base`` if it is ready, or will be in a moment.
+        """Return the segment at ``base`` if it is ready, or will be in a moment.
 
         Nothing is prepared, and no segment touched, until the next :meth:`follow`.
         """
@@ -197,7 +201,7 @@ class Preparer:
         segment = self._segment
         if segment is None or not self._small_groups or self._blocked or not self._options.zero_ahead:
             return False
-        # Starting again at half the distance makes few wake-ups of long work.
+        # Resuming only at half the distance makes few wake-ups with much work each.
         ahead = self._options.zero_ahead
         return self._zeroed < min(self._written + ahead // 2, segment.size - len(self._zeros))
 
@@ -214,7 +218,7 @@ class Preparer:
             self._on_error(error)
 
     def prepare(self) -> None:
-        """Do the next thing there is to be done, if any."""
+        """Do the next pending job, if any."""
         with self._changed:
             create = self._wants_next()
             if create:
@@ -233,7 +237,7 @@ class Preparer:
         except OSError as error:
             self._failed(error)
         finally:
-            # The writer may be waiting for this, whatever came of it.
+            # The writer may be waiting for this, even if it failed.
             with self._changed:
                 self._next = prepared
                 self._creating = False

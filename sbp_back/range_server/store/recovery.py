@@ -50,8 +50,9 @@ LOSSES = "accepted-losses.json"
 
 
 class MovedRows(Struct):
-    """Entries of a range that readers find in ``segment``, which is none of the log's, since log position ``lsn``.
-    ``created``: where the range was created."""
+    """Entries of a range that readers find in ``segment``, which is no part of the log, since log position ``lsn``.
+    ``created``: position at which the range was created.
+    """
 
     segment: Segment
     rows: SegmentIndex
@@ -60,7 +61,9 @@ class MovedRows(Struct):
 
 
 class Recovered(Struct):
-    """``segments`` in order of their bases, the one to write to last; ``spare`` follows it and has no groups yet."""
+    """Result of a recovery. ``segments`` in order of their bases, the one to write to last; ``spare`` follows it and
+    has no groups yet.
+    """
 
     state: StoreState = field(default_factory=StoreState)
     segments: list[Segment] = field(default_factory=list)
@@ -82,8 +85,9 @@ class Recovered(Struct):
 
 
 class Recovery:
-    """One run over the files of ``wal`` and ``ckpt``; ``moved``: what is not there any more, in the order in which it
-    went. Raises ``StoreCorrupt``, ``StoreVersionError``, ``OSError``."""
+    """A recovery over the files of ``wal`` and ``ckpt``; ``moved``: entries that were moved elsewhere, in that order.
+    Raises ``StoreCorrupt``, ``StoreVersionError``, ``OSError``.
+    """
 
     def __init__(
         self, wal: Path, ckpt: Path, options: StoreOptions, cluster_id: str, moved: Iterable[MovedRows] = ()
@@ -112,7 +116,7 @@ class Recovery:
             start = checkpoint.lsn
         for segment in segments:
             if checkpoint is not None and segment.base < checkpoint.lsn:
-                # Nothing that lies in a segment from before that position has been found elsewhere since.
+                # No entry in a segment from before that position was moved since.
                 self._place_moved(min(segment.end, checkpoint.lsn))
                 self._load_rows(segment, checkpoint.lsn)
         self._place_moved(start)
@@ -126,7 +130,7 @@ class Recovery:
     # --- files
 
     def _remove_leftovers(self) -> None:
-        """Files that a crash left half made, and indexes of segments that are gone."""
+        """Remove files that a crash left half made, and indexes of segments that are gone."""
         for directory in (self._wal, self._ckpt):
             for path in ending(directory, ".tmp"):
                 self._files.unlink(path)
@@ -176,7 +180,7 @@ class Recovery:
             chosen = checkpoint
             result.newest = Kept(checkpoint.lsn, path)
             if not any(s.base < checkpoint.lsn <= s.end for s in segments):
-                # An older checkpoint would do, but then the end of the log would be missed without a word.
+                # An older checkpoint could be read, but recovery would not notice that the end of the log is missing.
                 there = {segment.base for segment in segments}
                 missing = [f"{base:020d}.seg" for base in checkpoint.segments if base not in there]
                 self._damage(
@@ -232,7 +236,7 @@ class Recovery:
                 end = group.end
                 seq = group.header.seq
                 self._result.scanned_bytes += group.header.size
-            # What lies before the checkpoint was durable: a group behind the last whole one means damage between.
+            # Everything before the checkpoint was durable: a group behind the last whole one means damage between.
             later = scanner.find_group(end + BLOCK, seq) if not inside else None
         if later is not None or (inside and end < covers):
             self._damage(f"segment {segment.path.name}, position {end}: a group is damaged")
@@ -257,7 +261,9 @@ class Recovery:
                 stored.tail = run
 
     def _place_moved(self, upto: int) -> None:
-        """Have readers find elsewhere what was moved by a log position, in place of what was written before that."""
+        """Redirect readers to the entries that were moved before log position ``upto``, in place of those written
+        before the move.
+        """
         while self._moved and self._moved[0].lsn <= upto:
             one = self._moved.popleft()
             entry = next(iter(one.rows.runs), None)
@@ -268,7 +274,7 @@ class Recovery:
     # --- groups after the checkpoint
 
     def _replay(self, segments: list[Segment], number: int, start: int) -> None:
-        """Replay from log position ``start`` in ``segments[number]``; what is behind the end of the log is cut."""
+        """Replay from log position ``start`` in ``segments[number]``; cut everything behind the end of the log."""
         result = self._result
         while number < len(segments):
             segment = segments[number]
@@ -310,7 +316,7 @@ class Recovery:
             return
 
     def _replay_segment(self, segment: Segment, position: int) -> tuple[int, int, str | None]:
-        """(end of the log in this segment, size of the file, where a later group is if there is one)."""
+        """Return (end of the log in this segment, size of the file, where a later group is if there is one)."""
         result = self._result
         found: str | None = None
         with self._opened(segment.path) as fd:
@@ -334,14 +340,14 @@ class Recovery:
 
     def _note_unsure(self, segment: Segment, group: Group) -> None:
         if group.header.flushed:
-            # Written after everything before it was on the disk.
+            # The writer wrote this group only after everything before it was on the disk.
             self._unsure = {segment.base: (segment, group.position, group.end)}
         else:
             begin = self._unsure[segment.base][1] if segment.base in self._unsure else group.position
             self._unsure[segment.base] = (segment, begin, group.end)
 
     def _write_again(self) -> None:
-        """What was read is on the disk afterwards, and what was cut is not."""
+        """Write the replayed groups again and flush, so that they are on the disk; cut groups are not."""
         for segment, begin, end in self._unsure.values():
             fd = self._files.open(segment.path, os.O_RDWR)
             try:
@@ -353,7 +359,7 @@ class Recovery:
                 self._files.close(fd)
 
     def _never_flushed(self, segments: list[Segment], position: int) -> bool:
-        """Whether nothing from ``position`` of the first segment on has ever been flushed."""
+        """Return whether nothing from ``position`` of the first segment on has ever been flushed."""
         if segments[0].base + position < self._floor:
             return False
         for number, segment in enumerate(segments):
@@ -375,7 +381,7 @@ class Recovery:
         return True
 
     def _first_later_group(self, segments: list[Segment]) -> tuple[Segment, int, int] | None:
-        """(segment, position, seq) of the first undamaged group in ``segments``."""
+        """Return (segment, position, seq) of the first undamaged group in ``segments``."""
         for segment in segments:
             with self._opened(segment.path) as fd:
                 scanner = SegmentScanner(self._files, fd, segment.base, segment.salt)
@@ -385,7 +391,7 @@ class Recovery:
         return None
 
     def _cut(self, segment: Segment, position: int) -> None:
-        """Remove a torn group, so that none of its bytes can be taken for something later."""
+        """Remove a torn group, so that none of its bytes can be taken for a later group."""
         fd = self._files.open(segment.path, os.O_RDWR)
         try:
             torn = self._files.next_data(fd, position) is not None and any(read_range(self._files, fd, position, BLOCK))
@@ -396,7 +402,7 @@ class Recovery:
                 )
             self._files.truncate(fd, position)
             with suppress(OSError):
-                # On a full disk this room was there for what frees some, and for opening partitions: not for others.
+                # Reserve the room again: on a full disk only records that free space or open partitions get it.
                 self._files.allocate(fd, position, min(self._options.control_reserve, segment.size - position))
         finally:
             self._files.close(fd)
@@ -439,8 +445,9 @@ class Recovery:
 
 
 def accepted_gaps(directory: Path) -> set[tuple[int, int, int, int]]:
-    """What an operator has given up in the middle of ranges (:mod:`sbp_back.range_server.loss`): (stream, range,
-    first, end). A line that is not whole tells nothing."""
+    """Return the offsets that an operator has given up in the middle of ranges (:mod:`sbp_back.range_server.loss`):
+    (stream, range, first, end). Incomplete lines are skipped.
+    """
     found: set[tuple[int, int, int, int]] = set()
     try:
         lines = (directory / LOSSES).read_bytes().splitlines()
@@ -453,7 +460,7 @@ def accepted_gaps(directory: Path) -> set[tuple[int, int, int, int]]:
 
 
 def _unbroken(segments: list[Segment], begin: int, end: int) -> bool:
-    """Whether the log is there between two positions."""
+    """Return whether segments cover the log between two positions."""
     at = begin
     for segment in segments:
         if segment.base < at <= segment.end:
@@ -464,7 +471,7 @@ def _unbroken(segments: list[Segment], begin: int, end: int) -> bool:
 
 
 def columns_of(segment: Segment) -> list[RunColumns]:
-    """What an ``.idx`` file of the segment has to hold now; safe to use in another thread once it is sealed."""
+    """Return the columns for the segment's ``.idx`` file as of now; safe to use in another thread once it is sealed."""
     return [
         (run.owner.stream_id, run.owner.index, run.first, run.end, run.live, run.bases, run.meta)
         for run in segment.runs
@@ -482,7 +489,7 @@ def save_index(files: Files, segment: Segment, columns: list[RunColumns]) -> Seg
 
 
 def rebind(segment: Segment, index: SegmentIndex) -> None:
-    """Let the runs of a sealed segment use the columns in its index file."""
+    """Have the runs of a sealed segment use the columns in its index file."""
     for run in segment.runs:
         columns = index.rows(run.owner.stream_id, run.owner.index, run.first, len(run.bases))
         if columns is not None:
@@ -491,7 +498,7 @@ def rebind(segment: Segment, index: SegmentIndex) -> None:
 
 
 def _clip(run: Run, stored: StoredRange) -> Run:
-    """The rows of a run that can still be read: at least one, if the range holds any offset of the run."""
+    """Return the rows of a run that can still be read: at least one, if the range holds any offset of the run."""
     first = run.row_of(stored.min_offset) if run.first < stored.min_offset else 0
     limit = stored.visible_end
     last = len(run.bases) if run.end <= limit else bisect_left(run.bases, limit)

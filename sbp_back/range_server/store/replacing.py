@@ -1,8 +1,8 @@
-"""Entries that take the place of others: what the compaction of a log is made of.
+"""Replacement of stored entries by others: the base of compaction.
 
-To the log a replacement is what an evacuation is, an entry written again at its tail, only with other bytes; so a crash
-leaves the one or the other. An entry may take the place of several that follow one another. What it replaces is named
-by checksum, so that nobody replaces what he has not read.
+To the log a replacement is like an evacuation, an entry written again at its tail, only with other bytes; so a crash
+leaves either the old or the new. An entry may replace several that follow one another. The caller names the old entries
+by checksum, so nobody replaces what he has not read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sbp_back.wire.model import Entry
 
 
 class Replacement:
-    """What :meth:`sbp_back.range_server.store.store.Store.replace` was asked for."""
+    """A call of :meth:`sbp_back.range_server.store.store.Store.replace`."""
 
     __slots__ = ("done", "epoch", "new", "old")
 
@@ -31,7 +31,7 @@ class Replacement:
         self.done = done
 
     def range_of(self, state: StoreState) -> StoredRange:
-        """The range that holds just the entries that are to be replaced. Raises ``StoreError`` if none does."""
+        """Return the range that holds exactly the entries to be replaced. Raises ``StoreError`` if none does."""
         if not self.old or not self.new:
             raise StoreError("nothing can be replaced by nothing")
         stream_id, index = self.old[0].stream_id, self.old[0].range_index

@@ -1,4 +1,4 @@
-"""What a record does to the state: one place for live completion and for recovery."""
+"""Replay of records: their effect on the state, in one place for live completion and for recovery."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def apply_control(state: StoreState, kind: int, stream_id: int, index: int, epoc
 
 
 def restart_empty(stored: StoredRange, epoch: int, start: int) -> None:
-    """A range without entries may be created again with a higher epoch (docs/protocols/sbp.md, "Ranges of a
-    server")."""
+    """Create a range without entries again, with a higher epoch (docs/protocols/sbp.md, "Ranges of a server")."""
     stored.epoch = epoch
     stored.start = stored.min_offset = stored.next_offset = start
 
@@ -55,7 +54,8 @@ def apply_records(
     state: StoreState, segment: Segment, group: Replayed, adopt: Callable[[int, int], None] | None = None
 ) -> None:
     """Apply a group that is being replayed. Raises ``StoreError`` when a record contradicts the state; those before it
-    are applied. ``adopt`` does what an ADOPT says, with its server and its number."""
+    are applied. ``adopt`` carries out an ADOPT record; it gets the server and its number.
+    """
     append = int(RecordType.APPEND)  # looked up once: this loop is most of a start after a crash
     ranges = state.ranges
     stored: StoredRange | None = None
@@ -103,8 +103,9 @@ def apply_rows(state: StoreState, segment: Segment, group: Replayed) -> None:
 
 
 class CopiedRows:
-    """Entries that were written again, applied together as far as they follow one another: to find its place costs
-    more than the row of an entry does."""
+    """Entries that were written again, applied together as far as they follow one another: finding the place of a row
+    costs more than adding it.
+    """
 
     __slots__ = ("_rows", "_segment", "_stored")
 
@@ -125,15 +126,16 @@ class CopiedRows:
         rows.append((base, end, position, length, crc))
 
     def apply(self) -> None:
-        """Have the state know of all that was added."""
+        """Apply all rows that were added to the state."""
         if self._stored is not None and self._rows:
             rows, self._rows = self._rows, []
             self._stored.relocate(self._segment, rows)
 
 
 def _note_copy(state: StoreState, copies: CopiedRows, record: Record, position: int) -> None:
-    """A copy counts only for the very range it was made for, not for a later one of the same name: the epoch of the
-    record is the log position of that range's creation."""
+    """Add a copy. It counts only for the very range it was made for, not for a later one of the same name: the epoch of
+    the record is the log position of that range's creation.
+    """
     stored = state.ranges.get((record[2], record[6]))
     if stored is not None and stored.created_lsn == record[3]:
         _copy(stored, copies, record, position)

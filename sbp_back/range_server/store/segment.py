@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Where bytes of a segment come from whose file is only a cache of them. Called by any thread."""
+    """Origin of the bytes of a segment whose file only caches them. Called by any thread."""
 
     base: int
-    """Where the segment begins in its log."""
+    """Position at which the segment begins in its log."""
 
     def lacks(self, begin: int, end: int) -> bool:
-        """Whether the file has not all of ``[begin, end)``. Its segment is pinned."""
+        """Return whether the file misses any of ``[begin, end)``. Its segment is pinned."""
 
     def bring(self, begin: int, end: int) -> None:
-        """Have ``[begin, end)`` in the file. Blocks. Its segment is pinned. Raises ``OSError``."""
+        """Fetch ``[begin, end)`` into the file. Blocks. Its segment is pinned. Raises ``OSError``."""
 
     def place(self, position: int) -> str:
-        """What has the byte at ``position``, for people."""
+        """Name the object with the byte at ``position``, for people."""
 
 
 class Segment:
@@ -87,7 +87,7 @@ class Segment:
             self.source.bring(begin, end)
 
     def place(self, position: int) -> str:
-        """Where the byte at ``position`` is, for people."""
+        """Describe where the byte at ``position`` is, for people."""
         there = f"segment {self.path.name}, position {position}"
         return there if self.source is None else f"{self.source.place(position)}, {there}"
 
@@ -97,7 +97,9 @@ class Segment:
 
     @property
     def origin(self) -> int:
-        """Where it begins in its log, in whichever process: ``base`` tells several logs of one apart."""
+        """Return the position at which it begins in its log. It is the same in every process, while ``base`` also keeps
+        several logs of one process apart.
+        """
         return self.base if self.source is None else self.source.base
 
     @property
@@ -121,7 +123,7 @@ class OpenSegments:
         self._open: OrderedDict[Segment, None] = OrderedDict()
 
     def pin(self, segment: Segment) -> int:
-        """A descriptor that stays valid until :meth:`unpin`. Raises ``OSError``."""
+        """Return a descriptor that stays valid until :meth:`unpin`. Raises ``OSError``."""
         if segment.fd < 0:
             segment.fd = self._files.open(segment.path, os.O_RDONLY)
             self._open[segment] = None
@@ -138,18 +140,18 @@ class OpenSegments:
             self._close(segment)
 
     def forget(self, segment: Segment) -> None:
-        """The segment is being deleted: close it as soon as nobody reads it."""
+        """Close a segment that is being deleted, as soon as it has no reader."""
         segment.deleted = True
         if segment.fd >= 0 and not segment.pins:
             self._close(segment)
 
     def oldest_first(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Those that are not open, then the others, the one that was read the longest ago first."""
+        """Return the segments that are not open, then the others, the least recently read first."""
         order = {segment: number for number, segment in enumerate(self._open)}
         return sorted(segments, key=lambda segment: order.get(segment, -1))
 
     def close(self, segment: Segment) -> None:
-        """Close a segment that nobody reads."""
+        """Close a segment that has no reader."""
         if not segment.pins:
             self._close(segment)
 
@@ -172,7 +174,7 @@ class OpenSegments:
 
 
 def flush_segment(files: Files, segment: Segment) -> None:
-    """Have all that was written to a segment on the disk; one that is gone needs no flush. Raises ``OSError``."""
+    """Flush everything that was written to a segment; one that is gone needs no flush. Raises ``OSError``."""
     try:
         fd = files.open(segment.path, os.O_RDWR)
     except FileNotFoundError:

@@ -47,18 +47,18 @@ ReadDone = Callable[[list[Entry] | StoreError], None]
 
 
 class Store:
-    """Opened with :meth:`open`, usable after :meth:`start`, ended with :meth:`close`.
+    """The store of a range server. Opened with :meth:`open`, usable after :meth:`start`, ended with :meth:`close`.
 
-    ``ranges`` is the durable truth. ``on_failed`` is called once, on the loop, when the log could not be written or the
-    store met an error of the program that leaves it in doubt: nothing is accepted afterwards and the process should
-    end. ``messages`` tell what recovery had to do.
+    ``ranges`` is the durable state. ``on_failed`` is called once, on the loop, when the log could not be written or a
+    defect leaves the store in doubt: nothing is accepted afterwards and the process should end. ``messages`` tell what
+    recovery had to do.
     """
 
     cannot_replace: ClassVar[str] = ""
     """Why :meth:`replace` is of no use, in a sentence; empty if it is."""
 
     def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
-        """Use :meth:`open`."""
+        """Use :meth:`open` instead."""
         self._log = log
         self._lock = lock
         self._options = log.options
@@ -126,10 +126,10 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, options: StoreOptions) -> Self:
-        """Lock the directory and recover what is in it, or make a new store. Blocks; run it in a thread.
+        """Lock the directory and recover the store in it, or make a new one. Blocks; run it in a thread.
 
         Raises ``StoreLocked``, ``StoreVersionError``, ``StoreCorrupt``, ``DiskFull``, ``OSError``, and ``ValueError``
-        for options that make no sense.
+        for invalid options.
         """
         options.validate()
         if not host_is_supported():
@@ -165,7 +165,9 @@ class Store:
         return store
 
     def _settle(self) -> None:
-        """What was replayed is on the disk now; whatever comes next may be written with another durability."""
+        """Write a checkpoint of the replayed state: all of it is on the disk, and later groups may have another
+        durability.
+        """
         try:
             save_checkpoint(self._log)
         except OSError as error:
@@ -231,11 +233,11 @@ class Store:
 
     @property
     def streams(self) -> dict[int, StoredStream]:
-        """What is known of streams apart from their ranges: trimmed offsets."""
+        """Return the facts about streams that outlive their ranges: trimmed offsets."""
         return self._log.state.streams
 
     def is_held(self) -> bool:
-        """Whether the directory is still the one that was locked: somebody may have removed it."""
+        """Return whether the directory is still the one that was locked: it may have been removed."""
         return self._lock.is_held()
 
     @property
@@ -244,7 +246,7 @@ class Store:
 
     @property
     def server_id(self) -> int:
-        """-1 until one is known."""
+        """Return the range server's id; -1 until it has one."""
         return self._lock.server_id
 
     def assign_server_id(self, server_id: int) -> None:
@@ -253,27 +255,30 @@ class Store:
 
     @property
     def placement_driver(self) -> str:
-        """Identity of the placement driver that knows the ranges; empty until one is known."""
+        """Return the identity of the placement driver that knows the ranges; empty until one is known."""
         return self._lock.placement_driver
 
     def assign_placement_driver(self, identity: str) -> None:
-        """Record which placement driver that is, durably once there is a server id. Raises ``StoreVersionError`` when a
-        store with a server id belongs to another, ``OSError``."""
+        """Record the identity of the placement driver, durably once there is a server id. Raises ``StoreVersionError``
+        when a store with a server id belongs to another, ``OSError``.
+        """
         self._lock.belong(identity)
 
     @property
     def adopted(self) -> list[int]:
-        """Range servers whose ranges are served here, by :meth:`adopt`."""
+        """Return the range servers that were adopted by :meth:`adopt`, so that their ranges are served here."""
         return []
 
     async def adopt(self, server_id: int) -> list[StoredRange]:
-        """Fence a range server and serve its ranges, which end where they are; gives those that came by it, none when
-        that was done before. Raises ``StoreError``: its log cannot be reached, or is somebody else's."""
+        """Fence a range server and serve its ranges, which end where they are; return the ranges that are new here,
+        none when this was done before. Raises ``StoreError``: its log cannot be reached, or belongs to another server.
+        """
         raise StoreError("a log on a disk is read by its own range server only")
 
     def is_fenced(self) -> bool:
-        """Whether somebody else has ended the log, as far as can be found out now. Blocks, on any thread. Raises
-        ``OSError``: that cannot be known."""
+        """Return whether another process has ended the log, as far as can be seen now. Blocks, on any thread. Raises
+        ``OSError`` when that cannot be known.
+        """
         return False
 
     @property
@@ -294,7 +299,7 @@ class Store:
 
     @property
     def stuck_seconds(self) -> float:
-        """How long nothing has become durable of what waits for that."""
+        """Return for how many seconds nothing has become durable while submissions wait for that; 0 without such."""
         return time.perf_counter() - self._moved_at if self._in_flight else 0.0
 
     def _zeroed_bytes(self) -> int:
@@ -302,8 +307,9 @@ class Store:
 
     @property
     def behind(self) -> bool:
-        """So much waits to be written that streams take turns: who appends to several does well to ask for each by
-        itself."""
+        """Return whether so much waits to be written that streams take turns. Appends to several streams should then be
+        submitted one stream at a time.
+        """
         return self._log.stats.pending_bytes > _MUCH_BYTES
 
     # --- writing
@@ -323,8 +329,9 @@ class Store:
         self.append_gathered(entries, size, done, False)
 
     def append_gathered(self, entries: list[Entry], size: int, done: Done, gathered: bool = True) -> None:
-        """As :meth:`append` of entries that have their checksums and are ``size`` bytes. ``gathered``: whoever calls
-        this gathers a cycle's entries himself, and calls :meth:`write_gathered` in the end."""
+        """Append as :meth:`append` does entries that have their checksums and are ``size`` bytes. ``gathered``: the
+        caller gathers the entries of a cycle, and calls :meth:`write_gathered` in the end.
+        """
         if len(entries) > 1 and group_size(len(entries), size) > self._largest_append:
             self._append_parts(entries, done)
             return
@@ -354,7 +361,7 @@ class Store:
             self.append(part, part_done)
 
     def create_range(self, stream_id: int, index: int, epoch: int, start: int, done: Done) -> None:
-        """Open a range at ``start``. The same again is fine; so is a higher epoch while the range has no entries."""
+        """Open a range at ``start``. Repeating it is fine; so is a higher epoch while the range has no entries."""
         stream = self._log.state.streams.get(stream_id)
         if stream is not None and index < stream.first_index:
             error = StoreError(f"range {index} of stream {stream_id} was trimmed away")
@@ -363,33 +370,34 @@ class Store:
         self._submit(Control(RecordType.CREATE, stream_id, index, epoch, start, done))
 
     def seal_range(self, stream_id: int, index: int, epoch: int, end: int, done: Done) -> None:
-        """Close a range for good at ``end`` (-1: behind everything submitted so far), hiding what lies behind it. It
-        survives loss of power with all that was submitted before, whatever the durability."""
+        """Close a range for good at ``end`` (-1: behind everything submitted so far), hiding what lies behind it. The
+        seal survives loss of power with all that was submitted before, whatever the durability.
+        """
         self._submit(Control(RecordType.SEAL, stream_id, index, epoch, end, done))
 
     def flush(self, done: Done) -> None:
-        """``done`` is called when everything answered so far survives loss of power, whatever the durability."""
+        """Call ``done`` when everything answered so far survives loss of power, whatever the durability."""
         if self._durable:
             done(self.failed)
         else:
             self._submit(Flush(done))
 
     def trim_stream(self, stream_id: int, min_offset: int, done: Done) -> None:
-        """Nothing below ``min_offset`` is needed any more. Of an open range at most what is durable is trimmed."""
+        """Give up everything below ``min_offset``. Of an open range only durable entries are trimmed."""
         self._submit(Control(RecordType.TRIM_STREAM, stream_id, 0, 0, min_offset, done))
 
     def delete_stream(self, stream_id: int, done: Done) -> None:
-        """Forget a stream and free its space; fine when there is none."""
+        """Forget a stream and free its space; fine when it does not exist."""
         self._submit(Control(RecordType.DELETE_STREAM, stream_id, 0, 0, 0, done))
 
     def replace(self, epoch: int, old: Sequence[Entry], new: Sequence[Entry], done: Done) -> None:
-        """Have ``new`` take the place of ``old``, entries as they were read that follow one another in one range, and
-        of nothing else: the offsets stay covered from the first to the last, as they were.
+        """Have ``new`` take the place of exactly ``old``, entries as they were read that follow one another in one
+        range: the offsets from the first to the last stay covered as they were.
 
-        Until ``new`` is durable readers find ``old``, then ``new``; after a crash the one or the other, whole. In
-        ``epoch``, which no range of the stream may be ahead of. Errors: ``StoreError`` where any of ``old`` is not what
-        is stored there (any more), or a later epoch is; ``DiskFull``; ``StoreFailed``. ``done`` may be called before
-        this returns.
+        Until ``new`` is durable readers find ``old``, then ``new``; after a crash either of the two, whole. No range of
+        the stream may have a later epoch than ``epoch``. Errors: ``StoreError`` where any of ``old`` is not what is
+        stored there (any more), or a later epoch is; ``DiskFull``; ``StoreFailed``. ``done`` may be called before this
+        returns.
         """
         refusal = self._writer.refuse_appends
         if refusal is not None:
@@ -398,25 +406,28 @@ class Store:
         self._maintenance.replace(Replacement(epoch, old, new, done))
 
     def bytes_between(self, stream_id: int, offsets: Sequence[int]) -> list[int]:
-        """Bytes of payload of the entries that begin from each of ``offsets``, ascending, up to the next one; one fewer
-        than there are offsets."""
+        """Return the bytes of payload of the entries that begin from each of ``offsets``, ascending, up to the next
+        one; one number fewer than there are offsets.
+        """
         return self._log.state.bytes_between(stream_id, offsets)
 
     def count_memory(self, counted: Callable[[int], None]) -> None:
-        """Have ``counted`` told on the loop, once the store is started, how many bytes more, or fewer, it holds beside
-        what was asked of it."""
+        """Have ``counted`` called on the loop, once the store is started, with the change in bytes that the store holds
+        on its own account, besides requests.
+        """
 
     def range_objects(self, stream_id: int, index: int, first: int, end: int, most: int) -> list[ObjectMetadata]:
-        """The objects of a range, in order, that have some of the offsets ``[first, end)`` and none beyond; ``most``
-        of them."""
+        """Return the objects of a range, in order, that have some of the offsets ``[first, end)`` and none beyond; at
+        most ``most``.
+        """
         return []
 
     def untold_objects(self, most: int) -> list[ObjectInfo]:
-        """Objects of ranges that the placement driver is to be told of, each once; again at the next start."""
+        """Return at most ``most`` objects of ranges to report to the placement driver, each once per start."""
         return []
 
     def write_gathered(self) -> None:
-        """All that this cycle brings has been appended: what is little is written now, or else the thread told."""
+        """Write all appends of this cycle: a small amount at once, otherwise on the thread."""
         if self._small:
             self._write_small()
         if self._gathered:
@@ -429,7 +440,7 @@ class Store:
         if self._writes_here and not self._in_flight:
             if type(item) is Append and self._small_bytes + item.bytes <= SMALL_BYTES:
                 if not gathered and not self._scheduled:
-                    # At the end of this turn: what is submitted until then belongs into the same group.
+                    # Write at the end of this turn: everything submitted until then belongs into the same group.
                     self._scheduled = True
                     self._require_loop().call_soon(self._write_scheduled)
                 self._small.append(item)
@@ -455,7 +466,7 @@ class Store:
             self._write_small()
 
     def _write_small(self) -> None:
-        """Write on the loop what waits for that, unless it turned out to be work for the thread."""
+        """Write the waiting items on the loop, unless they turned out to be work for the thread."""
         assert not self._in_flight, "the writer belongs to the thread while it has anything to do"
         if not self._writer.quick(self._small_entries, self._small_bytes):
             self._queue_small()
@@ -466,7 +477,7 @@ class Store:
         if self._inbox.is_empty:
             self._complete(group)
         else:
-            # Behind what is there already, and before anything that the thread finishes from now on.
+            # Complete it behind groups that are there already, and before any that the thread finishes from now on.
             self._inbox.receive_next(group)
 
     def _queue_small(self) -> None:
@@ -485,7 +496,7 @@ class Store:
     # --- completion
 
     def _hand_over(self, finished: Group | Callable[[], None]) -> None:
-        """Called by other threads with something for the loop."""
+        """Pass a finished group or function to the loop. Called by other threads."""
         self._inbox.put(finished)
 
     def _require_loop(self) -> asyncio.AbstractEventLoop:
@@ -503,7 +514,7 @@ class Store:
             self._report(error)
 
     def _complete(self, group: Group) -> None:
-        """Bring the state up to what is durable now, then tell everybody, in the order in which it was written."""
+        """Apply a durable group to the state, then answer its items in the order in which they were written."""
         self._moved_at = time.perf_counter()
         began = self._moved_at if self._durable else 0.0
         freed = False
@@ -514,7 +525,7 @@ class Store:
             self._behind = True
             self._writer.fail(error)
         if self._behind:
-            # The state lacks something that the log has: what comes later has no place in it any more.
+            # The state lacks something that the log has, so no later group can be applied.
             for item in group.items:
                 item.error = item.error or self.failed
                 if type(item) is Append:
@@ -540,7 +551,7 @@ class Store:
         self._loop.call_exception_handler({"message": "a callback of the store failed", "exception": error})
 
     def _apply(self, group: Group) -> bool:
-        """Bring the state up to what is durable now; whether space may have become free."""
+        """Apply a durable group to the state; return whether space may have become free."""
         log = self._log
         segment = group.segment
         if segment is not log.active:
@@ -616,7 +627,7 @@ class Store:
         self._maintenance.rolled()
 
     def _freed(self) -> None:
-        """Space may have become free: also that of the segment being written, if it holds nothing any more."""
+        """React to space that may have become free, also in the segment being written if it holds nothing any more."""
         log = self._log
         active = log.active
         if not active.live and active.used > active.size // 4 and not self._closed:
@@ -628,7 +639,9 @@ class Store:
         self._guarded(self._maintenance.tick)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Work of the store's own on the loop. What ends in the middle of it would never be taken up again."""
+        """Run the store's own work on the loop; an exception ends the store, since work that broke off is never
+        resumed.
+        """
         try:
             work()
         except Exception as error:  # noqa: BLE001 - logged, and the end of the store
@@ -676,7 +689,7 @@ class Store:
     # --- reading
 
     def batch_bounds(self, stream_id: int, index: int, offset: int) -> tuple[int, int] | None:
-        """(base, end) of the stored batch that contains ``offset``; None when there is none."""
+        """Return (base, end) of the stored batch that contains ``offset``; None when there is none."""
         stored = self._log.state.ranges.get((stream_id, index))
         found = None if stored is None else stored.find(offset)
         if stored is None or found is None:
@@ -687,9 +700,10 @@ class Store:
     def locate(
         self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int
     ) -> tuple[int, int, int, int] | None:
-        """(start, end, bytes of payload, entries) of what :meth:`read` would find, by the index; None if nothing.
+        """Return (start, end, bytes of payload, entries) of what :meth:`read` would find, by the index; None if
+        nothing.
 
-        None as well while no entry of the range was written or read since the start.
+        Also None while no entry of the range was written or read since the start.
         """
         stored = self._log.state.ranges.get((stream_id, index))
         if stored is None or offset < stored.min_offset:
@@ -697,10 +711,10 @@ class Store:
         return stored.locate(offset, min(limit, stored.visible_end), max_bytes)
 
     def read(self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int, done: ReadDone) -> None:
-        """Entries from the one that contains ``offset``, as many as ``max_bytes`` holds, but at least one.
+        """Read entries from the one that contains ``offset``, as many as ``max_bytes`` holds, but at least one.
 
-        Only entries that begin before ``limit`` (-1: all that are durable); an empty list when there are none.
-        ``done`` is called before this returns when it is little and in the page cache, else later on the loop. Errors:
+        Only entries that begin before ``limit`` (-1: all that are durable); an empty list when there are none. ``done``
+        is called before this returns when they are few and in the page cache, else later on the loop. Errors:
         ``StoreCorrupt`` when the first entry is damaged (a later one ends the list), ``StoreError`` when the range is
         unknown, the offset is trimmed, or the disk cannot be read.
         """
@@ -725,13 +739,13 @@ class Store:
         self._gathers.run(plan, lambda found: done(found[0]))
 
     def gathering(self) -> Gather:
-        """The plan of a read of several ranges at once; what is added to it is read by :meth:`gather`."""
+        """Return an empty plan for a read of several ranges at once, which :meth:`gather` carries out."""
         return self._gathers.begin()
 
     def gather(self, plan: Gather, done: GatherDone) -> None:
-        """Read what was planned, in few reads of the log.
+        """Carry out a plan, in few reads of the log.
 
-        ``done`` is called with what was found of each range, before this returns when that is little and in the page
-        cache. Errors, ``StoreCorrupt`` and ``StoreError``, are told in the place of the range that has them.
+        ``done`` is called with the entries of each range, before this returns when they are few and in the page cache.
+        An error, ``StoreCorrupt`` or ``StoreError``, stands in the place of the range that has it.
         """
         self._gathers.run(plan, done)

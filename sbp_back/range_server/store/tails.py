@@ -1,8 +1,8 @@
-"""Where every range ends, as the writer of the log sees it.
+"""The end of every range, as the writer of the log sees it.
 
-It lags nothing and runs ahead of the durable state by the group in flight: whether an entry or a control record has its
-place is decided here, before it is written, and taken back when the group found no room. Everything else in the store
-goes by ``StoredRange``, which follows when a group is durable.
+It runs ahead of the durable state by the group in flight: entries and control records are checked and placed here
+before they are written, and taken back when the group found no room. Everything else in the store goes by
+``StoredRange``, which follows when a group is durable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RELOCATE = int(RecordType.RELOCATE)
 
 
 class Tail:
-    """Of one range: what the next entry's base must be; ``end`` -1 while open."""
+    """The end of one range. ``next``: the base that the next entry must have; ``end`` -1 while open."""
 
     __slots__ = ("end", "epoch", "next", "short", "start", "stored")
 
@@ -32,11 +32,11 @@ class Tail:
         self.end = stored.end
         self.epoch = stored.epoch
         self.short = False
-        """An entry was refused for want of space: those that were submitted behind it are refused the same way."""
+        """An entry was refused for lack of space: entries submitted behind it are refused for the same reason."""
 
 
 class Tails:
-    """By (stream, index of the range). Change ``by_key`` only through here."""
+    """Tails by (stream, index of the range). Change ``by_key`` only through the methods."""
 
     __slots__ = ("_by_stream", "by_key")
 
@@ -45,13 +45,14 @@ class Tails:
         self._by_stream: dict[int, set[int]] = {}
 
     def add(self, stored: StoredRange) -> None:
-        """A range as it is in the state, or as it was made."""
+        """Add a range as it is in the state, or a new one."""
         self.by_key[stored.key] = Tail(stored)
         self._by_stream.setdefault(stored.stream_id, set()).add(stored.index)
 
     def place(self, item: Append, records: list[bytes], bodies: list[Buffer]) -> StoreError | None:
-        """Give all entries of ``item`` their places, their record headers and their bodies behind those that are there,
-        and the ranges they belong to; or give none of them one, and say why."""
+        """Place all entries of ``item``: append their record headers and bodies, and note their ranges. If any is
+        misplaced, place none and return the error.
+        """
         before = len(records)
         owners = item.owners
         tails = self.by_key
@@ -62,7 +63,7 @@ class Tails:
             count = entry.count
             tail = tails.get((stream_id, index))
             if tail is None or tail.next != base or tail.end >= 0 or count < 1:
-                # One of them is refused, so none is in the group.
+                # This entry is refused, so none of the item's entries is in the group.
                 taken = len(owners)
                 for placed in reversed(item.entries[:taken]):
                     tails[placed.stream_id, placed.range_index].next = placed.base_offset
@@ -85,8 +86,9 @@ class Tails:
 
     @staticmethod
     def place_copies(item: Copies, records: list[bytes], bodies: list[Buffer]) -> None:
-        """Record headers and bodies of entries that are written again, behind those that are there. A copy is of the
-        very range it was made for, which the position of that one's creation tells."""
+        """Append the record headers and bodies of entries that are written again. A copy belongs to the very range it
+        was made for, which the position of that range's creation identifies.
+        """
         for stored, entry in zip(item.owners, item.entries, strict=True):
             prefix, payload = entry.prefix, entry.payload
             length = len(prefix) + len(payload)
@@ -107,14 +109,14 @@ class Tails:
             bodies += (prefix, payload)
 
     def mark_short(self, entries: list[Entry]) -> None:
-        """They were refused for want of space."""
+        """Mark the ranges of entries that were refused for lack of space."""
         for entry in entries:
             tail = self.by_key.get((entry.stream_id, entry.range_index))
             if tail is not None:
                 tail.short = True
 
     def take_back(self, entries: Sequence[Entry]) -> None:
-        """Entries that had their places found no room in the end."""
+        """Take back entries that had their places, but found no room in the end."""
         for entry in reversed(entries):
             tail = self.by_key.get((entry.stream_id, entry.range_index))
             if tail is not None:
@@ -122,8 +124,9 @@ class Tails:
                 tail.short = True
 
     def apply(self, item: Control) -> StoreError | None:
-        """Change the view as a control record will change the state, or say why it cannot be. Sets ``item.written``
-        unless there is nothing to record."""
+        """Change the view as a control record will change the state, or return why that is impossible. Sets
+        ``item.written`` unless there is nothing to record.
+        """
         kind = item.kind
         key = (item.stream_id, item.index)
         name = f"range {item.index} of stream {item.stream_id}"
@@ -168,7 +171,7 @@ class Tails:
         return None
 
     def _forget_trimmed(self, stream_id: int, min_offset: int) -> None:
-        """Ranges with nothing left are forgotten, except the stream's last one: the same rule as in the state."""
+        """Forget ranges with nothing left, except the stream's last one: the same rule as in the state."""
         indexes = sorted(self._by_stream.get(stream_id, ()))
         for index in indexes[:-1]:
             if not 0 <= self.by_key[stream_id, index].end <= min_offset:
@@ -178,7 +181,7 @@ class Tails:
 
 
 def misplaced(entry: Entry, tail: Tail | None) -> StoreError:
-    """Why an entry is not the next one of its range."""
+    """Return why an entry is not the next one of its range."""
     name = f"range {entry.range_index} of stream {entry.stream_id}"
     if tail is None:
         return StoreError(f"{name} does not exist")

@@ -1,4 +1,4 @@
-"""What the store has its writer do, and what comes back of it: the outcome of each item is in the item."""
+"""Items that the store queues for its writer, and the groups that come back: each item carries its own outcome."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Append(Struct, eq=False):
 
 
 class Copies:
-    """Entries of an old segment to be written again at the tail, or, where it ``replaces``, others in the place of
-    some."""
+    """Entries of an old segment to be written again at the tail; with ``replaces``, other entries to be written in the
+    place of stored ones.
+    """
 
     __slots__ = ("bytes", "done", "entries", "error", "owners", "replaces")
 
@@ -61,7 +62,7 @@ class Control:
 
 
 class Adopt(Control):
-    """From here on the ranges of another log belong to this one; ``ranges`` are as they end there."""
+    """The adoption of another log: from here on its ranges belong to this one; ``ranges`` are as they end there."""
 
     __slots__ = ("ranges",)
 
@@ -71,7 +72,7 @@ class Adopt(Control):
 
 
 class Roll:
-    """Go on in a new segment, so that the current one can be deleted; ``segment`` tells which one is meant."""
+    """A change to a new segment, so that the current one, ``segment``, can be deleted."""
 
     __slots__ = ("done", "error", "segment")
     bytes: ClassVar[int] = 0
@@ -83,7 +84,7 @@ class Roll:
 
 
 class Flush:
-    """Have everything submitted before on the disk, whatever the durability."""
+    """A flush of everything submitted before, whatever the durability."""
 
     __slots__ = ("done", "error")
     bytes: ClassVar[int] = 0
@@ -102,7 +103,7 @@ OTHERS = -2
 
 
 def bytes_by_stream(item: Item) -> Mapping[int, int]:
-    """What an item takes of the log, for each of the streams that it concerns."""
+    """Return the bytes of log that an item takes, for each stream that it concerns."""
     if isinstance(item, Append):
         sizes: dict[int, int] = {}
         for entry in item.entries:
@@ -115,7 +116,9 @@ def bytes_by_stream(item: Item) -> Mapping[int, int]:
 
 
 class Group:
-    """What one write made durable, for the event loop. ``segment`` differs from the last group's after a roll."""
+    """The items that one write made durable, for the event loop. ``segment`` differs from the last group's after a
+    roll.
+    """
 
     __slots__ = ("body_at", "bytes", "end", "entries", "flush_seconds", "items", "records", "segment", "seq")
 

@@ -1,21 +1,21 @@
-"""The writer: turns what waits into groups, one write and one flush each (docs/storage.md, "Formats").
+"""The writer: turns queued items into groups, one write and one flush each (docs/storage.md, "Formats").
 
-While one group is being flushed the next one accumulates in the queue, so groups grow with the load and nobody waits
+While one group is being flushed the next one accumulates in the queue, so groups grow with the load and no item waits
 for a timer. The WAL thread owns the write position and its own view of where every range ends (``tails.py``).
 
 Without flushes a small write only copies into the page cache, which takes no longer than the two hand-overs between
-threads around it, and mostly a tenth of that. So while the thread has nothing at all to do, the event loop may write a
-small group itself with :meth:`WalWriter.write_here`. Both never touch the state at the same time: the thread does so
-only between taking an item from the queue and delivering the group with it, the loop only when every item it queued has
-come back.
+threads around it, and mostly a tenth of that. So while the thread is idle, the event loop may write a small group
+itself with :meth:`WalWriter.write_here`. The two never touch the state at the same time: the thread does so only
+between taking an item from the queue and delivering the group with it, the loop only when every item it queued has come
+back.
 
 Where writers ask for more than the disk takes, a group holds what is written in :data:`GROUP_SECONDS`, and each stream
-has a fair turn in it (``fair_queue.py``): nobody waits long for the group under way, and who appends little goes with
-the next one, however much others have queued.
+has a fair turn in it (``fair_queue.py``): no item waits long for the group in flight, and a stream with few appends
+goes with the next group, however much others have queued.
 
-Whoever asks for a seal keeps its answer elsewhere, on the disk (the placement driver does). So a group with a seal is
-flushed also without flushes, after all that was written before it: a loss of power must not leave a range that ends
-behind what is left of it.
+The requester of a seal keeps the answer elsewhere, on the disk (the placement driver does). So a group with a seal is
+flushed also without flushes, after all that was written before it: after a loss of power no range may end behind its
+remaining data.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ _LEAST_BYTES = 1024 * 1024
 
 
 class WalWriter(Writing):
-    """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails, or if the
-    program does where that leaves the log or the state behind in doubt.
+    """The writer of a log on disk. ``deliver`` is called on the WAL thread with every group; ``failed`` once, if a
+    write or flush fails, or a defect leaves the log or the state in doubt.
 
     The loop queues items and counts those that came back; see the module for when it may call :meth:`write_here`.
     """
@@ -153,17 +153,19 @@ class WalWriter(Writing):
 
     @property
     def position(self) -> tuple[int, int]:
-        """(log position, number) of the next group; only while the thread does not run."""
+        """Return (log position, number) of the next group; only while the thread does not run."""
         return self.segment.base + self._position, self._seq
 
     def handled(self, records: int, seconds: float) -> None:
-        """The loop has dealt with a group of so many records."""
+        """Note that the loop has completed a group of ``records`` records in ``seconds``."""
         self.handling_seconds += _LATELY * (seconds / records - self.handling_seconds)
 
     # --- called by the event loop, while nothing is queued or being written
 
     def quick(self, entries: int, size: int) -> bool:
-        """Whether so much can be written, as far as one can tell, without waiting for space, a segment or the disk."""
+        """Return whether a group of this size can probably be written without a wait for space, a segment or the
+        disk.
+        """
         end = self._position + align(GROUP_HEADER_BYTES + RECORD_BYTES * entries + size)
         return (
             not self._durable
@@ -175,7 +177,7 @@ class WalWriter(Writing):
         )
 
     def write_here(self, items: Sequence[Append]) -> Group:
-        """Write ``items``, which :meth:`quick` said yes to, as one group. Failures are in the items, as always."""
+        """Write ``items``, which :meth:`quick` has accepted, as one group. Failures are in the items, as always."""
         group = self._begin()
         try:
             for item in items:
@@ -184,7 +186,7 @@ class WalWriter(Writing):
             if self._records:
                 self._flush(group)
         except Exception as error:  # noqa: BLE001 - logged, and the end of the store
-            # The writer's view may be ahead of the log now: nothing may be written after this.
+            # The writer's view may be ahead of the log now, so nothing may be written after this.
             return self.refused(items, self.fail(error), group.segment)
         if group.flush_seconds > _SLOW_SECONDS:
             self._quick_from = time.perf_counter() + _SLOW_PAUSE * group.flush_seconds
@@ -226,7 +228,7 @@ class WalWriter(Writing):
                     self._deliver(group)
         except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
             failure = self.fail(error)
-        # The writer's view may be ahead of the log, so it is of no use any more, but everybody waits for an answer.
+        # The writer's view may be ahead of the log and cannot be used any more, but every item needs an answer.
         for waiting in items:
             self._deliver(self.refused([waiting], failure, self._group.segment))
         if item is None or item in items:
@@ -236,7 +238,7 @@ class WalWriter(Writing):
             item = self._next()
 
     def _next(self) -> object:
-        """What a group begins with. Waits when there is nothing."""
+        """Return the first item of the next group. Waits when there is none."""
         waiting = self._waiting
         queue = self.queue
         if not waiting and (self._stopping or queue.qsize() < 2):
@@ -251,23 +253,24 @@ class WalWriter(Writing):
         return waiting.take()
 
     def _most_bytes(self) -> int:
-        """Bytes after which a group takes no further item."""
+        """Return the bytes after which a group takes no further item."""
         most = self._options.group_max_bytes
         if self._large_seconds <= 0:
             return most
         return min(most, max(_LEAST_BYTES, int(GROUP_SECONDS * self._large_bytes / self._large_seconds)))
 
     def _share(self) -> int:
-        """Records after which a group takes no further item: as many as the event loop deals with while another one is
-        flushed. So where the disk is the faster of the two, each works on its half while the other does on the other
-        one, and where it is slower, groups are as large as may be."""
+        """Return the records after which a group takes no further item: as many as the event loop completes while
+        another group is flushed. Where the disk is faster than the loop, each works on its half while the other does
+        the same; where it is slower, groups are as large as may be.
+        """
         most = self._options.group_max_records
         if not self._durable or self.handling_seconds <= 0:
             return most
         return min(most, max(_LEAST_SHARE, int(self._flush_seconds / self.handling_seconds)))
 
     def _begin(self) -> Group:
-        """An empty group at the write position."""
+        """Return an empty group at the write position."""
         assert self._segment is not None
         group = self._group = Group(self._segment)
         self._records = []
@@ -278,7 +281,7 @@ class WalWriter(Writing):
         return group
 
     def _add(self, item: object) -> bool:
-        """Put an item into the group, or refuse it; False when the group must be written first."""
+        """Put an item into the group, or refuse it; return False when the group must be written first."""
         if type(item) is Append:
             return self._add_append(item)
         if type(item) is Control:
@@ -294,7 +297,7 @@ class WalWriter(Writing):
         return self._add_roll(item)
 
     def _measure_room(self) -> None:
-        """How much a group may hold without rolling or allocating: which is quickly compared with."""
+        """Compute how much a group may hold without rolling or allocating, for a quick comparison."""
         self._free_end = min(self._segment_size, self._allocated) - self._reserve
         self._room_bytes = self._free_end - self._position - GROUP_HEADER_BYTES
 
@@ -336,8 +339,8 @@ class WalWriter(Writing):
     def _add_control(self, item: Control) -> bool:
         error: StoreError | None = self.failure
         if error is None:
-            # The reserve is for what lets space be freed. Half of it, too, for ranges that are made: without one nobody
-            # could open, and so read, a partition whose node died on a full disk.
+            # The reserve is for records that free space. New ranges may use half of it: without one nobody could open,
+            # and so read, a partition whose node died on a full disk.
             room = self._room(1, 0, self._reserve // 2 if item.kind == RecordType.CREATE else 0)
             if not room:
                 return False
@@ -370,7 +373,9 @@ class WalWriter(Writing):
     # --- space
 
     def _room(self, records: int, size: int, reserve: int) -> bool | StoreError:
-        """Whether so much more fits behind what is in the group; False when the group must be written first."""
+        """Return whether ``records`` and ``size`` bytes more fit into the group; False when the group must be written
+        first. Rolls or allocates if needed; returns the error if that fails.
+        """
         need = align(GROUP_HEADER_BYTES + RECORD_BYTES * (len(self._records) + records) + self._body_bytes + size)
         segment = self.segment
         if self._position + need + reserve > segment.size:
@@ -393,7 +398,7 @@ class WalWriter(Writing):
     def _allocate(self, end: int, reserve: int) -> bool | StoreError:
         """Reserve disk space up to ``end`` and the control reserve behind it."""
         size = self.segment.size
-        # Where there is no room for a whole step the least will do: after a start that is reserved, and nobody knows.
+        # Without room for a whole step try the least. After a start that may be reserved already, which is not known.
         for wanted in (max(end + self._reserve, self._allocated + self._options.allocate_step_bytes), end + reserve):
             target = min(size, wanted)
             if target <= self._allocated:
@@ -481,7 +486,7 @@ class WalWriter(Writing):
         self._seq += 1
 
     def _flush_before(self, group: Group) -> None:
-        """Have all groups before this one on the disk. A failure is final, as in :meth:`_write`, which says so next."""
+        """Flush all groups before this one. A failure is final, as in :meth:`_write`, which reports it next."""
         if self.failure is not None:
             return
         try:
@@ -495,14 +500,16 @@ class WalWriter(Writing):
                 item.error = item.error or failure
 
     def _write(self, parts: list[Buffer], size: int) -> StoreError | None:
-        """One write, durable if that is promised. A failure is final: after a failed flush the kernel may have
-        dropped the pages, so that a later flush that succeeds proves nothing."""
+        """Write once, durably if that is promised. A failure is final: after a failed flush the kernel may have dropped
+        the pages, so that a later flush that succeeds proves nothing.
+        """
         if self.failure is not None:
             return self.failure
         try:
             written = self._files.write(self._fd, parts, self._position, self._lasting)
             if written != size:
-                # File systems that cannot reserve space stop in the middle when they are full; ask which it is.
+                # File systems that cannot reserve space stop in the middle when they are full. Write the rest to see
+                # the error.
                 rest = memoryview(b"".join(parts))[written:]
                 self._files.write(self._fd, [rest], self._position + written, self._lasting)
                 raise OSError(f"only {written} of {size} bytes were taken")
@@ -514,7 +521,7 @@ class WalWriter(Writing):
         return None
 
     def _void(self) -> bool:
-        """Make sure that a group that was refused cannot come back after a crash; False when the disk is failing."""
+        """Make sure that a refused group cannot come back after a crash; return False when the disk is failing."""
         try:
             self._files.write(self._fd, [ZEROS], self._position, self._lasting)
         except OSError as error:
@@ -523,11 +530,11 @@ class WalWriter(Writing):
         return True
 
     def _undo(self, group: Group) -> None:
-        """Take back what the items of a group that found no room did to the writer's view of the ranges."""
+        """Take back the effect of a group that found no room on the writer's view of the ranges."""
         for item in reversed(group.items):
             if type(item) is Append and item.owners:
                 self._ends.take_back(item.entries)
             elif type(item) is Control and item.written:
-                # A file system that reserves space cannot get here; a control record that was half applied could
-                # not be taken back, so the log ends here.
+                # Unreachable on a file system that reserves space. A control record that is half applied cannot be
+                # taken back, so the log ends here.
                 self.fail(OSError("the disk is full and a control record could not be written"))

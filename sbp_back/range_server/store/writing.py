@@ -1,4 +1,4 @@
-"""What a store wants of whoever writes its log, wherever that is: a thread that takes items and brings groups back."""
+"""Interface of a log's writer to its store, wherever the log is: a thread that takes items and brings groups back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STOP = object()
 
 class Writing:
     """Takes items from ``queue`` and delivers them in that order, in groups that are durable (or whose items say why
-    they are not). ``failed`` is called once, when nothing more can be acknowledged; the thread lives until :meth:`stop`
-    all the same, and answers whatever waits and whatever comes with that failure.
+    they are not). ``failed`` is called once, when nothing more can be acknowledged. The thread lives until :meth:`stop`
+    all the same, and answers waiting and later items with that failure.
     """
 
     def __init__(self, name: str, failed: Callable[[StoreFailed], None]) -> None:
@@ -33,14 +33,14 @@ class Writing:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def _run(self) -> None:
-        """The thread: until :data:`STOP` has come out of the queue."""
+        """Run the thread until :data:`STOP` has come out of the queue."""
         raise NotImplementedError
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, then end the thread."""
+        """Write all queued items, then end the thread."""
         if self._thread.is_alive():
             self.queue.put(STOP)
             self._thread.join()
@@ -61,7 +61,7 @@ class Writing:
         self.refuse_appends = None
 
     def fail(self, error: BaseException) -> StoreFailed:
-        """Nothing more may be acknowledged: the disk is failing, or the program is, when ``error`` is no ``OSError``.
+        """Stop acknowledging: the disk is failing, or there is a defect when ``error`` is no ``OSError``.
 
         May be called from any thread. Only the first failure counts; it is returned.
         """
@@ -81,24 +81,26 @@ class Writing:
         return failure
 
     def refused(self, items: Sequence[Item], failure: StoreFailed, segment: Segment) -> Group:
-        """``items`` as a group of which nothing counts."""
+        """Return a group of ``items`` in which none counts."""
         group = Group(segment)
         group.items = list(items)
         for item in items:
             item.error = item.error or failure
         return group
 
-    # --- what only some can; called by the event loop
+    # --- optional abilities; called by the event loop
 
     def handled(self, records: int, seconds: float) -> None:
-        """The loop has dealt with a group of so many records."""
+        """Note that the loop has completed a group of ``records`` records in ``seconds``."""
 
     def quick(self, entries: int, size: int) -> bool:
-        """Whether the event loop may write so much itself, while nothing is queued or being written."""
+        """Return whether the event loop may write a group of this size itself, while nothing is queued or being
+        written.
+        """
         return False
 
     def write_here(self, items: Sequence[Append]) -> Group:
-        """Write ``items``, which :meth:`quick` said yes to, as one group."""
+        """Write ``items``, which :meth:`quick` has accepted, as one group."""
         raise AssertionError("this log is written by its thread only")
 
 
