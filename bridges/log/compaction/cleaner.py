@@ -190,7 +190,9 @@ class Cleaner:
         view.clean_bytes, view.dirty_bytes = sizes or (0, 0)
         if not last > first:
             return
-        ratio = view.dirty_bytes / max(1, view.clean_bytes + view.dirty_bytes)
+        both = view.clean_bytes + view.dirty_bytes
+        # Where no batch begins, all that is kept lies in the one that the log begins inside.
+        ratio = view.dirty_bytes / both if both else 1.0
         horizon = 0 <= cleaned.due_ms <= now_ms
         late = False
         if dirty < end and policy.max_lag_ms < _FOREVER_MS and ratio <= policy.min_dirty_ratio:

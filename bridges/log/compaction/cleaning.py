@@ -263,7 +263,7 @@ class CompactionPass:
     # --- what stays -------------------------------------------------------------------------------------------------
 
     async def _compact(self, entries: Sequence[Entry]) -> None:
-        judged = await self._do(self._judge(entries, await self._aborted(entries), self._log.log_start_offset))
+        judged = await self._do(self._judge(entries, await self._aborted(entries)))
         assert isinstance(judged, list)
         durable = self._log.durable_rows()
         ledger = self._state.ledger
@@ -288,13 +288,13 @@ class CompactionPass:
                 await self._replace(of_range[changed[0] : changed[-1] + 1])
 
     def _judge(
-        self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]], log_start: int
+        self, entries: Sequence[Entry], ranges: Mapping[int, list[tuple[int, int]]]
     ) -> Generator[None, None, list[_Piece]]:
         pieces: list[_Piece] = []
         for entry in entries:
             piece = _as_it_is(entry)
-            number = entry.flags & FORMAT_MASK
             try:
+                number = entry.flags & FORMAT_MASK
                 if number == _KAFKA:
                     piece = yield from self._judge_kafka(entry, ranges)
                 elif number == _YDB:
@@ -304,11 +304,6 @@ class CompactionPass:
                     piece = _nothing(entry, stamp, entry.payload, entry.flags)
             except BatchInvalid:
                 self._unsure = True  # whoever reads it is told
-            if entry.base_offset < log_start and piece.changed:
-                # The log begins inside this batch, and the store replaces whole entries only.
-                piece = _as_it_is(entry)
-                if number == _KAFKA and (producer_id := parse_header(entry.payload).producer_id) in self._open:
-                    self._open[producer_id] = True
             pieces.append(piece)
             yield None
         return pieces
