@@ -1,4 +1,4 @@
-"""What ``anabranch doctor`` finds in the tables of the Kafka front."""
+"""The checks of ``anabranch doctor`` on the tables of the Kafka front."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ABOUT = "transactional ids"
 
 
 def transactional_ids(db: Connection, facts: NodeFacts) -> Iterator[Finding]:
-    """Whether there are nearly as many as memory may have."""
+    """Count the stored transactional ids, and warn if they come close to ``kafka.transactional_ids``."""
     count = tables.count(db)
     assert isinstance(facts.settings, KafkaSettings)
     most = facts.settings.transactional_ids

@@ -1,4 +1,4 @@
-"""One request in progress, as handlers see it, and what they may know of the connection that it came on."""
+"""A request in progress, as its handler sees it, and the part of its connection that handlers may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Enum):
-    """What a handler may return instead of a response."""
+    """A handler's result other than a response."""
 
     DEFERRED = "deferred"
     NO_RESPONSE = "no response"
@@ -34,40 +34,40 @@ NO_RESPONSE: Final = Outcome.NO_RESPONSE
 class Client(net.Connection):
     """A client's connection.
 
-    Public for handlers: ``id``, ``peer`` and ``local`` (host, port), ``listener`` (name), ``advertised`` (the host and
-    port clients of this listener must be told), ``attributes`` (state of services), ``principal``, ``account`` (the
-    memory it holds), ``ahead``, ``patience``, on_close, close, logged_in.
+    Handlers may use ``id``, ``peer`` and ``local`` (host, port), ``listener`` (name), ``advertised`` (the host and port
+    that clients of this listener are given), ``attributes`` (state of services), ``principal``, ``account`` (the memory
+    that it holds), ``ahead``, ``patience``, on_close, close, logged_in.
     """
 
     attributes: dict[str, Any]
     ahead: ReadAhead
-    """What it will probably fetch next."""
+    """Batches that the client will probably fetch next."""
     patience: Patience
-    """How long its waiting request may wait."""
+    """Timer of the connection's waiting Fetch."""
 
     def logged_in(self, principal: Principal, until: float) -> None:
-        """The client has proved who it is, and may do what that one may. Requests that come after ``until`` (monotonic
-        clock, s) end the connection unless it has done so again."""
+        """Set the principal as which the client has authenticated. Requests that arrive after ``until`` (monotonic
+        clock, s) end the connection unless the client has authenticated again."""
         raise NotImplementedError
 
     def answer(self, ctx: Context, response: Message | Outcome) -> None:
-        """See :meth:`Context.respond`."""
+        """Answer a request; see :meth:`Context.respond`."""
         raise NotImplementedError
 
     def answer_off_loop(self, ctx: Context, response: Message, then: Callable[[], None]) -> None:
-        """See :meth:`Context.respond_off_loop`."""
+        """Answer a request and encode the response in a thread; see :meth:`Context.respond_off_loop`."""
         raise NotImplementedError
 
     def room(self, ctx: Context, worth: int) -> AbstractAsyncContextManager[None]:
-        """See :meth:`Context.room`."""
+        """Limit the memory of a short request; see :meth:`Context.room`."""
         raise NotImplementedError
 
     def answer_failure(self, ctx: Context, code: int, message: str | None) -> None:
-        """See :meth:`Context.fail`."""
+        """Answer a request with an error; see :meth:`Context.fail`."""
         raise NotImplementedError
 
     def unexpected(self, ctx: Context) -> None:
-        """See :meth:`Context.crashed`."""
+        """Log the current exception and answer; see :meth:`Context.crashed`."""
         raise NotImplementedError
 
 
@@ -77,7 +77,7 @@ class Context(net.Slot):
     __slots__ = ("client_id", "connection", "correlation_id", "key", "version")
 
     def __init__(self, connection: Client, header: codec.RequestHeader, size: int, arrived: float) -> None:
-        # What the slot would do, without a call: there is one with every request.
+        # net.Slot.__init__, inlined: a call per request costs time.
         self.arrived = arrived
         self._size = size
         self._request = self._output = None
@@ -88,7 +88,7 @@ class Context(net.Slot):
 
     @property
     def size(self) -> int:
-        """Bytes of the request."""
+        """Return the request's bytes."""
         return self._size
 
     def respond(self, response: Message | Outcome) -> None:
@@ -99,13 +99,13 @@ class Context(net.Slot):
         self.connection.answer(self, response)
 
     def respond_off_loop(self, response: Message, then: Callable[[], None]) -> None:
-        """Like :meth:`respond`, for a response of so many elements that writing it would take others' time. ``then`` is
-        called when nothing of it is needed any more."""
+        """Answer like :meth:`respond`, but encode the response in a thread, since its many elements would block the
+        event loop. ``then`` is called when the response is no longer needed."""
         self.connection.answer_off_loop(self, response, then)
 
     def room(self, worth: int) -> AbstractAsyncContextManager[None]:
-        """Work in here on what a short request has made of more than itself: as much as of one of ``worth`` bytes. See
-        :class:`kafka_front.long_requests.LongRequests`, in whose room a long one is already."""
+        """Limit memory while a short request expands into much more than its own bytes: it counts as a long one of
+        ``worth`` bytes. A long request is in the room of :class:`kafka_front.long_requests.LongRequests` already."""
         return self.connection.room(self, worth)
 
     def fail(self, code: int, message: str | None = None) -> None:
@@ -113,15 +113,16 @@ class Context(net.Slot):
         self.connection.answer_failure(self, code, message)
 
     def crashed(self) -> None:
-        """In an except clause of whatever was called for a DEFERRED request: log it, and answer as Kafka does."""
+        """Log the current exception and answer as Kafka does. Call it in an except clause around the work of a DEFERRED
+        request."""
         self.connection.unexpected(self)
 
     def retain(self) -> None:
-        """Have the request's memory counted beyond its answer, until :meth:`release`: something still holds it."""
+        """Count the request's memory beyond its answer, until :meth:`release`: some part of the node still holds it."""
         self._retained = True
 
     def release(self) -> None:
-        """The memory of a retained request is free now."""
+        """Free the memory of a retained request."""
         size, self._size = self._size, 0
         self.connection._release(size)
 

@@ -1,4 +1,4 @@
-"""Which function answers which API."""
+"""The registry of request handlers by API key."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
 
 
-#: Called on the event loop with the context and the decoded request. Gives a response, a coroutine of one (it gets a
-#: task), DEFERRED or NO_RESPONSE. A KafkaError becomes an error response of the API.
+#: Called on the event loop with the context and the decoded request. Returns a response, a coroutine of one (the
+#: connection runs it as a task), DEFERRED or NO_RESPONSE. A KafkaError becomes the API's error response.
 Handler = Callable[["Context", Any], Any]
 
 
@@ -34,5 +34,5 @@ class Registry:
         self.handlers[int(key)] = handler
 
     def advertised(self) -> list[Api]:
-        """What ApiVersions lists."""
+        """Return the APIs that ApiVersions lists."""
         return advertised(self.handlers)

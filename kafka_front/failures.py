@@ -15,7 +15,7 @@ from kafka_front.wire.message import Message
 
 
 def response(key: int, version: int, request: Any, code: int, message: str | None = None) -> Message | None:
-    """The response that reports ``code`` for all of ``request``; None if the protocol has no such response."""
+    """Return the response that reports ``code`` for all of ``request``; None if the protocol has no such response."""
     builder = _BUILDERS.get(key)
     if builder is not None:
         return None if request is None else builder(request, version, code, message)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class KafkaFront(Front):
-    """What the Kafka front brings; its format lies in ``bridges.formats``, and its tables are of transactions,
-    share groups and configurations."""
+    """The Kafka front: its listener, settings, tables and checks. Its record format is in ``bridges.formats``; its
+    tables hold transactions, share groups and configurations."""
 
     name = "kafka"
     listeners = (Listener("kafka", 9092, tls=True, authentication=("certificate", "password", "scram")),)

@@ -1,8 +1,8 @@
-"""Configuration of groups and of client metrics as Kafka's admin tools see it.
+"""Configurations of groups and of client metrics, as Kafka's admin tools see them.
 
-Names, types, defaults and bounds are those of Kafka 4.2 (KIP-848, 932 and 714). Those of streams groups are told and
-cannot be changed: there are no such groups here. Subscriptions to client metrics are kept and told, and no client is
-asked for any, as at a broker without a plug-in that takes them.
+Names, types, defaults and bounds are those of Kafka 4.2 (KIP-848, 932 and 714). Those of streams groups are listed and
+cannot be changed, since Anabranch has no streams groups. Subscriptions to client metrics are stored and described, but
+no client is asked to report, as with a broker without a metrics plug-in.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MATCHED = (
 
 
 def looks_back_ms(reset: str) -> int | None:
-    """How long before now a share group of this ``share.auto.offset.reset`` begins; None: at an end. Raises
-    ValueError."""
+    """Return how many ms before now a new share group with this ``share.auto.offset.reset`` begins to read; None for
+    latest and earliest. Raises ValueError for any other text."""
     if not reset.startswith(_BY_DURATION):
         one_of("latest", "earliest")(reset)
         return None
@@ -112,12 +112,14 @@ CLIENT_METRICS_CONFIGS: Mapping[str, ConfigDef] = table(
 
 
 def usual(static: Mapping[str, str]) -> dict[str, str]:
-    """What counts for a group that does not say otherwise; ``static`` are the node's own values, by node-level keys."""
+    """Return the configuration of a group that sets nothing of its own. ``static`` are the node's values, by node-level
+    keys."""
     return {name: static.get(f"group.{name}", one.default or "") for name, one in GROUP_CONFIGS.items()}
 
 
 def bounded(static: Mapping[str, str]) -> Callable[[Mapping[str, str]], None]:
-    """Raises InvalidConfig for what a group is to have of its own, if it is beyond the node's bounds for that."""
+    """Return a check of a group's own configuration. It raises InvalidConfig for a value beyond the node's bounds, a
+    key of streams groups, or a session timeout that is not above the heartbeat interval."""
     otherwise = usual(static)
 
     def check(own: Mapping[str, str]) -> None:

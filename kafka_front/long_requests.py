@@ -1,7 +1,7 @@
-"""Requests that name very many things have room for few at a time: what is made of one takes thirty times its bytes.
+"""A limit on how many long requests are decoded at once: a decoded request takes about 30 times its size.
 
-Each is worked on in turns with everybody else, so a dozen that begin together would all be there until the last ends.
-What is made of them is counted in the budget meanwhile; where that has no room, they are worked on one by one.
+Long requests share the event loop in turns, so a dozen that begin together would all stay in memory until the last one
+ends. The memory budget counts their decoded size meanwhile; if it has no room, they run one by one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from anabranch_kit.memory.budget import Account, MemoryBudget
 
 LONG_BYTES = 64 * 1024
-"""Shorter ones need not wait."""
+"""Shorter requests need not wait."""
 AT_ONCE_BYTES = 4 * 1024 * 1024
-"""Bytes of requests that are worked on together; a longer one is worked on alone."""
+"""Most bytes of long requests in work together; a longer request runs alone."""
 _MADE = 30
-"""Memory of what is made of a request for each of its bytes, the answer included (measured, of Fetch)."""
+"""Bytes of memory for each byte of a request, its answer included (measured with Fetch)."""
 _MOST_MADE = MAX_ELEMENTS * 640
-"""The same of any request: it cannot have more elements."""
+"""Most memory of any request: MAX_ELEMENTS bounds its elements."""
 
 
 class _Request:
-    """One that is worked on, or waits for that: its bytes, what they become, and the account that counts it."""
+    """A long request that runs or waits: its bytes, its decoded size, and the account that counts it."""
 
     __slots__ = ("account", "made", "size", "turn")
 
@@ -41,7 +41,7 @@ class _Request:
 
 
 class LongRequests:
-    """Who comes first is worked on first. Nobody holds the room while he waits for another request."""
+    """A first-come, first-served queue of long requests. A request never holds room while it waits."""
 
     __slots__ = ("_budget", "_most", "_under_way", "_waiting")
 
@@ -53,7 +53,7 @@ class LongRequests:
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
-        """Work on a request of so many bytes in here."""
+        """Run the body once there is room for a request of ``size`` bytes."""
         if size <= LONG_BYTES:
             yield
             return
@@ -76,11 +76,12 @@ class LongRequests:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._give(one)  # it was given the room at the same moment
+                self._give(one)  # the room was granted in the same turn of the loop
             raise
 
     def _begins(self, one: _Request) -> bool:
-        """Begin with a request for which there is room; one alone is never too much, so that there is always one."""
+        """Begin a request if there is room for it, and return whether it began. A request that would run alone always
+        begins."""
         if not self._under_way:
             one.account.take(Kind.REQUESTS, one.made)
         elif self._under_way + one.size > self._most or not one.account.admit(Kind.REQUESTS, one.made):
@@ -102,4 +103,4 @@ class LongRequests:
 
 
 def _nothing() -> None:
-    """Nobody waits for room in the accounts: that of the one before comes first."""
+    """Ignore that an account has room again: the request in front of this one comes first."""

@@ -1,9 +1,9 @@
 """Configuration of a node as Kafka's admin tools see it: broker-level keys, their types, defaults and meaning here.
 
-Names, types and defaults are those of Kafka 4.2; the sentences are ours. Listed are the keys that decide topic
-defaults (bridges/catalog/topic_defaults.py: all of them may be changed while the node runs) and those that describe
-this node's limits and behaviour (read-only: they come from its settings). Keys of parts that Anabranch does not have
-are left out, but for those of Kerberos, which brokers without it keep as well.
+Names, types and defaults are those of Kafka 4.2; the descriptions are ours. The table has two kinds of keys: defaults
+of topics (bridges/catalog/topic_defaults.py), which may all change while the node runs, and this node's limits and
+behaviour, which are read-only since they come from its settings. It leaves out keys of features that Anabranch lacks,
+except those of Kerberos, which brokers without Kerberos store as well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ THROTTLES = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 )
-"""What tools that move replicas set, and take away wherever they look whether these have moved; nothing moves here."""
+"""Rates that tools for moving replicas set, and remove when they check for completed moves; here no replica moves."""
 
 _GROUP_BOUNDS = {
     f"group.{kind}.{end}.{what}.ms": default
@@ -57,7 +57,7 @@ _GROUP_BOUNDS = {
     for end, default in zip(("min", "max"), bounds, strict=True)
     if (kind, what) != ("consumer", "record.lock.duration")
 }
-"""Of what groups may be configured with (KIP-848, KIP-932)."""
+"""Bounds of what groups may be configured with (KIP-848, KIP-932): node-level key and default in ms."""
 
 KERBEROS: Mapping[str, ConfigDef] = table(
     *(
@@ -72,7 +72,7 @@ KERBEROS: Mapping[str, ConfigDef] = table(
         )
     )
 )
-"""What a broker without Kerberos keeps of it as well, and does nothing with; it may be changed while it runs."""
+"""Kerberos keys, stored and ignored as by a broker without Kerberos; they may change while the node runs."""
 
 NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     *TOPIC_DEFAULTS.values(),
@@ -307,7 +307,7 @@ EVERY: Mapping[str, ConfigDef] = {**NODE_CONFIGS, **KERBEROS}
 
 
 def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
-    """Keys and values that the settings of a node determine."""
+    """Return the keys and values that a node's settings determine."""
     group, node, log = settings.group, facts.node, facts.log
     values: dict[str, object] = {
         "node.id": node.id,
@@ -353,7 +353,7 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
     if node.rack:
         values["broker.rack"] = node.rack
     for key, addresses in (("listeners", facts.listening), ("advertised.listeners", facts.advertised)):
-        # Names of listeners, of which Kafka's usual one is also that of a security protocol.
+        # Names of listeners. Kafka's usual listener has the name of a security protocol, PLAINTEXT.
         told = {
             name.removeprefix(f"{_LISTENER}-").upper() if name != _LISTENER else "PLAINTEXT": address
             for name, address in addresses.items()
@@ -365,7 +365,7 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
 
 
 def resolve(key: str, dynamic: Mapping[str, str], static: Mapping[str, str]) -> ConfigValue:
-    """The effective value of a node-level key. Raises InvalidConfig for an unknown key."""
+    """Return the effective value of a node-level key. Raises InvalidConfig for an unknown key."""
     definition = NODE_CONFIGS.get(key)
     if definition is None:
         raise InvalidConfig(f"{key!r} is not a node configuration")

@@ -1,4 +1,4 @@
-"""What the listeners of the Kafka front share besides what all fronts do: the handlers."""
+"""The server of the Kafka front: the handlers and limits that all its listeners share."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from kafka_front.session import Connection, Observer
 
 #: The smallest request: key, version, correlation id (docs/protocols/kafka.md, rule 1).
 _LEAST_BYTES = 8
-#: How a Produce begins. Its bytes are mutable, so that the offset and epoch of its batches can be stamped in place.
+#: First bytes of a Produce request (API key 0). Its frame is mutable, so that the offset and epoch of its batches can
+#: be stamped in place.
 _PRODUCE = b"\0\0"
 
 
 class NullObserver:
-    """Observes nothing."""
+    """An observer that ignores everything."""
 
     def connection_opened(self) -> None:
         pass
@@ -44,7 +45,7 @@ class NullObserver:
 
 
 class Server(net.Server):
-    """All listeners of the front; see :class:`bridges.net.server.Server`."""
+    """The server of all listeners of the front; see :class:`bridges.net.server.Server`."""
 
     observer: Observer
 
@@ -61,7 +62,7 @@ class Server(net.Server):
     ) -> None:
         super().__init__("kafka", limits or Limits(), observer or NullObserver(), budget, barrier, quotas)
         self.registry = registry
-        #: At which listeners nothing is done for clients that do not say who they are.
+        #: Returns whether clients of a listener must authenticate first.
         self.must_log_in = must_log_in
         self.long_requests = LongRequests(self.budget)
         self.framing = Framing(struct.Struct(">i"), _LEAST_BYTES, self.limits.frame_bytes, mutable=(_PRODUCE,))

@@ -1,4 +1,4 @@
-"""What serves Kafka clients: the listeners, and the services behind them."""
+"""The Kafka server of a node: its listeners and the services behind them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ SERVICES = (
 )
 
 _SETTLE_MS = 1000
-"""How often it is written down which transactions have ended."""
+"""Interval at which ended transactions are written to the database."""
 
-#: What nearly every client asks first, as (key, version).
+#: The first requests of nearly every client, as (key, version).
 WARM = ((18, 3), (18, 4), (3, 12))
 
 
 class KafkaServer:
-    """Serves Kafka clients from a node's shared log: what :class:`kafka_front.front.KafkaFront` runs."""
+    """The server that :class:`kafka_front.front.KafkaFront` runs; it serves Kafka clients from the node's shared
+    log."""
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
@@ -71,12 +72,12 @@ class KafkaServer:
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The groups clients joined; None before :meth:`start`."""
+        """Return the groups that clients have joined; None before :meth:`start`."""
         return None if self._groups is None else self._groups.live
 
     @property
     def transactions(self) -> TransactionDirectory | None:
-        """The transactions of clients; None before :meth:`start`."""
+        """Return the transactions of clients; None before :meth:`start`."""
         return self._live_transactions
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
@@ -129,7 +130,7 @@ class KafkaServer:
             told = (advertised.host, advertised.port) if advertised else None
             host, port = await server.listen(name, address.host, address.port, told, node.tls(name))
             bound[name] = Address(host, port)
-        # Behind the listener: who is there already has only that written which it asks for.
+        # After listening: a client that connects meanwhile only waits for the codecs that it uses itself.
         await asyncio.to_thread(codec.warm, WARM)
         return bound
 
@@ -151,7 +152,7 @@ class KafkaServer:
 
 
 class _Observer:
-    """Puts what connections report into the node's metrics."""
+    """An observer that adds the connections' reports to the node's metrics."""
 
     def __init__(self, metrics: FrontMetrics) -> None:
         self._metrics = metrics

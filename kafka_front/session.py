@@ -1,8 +1,8 @@
 """One client connection: frames in, responses out, in the order Kafka's clients rely on.
 
 Order (docs/protocols/kafka.md, rule 2): responses leave in request order. A Kafka broker handles one request per
-connection at a time; we let Produce requests overlap each other, since their effect is ordered by the partition, and
-start anything else only when all earlier requests of the connection are answered.
+connection at a time. This front lets Produce requests overlap, since the partition orders their effect, and starts any
+other request only when all earlier ones of the connection are answered.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Requests up to this size are read on the event loop, longer ones in a thread. Those of Produce are read at once
-#: unless they have many elements: their bytes are records, which are not looked at here.
+#: Requests up to this size are decoded on the event loop, longer ones in a thread. A Produce is decoded on the loop
+#: unless it has many elements: most of its bytes are records, which decoding does not touch.
 _SHORT_BYTES = 32 * 1024
-#: The same for the elements of a message.
+#: The same limit in elements of a message.
 _SHORT_ELEMENTS = 2_000
 
 
-#: Longest request of a client that must say first who it is (sasl.server.max.receive.size).
+#: Longest request of a client that must authenticate first (sasl.server.max.receive.size).
 _LOGIN_BYTES = 512 * 1024
-#: What it may ask until then (docs/protocols/kafka.md, rule 68).
+#: APIs open to it until then (docs/protocols/kafka.md, rule 68).
 _BEFORE_LOGIN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
-#: What a quota of partitions made and deleted is about (KIP-599).
+#: APIs that the quota of created and deleted partitions applies to (KIP-599).
 MUTATIONS = frozenset({ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS})
 
 _LONGEST_THROTTLE_MS = 2**31 - 1
@@ -62,13 +62,13 @@ class Observer(net_server.Observer, Protocol):
     """Hooks for metrics; all are called on the event loop and must not raise."""
 
     def request_done(self, key: int, version: int, seconds: float, received: int, sent: int) -> None:
-        """A request was answered: time from its arrival, bytes of its frame and of the response."""
+        """Count an answered request: seconds since its arrival, bytes of its frame and of the response."""
 
     def request_failed(self, key: int) -> None:
-        """A handler raised something it should not have."""
+        """Count an unexpected exception of a handler."""
 
     def error_told(self, key: int, code: int) -> None:
-        """A response's top-level error, or the one that stands for the whole request."""
+        """Count a response's top-level error, or the error that stands for the whole request."""
 
 
 class Connection(Client):
@@ -83,7 +83,7 @@ class Connection(Client):
         self.patience = Patience(server.loop)
         self._only_produce = True
         self._barred = False
-        # When the client must have said again who it is (KIP-368).
+        # Deadline by which the client must authenticate again (KIP-368).
         self._until = math.inf
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,7 +98,7 @@ class Connection(Client):
         super().connection_lost(exc)
 
     def shed(self, since: float) -> None:
-        """Memory is short: what nobody has asked for yet goes first."""
+        """Give up memory: first what was read ahead, since no client has asked for it yet."""
         self.ahead.drop()
         super().shed(since)
 
@@ -120,7 +120,7 @@ class Connection(Client):
         try:
             header = codec.decode_header(frame)
         except WireError:
-            return True  # which is told as it is started
+            return True  # _start reports it
         self.client_id = header.client_id
         if header.key == ApiKey.PRODUCE and not self._passes(quotas.produce):
             return False
@@ -131,7 +131,7 @@ class Connection(Client):
         return self._passes(quotas.request)
 
     def _outlives(self, slot: Context) -> bool:
-        # The appends of a Produce go on and hold its bytes: they stay accounted until the handler answers.
+        # Appends of a Produce go on after the connection and hold its bytes: count them until the handler answers.
         return slot.key == ApiKey.PRODUCE
 
     def _start(self, frame: bytes | bytearray, arrived: float) -> None:
@@ -165,7 +165,7 @@ class Connection(Client):
         try:
             request = codec.server_codec(key, version).decode(frame, header.body, _SHORT_ELEMENTS)
         except TooManyElements:
-            self._only_produce = False  # what comes behind it is to stay there
+            self._only_produce = False  # later requests must stay behind it
             self.server.spawn(self._start_long(ctx, frame, header.body, handler))
             return
         except WireError as error:
@@ -176,7 +176,8 @@ class Connection(Client):
             self.server.spawn(rest)
 
     async def _start_long(self, ctx: Context, frame: bytes | bytearray, body: int, handler: Handler) -> None:
-        """Like :meth:`_start`, for what may have so many elements that reading them takes others' time."""
+        """Handle a request like :meth:`_start`, but decode it in a thread: its elements may be so many that decoding
+        them would block the event loop."""
         wire = codec.server_codec(ctx.key, ctx.version)
         async with self.server.long_requests.room(len(frame)):
             if self._closing:
@@ -198,7 +199,8 @@ class Connection(Client):
                 await rest
 
     def _handle(self, ctx: Context, request: Message, handler: Handler) -> Coroutine[Any, Any, None] | None:
-        """What is still to be done, for whoever called this to do."""
+        """Call the handler and answer with its result. If the handler returns a coroutine, return one that the caller
+        must run; else return None."""
         ctx._request = request
         try:
             result = handler(ctx, request)
@@ -234,41 +236,43 @@ class Connection(Client):
             self.unexpected(ctx)
 
     async def _prepared(self, ctx: Context, response: Message) -> list[Buffer] | None:
-        """The bytes of a response whose writing would take others' time; None for any other."""
+        """Encode a response off the event loop if it has very many elements, and return its bytes; None for any
+        other."""
         if self._closing or ctx._done or not _is_long(response):
             return None
         return await self.server.off_loop(self._written, ctx, response)
 
     def _written(self, ctx: Context, response: Message) -> list[Buffer] | None:
-        """The bytes of a response. In a thread."""
+        """Return the bytes of a response; None if it cannot be encoded. Runs in a thread."""
         if self._muted:
             self._tell_throttled(response)
         try:
-            # In few pieces: sending very many small ones takes others' time, too.
+            # Joined into few buffers: sending very many small ones would block the loop, too.
             return joined(codec.server_codec(ctx.key, ctx.version).response(ctx.correlation_id, response))
         except WireError:
-            return None  # written again where everything else is told of that
+            return None  # _encode tries again, and logs the error
 
     def _check(self, ctx: Context, result: Any) -> None:
         if not isinstance(result, Message) and result is not NO_RESPONSE:
             raise TypeError(f"handler of {ctx!r} gave {type(result).__name__}")
 
     def unexpected(self, ctx: Context) -> None:
-        """In an except clause: log the exception and answer as Kafka does (rule 69)."""
+        """Log the current exception and answer as Kafka does (rule 69). Call it in an except clause."""
         log.exception("request failed", api=APIS[ctx.key].name, version=ctx.version, client_id=ctx.client_id)
         self.server.observer.request_failed(ctx.key)
         if not ctx._done:
             self.answer_failure(ctx, ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
     def _refuse(self, ctx: Context, error: LogError) -> None:
-        """In an except clause: answer what the log or the database cannot do now so that clients repeat it."""
+        """Answer an error of the log or the database: a retriable one with a code on which clients retry, any other one
+        as unexpected. Call it in an except clause."""
         if not error.retriable:
             self.unexpected(ctx)
         elif not ctx._done:
             self.answer_failure(ctx, code_for(ctx.key, error), str(error))
 
     def _refuse_version(self, ctx: Context, frame: bytes | bytearray, body: int) -> None:
-        """Answer a version we know of but do not serve, where the protocol has a way (rules 4, 5 and B)."""
+        """Answer a version that is known but not served, if the protocol has a way (rules 4, 5 and B)."""
         if ctx.key == ApiKey.API_VERSIONS and self.server.registry.versions_mismatch is not None:
             ctx.version = 0
             self.answer(ctx, self.server.registry.versions_mismatch())
@@ -288,7 +292,7 @@ class Connection(Client):
         version = int.from_bytes(frame[2:4], "big", signed=True)
         name = APIS[key].name if key in APIS else f"key {key}"
         self.close(reason, client_id=ctx.client_id if ctx else None, api=f"{name} v{version}")
-        # Nobody answers it, and of the requests that end with their connection it is none, or not one that does.
+        # No answer frees its memory, and it is not among the requests that end with their connection.
         if ctx is None:
             self._release(len(frame))
         else:
@@ -309,14 +313,15 @@ class Connection(Client):
             self._answer_with(ctx, code, failures.response(ctx.key, ctx.version, request, code, message))
 
     async def _fail_off_loop(self, ctx: Context, code: int, message: str | None) -> None:
-        """Like :meth:`answer_failure`, where the error is told of each of very many things."""
-        ctx._done = True  # nobody else answers meanwhile
+        """Answer like :meth:`answer_failure`, in a thread: a long request may need the error repeated for each of its
+        elements."""
+        ctx._done = True  # so that nothing else answers meanwhile
         response, prepared = await self.server.off_loop(self._failed, ctx, code, message)
         ctx._done = False
         self._answer_with(ctx, code, response, prepared)
 
     def _failed(self, ctx: Context, code: int, message: str | None) -> tuple[Message | None, list[Buffer] | None]:
-        """The API's error response and its bytes, if they can be written. In a thread."""
+        """Return the API's error response and its bytes, if they can be encoded. Runs in a thread."""
         response = failures.response(ctx.key, ctx.version, ctx._request, code, message)
         return response, None if response is None else self._written(ctx, response)
 
@@ -332,13 +337,14 @@ class Connection(Client):
             self.answer(ctx, response, prepared)
 
     def room(self, ctx: Context, worth: int) -> AbstractAsyncContextManager[None]:
-        """See :meth:`Context.room`."""
-        # Of a client that has gone it is not known any more how long its request was; nobody waits for two rooms.
+        """Limit the memory of a short request; see :meth:`Context.room`."""
+        # A long request is in a room already and must not wait for a second one. The size of a request whose client has
+        # gone is no longer known.
         short = ctx._size <= LONG_BYTES and not self._closing
         return self.server.long_requests.room(worth if short else 0)
 
     def answer_off_loop(self, ctx: Context, response: Message, then: Callable[[], None]) -> None:
-        """See :meth:`Context.respond_off_loop`."""
+        """Answer a request and encode the response in a thread; see :meth:`Context.respond_off_loop`."""
 
         async def given() -> Message | Outcome:
             return response
@@ -352,7 +358,8 @@ class Connection(Client):
         self.server.spawn(answered())
 
     def answer(self, ctx: Context, response: Message | Outcome, prepared: list[Buffer] | None = None) -> None:
-        """See :meth:`Context.respond`; ``prepared`` are the response's bytes, if they are there already."""
+        """Answer a request; see :meth:`Context.respond`. ``prepared`` are the response's bytes, if they are encoded
+        already."""
         if ctx._done:
             raise RuntimeError(f"{ctx!r} was answered twice")
         ctx._done = True
@@ -365,9 +372,10 @@ class Connection(Client):
         self._fill(ctx, output, sent)
 
     def _tell_throttled(self, response: Message) -> Message:
-        """Have a response say how long its client should ask for nothing (KIP-219), where it has a place for that."""
+        """Set a response's throttle time (KIP-219), if it has that field: how long its client should send no
+        requests."""
         if "throttle_time_ms" in response.__slots__:
-            told = getattr(response, "throttle_time_ms")  # noqa: B009  # of most messages, not of all
+            told = getattr(response, "throttle_time_ms")  # noqa: B009  # a field of most messages
             wait = min(math.ceil(self.throttled_seconds * 1000), _LONGEST_THROTTLE_MS)
             response.throttle_time_ms = max(told, wait)  # type: ignore[attr-defined]
         return response
@@ -395,7 +403,7 @@ class Connection(Client):
 
 
 def _is_long(response: Message) -> bool:
-    """Whether a response has very many elements, as far as two levels of lists show it."""
+    """Return whether a response has more than _SHORT_ELEMENTS elements, counting two levels of lists."""
     count = 0
     for name in response.__slots__:
         rows = getattr(response, name)

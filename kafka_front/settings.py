@@ -1,4 +1,4 @@
-"""Settings of the Kafka front: the section ``kafka`` of a node's."""
+"""Settings of the Kafka front: the section ``kafka`` of the node's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bridges.node.setting import Duration, Section, Size, setting
 
 
 class KafkaGroupSettings(Section):
-    """Of consumer groups."""
+    """Settings of consumer groups and share groups."""
 
     initial_rebalance_delay_ms: Duration = setting(
         3_000, description="How long the first rebalance of an empty group waits for more members."
@@ -56,7 +56,7 @@ class KafkaGroupSettings(Section):
     max_rebalance_timeout_ms: ClassVar[Duration] = 86_400_000
     """Longest time a rebalance waits for members, whatever they ask for."""
     max_groups: ClassVar[int] = 100_000
-    """Most groups, with or without members, before no new one is taken."""
+    """Most groups, with or without members; beyond that no new group is created."""
     consumer_min_heartbeat_interval_ms: ClassVar[Duration] = 5_000
     """Shortest heartbeat interval that a consumer group may be configured with."""
     consumer_max_heartbeat_interval_ms: ClassVar[Duration] = 15_000
@@ -66,12 +66,12 @@ class KafkaGroupSettings(Section):
     consumer_max_session_timeout_ms: ClassVar[Duration] = 60_000
     """Longest session timeout that a consumer group may be configured with."""
     max_consumer_partitions: ClassVar[int] = 1_000_000
-    """Partitions that all groups of the new protocol read, each group counted by itself, from which on no new member is
-    taken; a million take up to 300 MB."""
+    """Most partitions that all groups of the new protocol read together, each group counted by itself; beyond that no
+    new member may join. A million take up to 300 MB."""
     share_heartbeat_interval_ms: ClassVar[Duration] = 5_000
-    """How often members of a share group are told to report."""
+    """Interval at which members of a share group are asked to send heartbeats."""
     share_session_timeout_ms: ClassVar[Duration] = 45_000
-    """Time without a report after which a member of a share group is out."""
+    """Time without a heartbeat after which a member of a share group is removed."""
     share_min_heartbeat_interval_ms: ClassVar[Duration] = 5_000
     """Shortest heartbeat interval that a share group may be configured with."""
     share_max_heartbeat_interval_ms: ClassVar[Duration] = 15_000
@@ -83,11 +83,11 @@ class KafkaGroupSettings(Section):
     share_max_record_lock_duration_ms: ClassVar[Duration] = 60_000
     """Longest lock of a record that a share group may be configured with."""
     share_sessions: ClassVar[int] = 2_000
-    """Most share sessions kept: members that fetch."""
+    """Most share sessions kept, one for each member that fetches."""
 
 
 class KafkaSettings(Section):
-    """Of everything that Kafka clients see; where Kafka has the setting, its default is Kafka's."""
+    """Settings of all that Kafka clients see. Where Kafka has the same setting, the default is Kafka's."""
 
     auto_create_topics: bool = setting(True, description="Whether a topic that a client asks for is created.")
     num_partitions: int = setting(1, ge=1, description="Partitions of a topic whose creator does not say.")
@@ -140,7 +140,7 @@ class KafkaSettings(Section):
     group: KafkaGroupSettings = KafkaGroupSettings()
 
     fetch_max_bytes: ClassVar[Size] = 16 * 1024**2
-    """Most bytes one fetch is answered with."""
+    """Most bytes in the answer of one fetch."""
     fetch_max_wait_ms: ClassVar[Duration] = 300_000
     """Longest time a fetch waits for data, whatever it asks for."""
     unacknowledged_bytes_per_connection: ClassVar[Size] = 32 * 1024**2
@@ -148,4 +148,4 @@ class KafkaSettings(Section):
     offset_metadata_max_bytes: ClassVar[Size] = 4096
     """Longest text a consumer may attach to a position."""
     transaction_partitions: ClassVar[int] = 1_000_000
-    """Most partitions and groups that are part of open transactions, counted once for each of them."""
+    """Most partitions and groups in open transactions, counted once for each transaction."""

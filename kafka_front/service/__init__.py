@@ -1,1 +1,1 @@
-"""What each request means, in terms of the shared log. One module per group of APIs, each with ``register``."""
+"""Handlers of requests, in terms of the shared log: one module per group of APIs, each with ``register``."""

@@ -1,4 +1,4 @@
-"""Whom the node's authorizer lets do what, asked where a Kafka broker looks at ACLs, with the codes it answers then."""
+"""Questions to the node's authorizer, asked where a Kafka broker looks at ACLs, with the error codes of a broker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=1000)
 def _topic(name: str) -> Resource:
-    # Asked for every partition of every Fetch, while the names are few.
+    # Cached: called for every partition of every Fetch, while the names are few.
     return Resource(ResourceKind.TOPIC, name)
 
 
-# KIP-430: the numbers of operations, which are bits where a client asks what it may do.
+# KIP-430: the number of each operation is its bit in the fields of authorized operations.
 _BITS = {
     Operation.READ: 1 << 3,
     Operation.WRITE: 1 << 4,
@@ -46,11 +46,11 @@ _OF_TOPICS = tuple(one for one in _BITS if one not in (Operation.CLUSTER_ACTION,
 _OF_NODES = tuple(one for one in _BITS if one not in (Operation.READ, Operation.WRITE, Operation.DELETE))
 
 NO_OPERATIONS = -(2**31)
-"""What stands for "not asked for" in the fields of authorized operations."""
+"""Value of the fields of authorized operations that stands for "not asked for"."""
 
 
 class Access:
-    """Asks the authorizer in Kafka's words. The principal is that of the request's connection."""
+    """The authorizer in Kafka's terms. The principal is that of the request's connection."""
 
     __slots__ = ("_allows", "_allows_any", "_stand_in")
 
@@ -60,7 +60,7 @@ class Access:
         self._stand_in = authorizer.stand_in
 
     def topic(self, ctx: Context, operation: Operation, name: str) -> bool:
-        """May the client do this to the topic?"""
+        """Return whether the client may do this to the topic."""
         return self._allows(ctx.connection.principal, operation, _topic(name))
 
     async def require_topics(self, ctx: Context, operation: Operation, names: Iterable[str]) -> None:
@@ -71,39 +71,41 @@ class Access:
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
 
     def any_topic(self, ctx: Context, operation: Operation) -> bool:
-        """May the client do this to some topic?"""
+        """Return whether the client may do this to at least one topic."""
         return self._allows_any(ctx.connection.principal, operation, ResourceKind.TOPIC)
 
     def viewer(self, ctx: Context) -> Principal | None:
-        """Who may describe the same topics as the client, for :meth:`shows`; None where everybody may all."""
+        """Return a principal that may describe the same topics as the client, for :meth:`shows`; None where everybody
+        may describe all topics."""
         return self._stand_in(ctx.connection.principal)
 
     def shows(self, viewer: Principal, topic: str) -> bool:
-        """May the viewer describe the topic?"""
+        """Return whether the viewer may describe the topic."""
         return self._allows(viewer, Operation.DESCRIBE, Resource(ResourceKind.TOPIC, topic))
 
     def group(self, ctx: Context, operation: Operation, name: str) -> bool:
-        """May the client do this to the group?"""
+        """Return whether the client may do this to the group."""
         return self._allows(ctx.connection.principal, operation, Resource(ResourceKind.GROUP, name))
 
     def transaction(self, ctx: Context, operation: Operation, name: str) -> bool:
-        """May the client do this to the transactional id?"""
+        """Return whether the client may do this to the transactional id."""
         return self._allows(ctx.connection.principal, operation, Resource(ResourceKind.TRANSACTIONAL_ID, name))
 
     def node(self, ctx: Context, operation: Operation) -> bool:
-        """May the client do this to the node, which is what Kafka calls the cluster?"""
+        """Return whether the client may do this to the node, which Kafka calls the cluster."""
         return self._allows(ctx.connection.principal, operation, NODE)
 
     def topic_operations(self, ctx: Context, name: str) -> int:
-        """What the client may do to the topic, as the bits of KIP-430."""
+        """Return the client's operations on the topic, as the bits of KIP-430."""
         return self._operations(ctx, _OF_TOPICS, _topic(name))
 
     def group_operations(self, ctx: Context, name: str) -> int:
-        """What the client may do to the group."""
+        """Return the client's operations on the group, as the bits of KIP-430."""
         return self._operations(ctx, _OF_GROUPS, Resource(ResourceKind.GROUP, name))
 
     def node_operations(self, ctx: Context) -> int:
-        """What the client may do to the node; nothing is told to one that may not describe it."""
+        """Return the client's operations on the node, as the bits of KIP-430; 0 for a client that may not describe the
+        node."""
         return self._operations(ctx, _OF_NODES, NODE) if self.node(ctx, Operation.DESCRIBE) else 0
 
     def _operations(self, ctx: Context, operations: Iterable[Operation], resource: Resource) -> int:
@@ -132,7 +134,7 @@ class Access:
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"you may not {operation.value} the cluster")
 
     def of_group(self, operation: Operation, handler: Callable[[Context, Any], T]) -> Callable[[Context, Any], T]:
-        """A handler of requests about one group, named by ``group_id``, that asks first."""
+        """Return a handler that authorizes the client for the group named by ``group_id``, then calls ``handler``."""
 
         def guarded(ctx: Context, request: Any) -> T:
             self.require_group(ctx, operation, request.group_id)
@@ -141,7 +143,7 @@ class Access:
         return guarded
 
     def of_node(self, operation: Operation, handler: Callable[[Context, Any], T]) -> Callable[[Context, Any], T]:
-        """A handler of requests about the cluster as a whole that asks first."""
+        """Return a handler that authorizes the client for the node, then calls ``handler``."""
 
         def guarded(ctx: Context, request: Any) -> T:
             self.require_node(ctx, operation)

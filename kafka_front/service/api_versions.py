@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): what this front serves (KIP-35, KIP-511)."""
+"""ApiVersions (key 18): the APIs and features that this front serves (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kafka_front.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
-#: What the whole cluster has, by the highest level that clients may go by (KIP-584): consumer groups of KIP-848,
-#: share groups of KIP-932, and transactions of KIP-890.
+#: Highest level of each feature of the cluster (KIP-584): consumer groups of KIP-848, share groups of KIP-932, and
+#: transactions of KIP-890.
 FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 _ZERO_SINCE = 4
-"""First version whose clients take a feature that begins with level 0 (KAFKA-17011): older ones of Java's give up."""
-#: What a client may call itself (docs/protocols/kafka.md, rule 6).
+"""First version whose clients accept a feature that begins with level 0 (KAFKA-17011); older Java clients fail."""
+#: Legal names and versions of client software (docs/protocols/kafka.md, rule 6).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def finalized_features(transaction_version: int) -> dict[str, int]:
-    """The levels that clients are to go by; ``transaction_version`` is the one that they are to use (KIP-890)."""
+    """Return the feature levels that clients must use; ``transaction_version`` is the one of transactions (KIP-890)."""
     return {**FEATURES, "transaction.version": transaction_version}
 
 
 def register(registry: Registry, transaction_version: int = FEATURES["transaction.version"]) -> None:
-    """Serve ApiVersions for whatever is registered, now or later."""
+    """Serve ApiVersions for all APIs of the registry, registered before or after this call."""
     finalized = finalized_features(transaction_version)
 
     def answer(code: int, version: int = 0) -> ApiVersionsResponse:

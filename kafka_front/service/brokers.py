@@ -1,7 +1,7 @@
-"""Which nodes clients are told of, at the addresses of the listener by which they came, and which of them leads what.
+"""The nodes that clients see, at the addresses of the listener that they use, and the partitions that each node leads.
 
 To Kafka's clients a node is a broker: it leads the partitions that it owns, and is their only replica. The controller
-is the first of them, since every node carries out whatever a controller is asked for.
+is the node with the lowest id, since every node serves a controller's requests.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 NOBODY = -1
 GROUP, TRANSACTION = CONSUMERS, "kafka transaction"
-"""Kinds of what has one coordinator: groups by their space, since protocols share them."""
+"""Kinds of names that have one coordinator. Groups have their space as kind, since protocols share them."""
 
 
 class Broker(NamedTuple):
-    """A node as its clients know it."""
+    """A node as its clients see it."""
 
     node_id: int
     host: str
@@ -38,12 +38,12 @@ class Brokers:
         self._owners = owners
 
     async def known(self) -> None:
-        """To be awaited before any of this is told to clients: a node that starts knows nobody yet, and librdkafka
-        keeps for 15 minutes that a topic's partitions have no leader."""
+        """Wait until this node knows the others; await it before an answer lists nodes. A node that starts knows none
+        yet, and librdkafka keeps for 15 minutes that a topic's partitions have no leader."""
         await self._owners.known()
 
     def all(self, client: Client) -> list[Broker]:
-        """Those that serve, as a client may reach them."""
+        """Return the serving nodes in the order of their ids, at the addresses for this client."""
         own = self._own(client)
         found = {own.node_id: own}
         for member in self._owners.nodes:
@@ -53,16 +53,16 @@ class Brokers:
         return [found[node_id] for node_id in sorted(found)]
 
     def controller(self, client: Client) -> int:
-        """The id of one that every client is told alike."""
+        """Return the node id of the controller, the same for every client."""
         return self.all(client)[0].node_id
 
     def leader(self, topic: str, partition: int) -> int:
-        """Who leads a partition, or NOBODY."""
+        """Return the node id of a partition's owner, or NOBODY."""
         owner = self._owners.owner(self._owners.slot_of(topic, partition))
         return NOBODY if owner is None else owner.node_id
 
     def find(self, node_id: int, client: Client) -> Broker | None:
-        """A node by its id."""
+        """Return a node by its id; None if it is unknown or does not have the client's listener."""
         if node_id == self._node_id:
             return self._own(client)
         for member in self._owners.nodes:
@@ -71,12 +71,12 @@ class Brokers:
         return None
 
     def coordinator(self, kind: str, key: str, client: Client) -> Broker | None:
-        """Who coordinates a group or a transactional id; None: nobody does at the moment."""
+        """Return the coordinator of a group or a transactional id; None if no node coordinates it at the moment."""
         owner = self._owners.owner(self._owners.slot_of_key(kind, key))
         return None if owner is None else self.find(owner.node_id, client)
 
     def coordinates(self, kind: str, key: str) -> bool:
-        """Whether this node does."""
+        """Return whether this node coordinates the name."""
         return self._owners.is_mine(self._owners.slot_of_key(kind, key))
 
     def _own(self, client: Client) -> Broker:

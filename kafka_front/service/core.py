@@ -1,4 +1,4 @@
-"""What all request handlers of the Kafka front work with."""
+"""The services that all request handlers of the Kafka front share."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ class KafkaService:
         self.auto_create_topics = kafka.auto_create_topics
 
     def default_partitions(self) -> int:
-        """Partitions of a topic whose creator does not say."""
+        """Return the number of partitions of a topic whose creator names none."""
         return self.settings.num_partitions

@@ -1,7 +1,7 @@
-"""Who leads a partition, told with the very answer that refuses a request for it (KIP-951).
+"""Leader hints: the leader of a partition, named in the answer that refuses a request for it (KIP-951).
 
-A client that is told NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH asks for metadata before it goes on; with the leader
-and its epoch beside the error it goes on at once, at the leader's address of the same listener.
+After NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH a client asks for metadata before it goes on. With the leader, its
+epoch and its address of the same listener beside the error, it goes on at once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _OF_FETCH = (_NOT_LEADER, int(ErrorCode.FENCED_LEADER_EPOCH))
 
 
 class LeaderHints:
-    """Puts the leader into answers that a broker puts it into."""
+    """The writer of leader hints into answers that have them at a broker."""
 
     def __init__(self, service: KafkaService) -> None:
         self._brokers = service.brokers
         self._epoch = service.logs.leader_epoch
 
     def produce(self, ctx: Context, topic: str, data: ProduceResponse.PartitionProduceResponse) -> int:
-        """Complete what is told of a partition that is refused; gives the leader whose endpoint that needs, or -1."""
+        """Add the hint to a refused partition's answer; return the leader whose endpoint the answer needs, or -1."""
         if ctx.version < _PRODUCE_SINCE or data.error_code != _NOT_LEADER:
             return -1
         leader = self._brokers.leader(topic, data.index)
@@ -40,7 +40,7 @@ class LeaderHints:
         return leader
 
     def fetch(self, ctx: Context, topic: str, data: FetchResponse.PartitionData) -> int:
-        """The same of Fetch."""
+        """Add the hint to a refused partition's answer; return the leader whose endpoint the answer needs, or -1."""
         if ctx.version < _FETCH_SINCE or data.error_code not in _OF_FETCH:
             return -1
         leader = self._brokers.leader(topic, data.partition_index)
@@ -49,11 +49,11 @@ class LeaderHints:
         return leader
 
     def produce_endpoints(self, ctx: Context, leaders: Iterable[int]) -> list[ProduceResponse.NodeEndpoint]:
-        """Where they are."""
+        """Return the leaders' addresses for a Produce answer."""
         return [ProduceResponse.NodeEndpoint(*broker) for broker in self._find(ctx, leaders)]
 
     def fetch_endpoints(self, ctx: Context, leaders: Iterable[int]) -> list[FetchResponse.NodeEndpoint]:
-        """Where they are."""
+        """Return the leaders' addresses for a Fetch answer."""
         return [FetchResponse.NodeEndpoint(*broker) for broker in self._find(ctx, leaders)]
 
     def _find(self, ctx: Context, leaders: Iterable[int]) -> list[Broker]:

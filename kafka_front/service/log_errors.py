@@ -1,9 +1,9 @@
-"""Failures of the shared log in Kafka's error codes.
+"""Kafka's error codes for failures of the shared log.
 
-No code makes clients repeat every request: after an error they look for whoever the request is for again. Requests for
-a partition's leader are repeated after NOT_LEADER_OR_FOLLOWER, those for a coordinator after COORDINATOR_NOT_AVAILABLE,
-and those for the controller after NOT_CONTROLLER alone (Java's KafkaAdminClient, sarama, franz-go and kafkajs look for
-the controller again; any other code goes to the user at once).
+No code makes clients repeat every request: after an error they look again for the node that the request is for. They
+repeat requests for a partition's leader after NOT_LEADER_OR_FOLLOWER, those for a coordinator after
+COORDINATOR_NOT_AVAILABLE, and those for the controller after NOT_CONTROLLER alone (Java's KafkaAdminClient, sarama,
+franz-go and kafkajs look for the controller again; any other code goes to the user at once).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafka_front.wire.errors import ErrorCode
 
 
 class Refused(errors.LogError):
-    """This front itself does not hand a batch to its log, and has a code for the reason."""
+    """An error of this front: it does not hand a batch to its log, and has a code for the reason."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -32,10 +32,10 @@ _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.LogDeleted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (topics.TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    # A producer repeats it, and can go on once older ones are trimmed.
+    # A producer retries, and can go on once older transactions are trimmed.
     (errors.TooManyTransactions, ErrorCode.NOT_ENOUGH_REPLICAS),
     (errors.StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
-    # Every client gives up at once, and the message tells where to write instead.
+    # Every client gives up at once, and the message says where to write instead.
     (errors.PartitionSealed, ErrorCode.POLICY_VIOLATION),
     (errors.TopicImporting, ErrorCode.POLICY_VIOLATION),
     (errors.TopicInternal, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -63,7 +63,7 @@ _OF_LEADERS = frozenset(
         ApiKey.PRODUCE,
         ApiKey.FETCH,
         ApiKey.LIST_OFFSETS,
-        ApiKey.METADATA,  # in which any error of a partition's leader makes clients ask again
+        ApiKey.METADATA,  # any error of a partition's leader makes clients ask again
         ApiKey.DELETE_RECORDS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         ApiKey.WRITE_TXN_MARKERS,

@@ -23,7 +23,7 @@ _AUTO_CREATE_FLAG_SINCE = 4
 _EMPTY_MEANS_NONE_SINCE = 1
 _NO_ID = bytes(16)
 _SLICE = 200
-"""Partitions described before it is looked whether others should have their turn."""
+"""Partitions described before the event loop may serve others."""
 _TopicAnswer = MetadataResponse.MetadataResponseTopic
 
 
@@ -60,7 +60,7 @@ class Metadata:
         )
         seen: set[tuple[str | None, bytes]] = set()
         async for wanted in in_turns(asked):
-            if (key := (wanted.name, wanted.topic_id)) not in seen:  # a broker takes the topics for a set, too
+            if (key := (wanted.name, wanted.topic_id)) not in seen:  # a broker treats the topics as a set, too
                 seen.add(key)
                 response.topics.append(await self._one(ctx, wanted, may_create, operations))
         return response
@@ -86,7 +86,7 @@ class Metadata:
         if not may_create:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:
-                check_topic_name(name)  # whatever else would hinder its creation, the topic is simply unknown
+                check_topic_name(name)  # other obstacles to its creation do not matter: it is unknown
             except InvalidTopicName:
                 code = ErrorCode.INVALID_TOPIC_EXCEPTION
             answer = _failed(name, code)
@@ -97,7 +97,7 @@ class Metadata:
             created = await self._catalog.create_topic(name, self._service.default_partitions())
             return await self._describe(ctx, created, operations)
         except TopicExists:
-            # Somebody else is creating it at this moment, or just has.
+            # Another request is creating it, or just has.
             topic = self._catalog.topics.get(name)
             if topic is None:
                 return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)

@@ -1,6 +1,6 @@
-"""Messages of OAUTHBEARER (RFC 7628, KIP-255): the token that a client shows, and how it is told that it is not good.
+"""Messages of OAUTHBEARER (RFC 7628, KIP-255): a client's token, and the answer to an invalid one.
 
-A client is told of a refusal in JSON, says in one byte that it has understood, and only then the login has failed.
+A refusal is sent as JSON. The client acknowledges it with one byte, and only then the login has failed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MECHANISM = "OAUTHBEARER"
 REFUSED = b'{"status":"invalid_token"}'
 UNDERSTOOD = b"\x01"
 
-# The header of GS2 with whom the client acts for, then pairs of keys and values, each ended by one byte.
+# The GS2 header with the authorization identity, then pairs of keys and values, each ended by the byte 0x01.
 _FIRST = re.compile(rb"n,(?:a=([^,]*))?,\x01((?:[A-Za-z]+=[^\x01]*\x01)*)\x01")
 
 
@@ -21,8 +21,8 @@ class BadFirstMessage(Exception):
 
 
 def token_of(message: bytes) -> tuple[str, str]:
-    """The token in a client's first message, and the name that the client says it acts for, empty without. Raises
-    BadFirstMessage."""
+    """Return the token in a client's first message, and the name that the client wants to act for (empty without one).
+    Raises BadFirstMessage."""
     found = _FIRST.fullmatch(message)
     if found is None:
         raise BadFirstMessage
@@ -38,5 +38,5 @@ def token_of(message: bytes) -> tuple[str, str]:
 
 
 def _name(written: bytes) -> str:
-    # In SCRAM's manner "," and "=" of a name are written with three bytes (RFC 5801).
+    # As in SCRAM, "," and "=" of a name are escaped as three bytes (RFC 5801).
     return written.decode().replace("=2C", ",").replace("=3D", "=")

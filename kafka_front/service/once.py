@@ -1,4 +1,4 @@
-"""Requests whose few bytes ask for many rows."""
+"""Limits on requests whose few bytes ask for many rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 MAX_ROWS = 500_000
-"""Of an answer whose rows are more than its request names: some 300 bytes each until they are sent."""
+"""Most rows of an answer beyond those that its request names; a row takes some 300 bytes until it is sent."""
 
 
 class Once:
-    """What a request may name once: where a few bytes ask for many rows, repeating them would ask for all memory."""
+    """The names of a request, each allowed once. A few bytes may ask for many rows, so repeating a name could use up
+    all memory."""
 
     __slots__ = ("_named", "_rows")
 
@@ -21,7 +22,8 @@ class Once:
         self._rows = 0
 
     def name(self, thing: object) -> None:
-        """Raise KafkaError (INVALID_REQUEST) if the request has named it, or its answer is long enough."""
+        """Note a name. Raises KafkaError (INVALID_REQUEST) if the request has named it before, or its answer is too
+        long."""
         if thing in self._named:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it twice")
         if self._rows > MAX_ROWS:
@@ -29,10 +31,10 @@ class Once:
         self._named.add(thing)
 
     def rows(self, count: int) -> None:
-        """So many rows of the answer tell of what was named last."""
+        """Count the rows of the answer for the last name."""
         self._rows += count
 
 
 def repeated(names: Iterable[object]) -> set[object]:
-    """What occurs more than once: requests that name a thing twice are refused for it, as Kafka does."""
+    """Return the names that occur more than once: Kafka refuses requests that name a thing twice."""
     return {name for name, times in Counter(names).items() if times > 1}

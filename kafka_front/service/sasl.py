@@ -1,12 +1,12 @@
-"""Clients say who they are: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), with PLAIN, SCRAM (KIP-84)
-and OAUTHBEARER (KIP-255).
+"""Logins of clients: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), with PLAIN, SCRAM (KIP-84) and OAUTHBEARER
+(KIP-255).
 
-A login is two or three requests of one connection, so its state is kept there. Whoever fails is told, in words that
-do not give away whether there is such a user, and the connection ends (docs/protocols/kafka.md, rule 68).
+A login is two or three requests of one connection, so the connection keeps its state. A failed login is answered in
+words that do not reveal whether the user exists, and ends the connection (docs/protocols/kafka.md, rule 68).
 
-Where logins last for a time only (KIP-368), and with a token, which ends, a client is told for how long, and says again
-in time who it is, by the same two requests: the same user with the same mechanism, or the connection ends. It ends at
-once when its user is removed or gets another password, so that a new one has to say who it is.
+If logins last for a limited time (KIP-368), or the client showed a token, which expires, the answer says how long. The
+client authenticates again in time by the same two requests: as the same user by the same mechanism, or the connection
+ends. The connection ends at once when its user is removed or gets another password.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 _PLAIN = "PLAIN"
 _LOGIN = "login"
 _FRAMED_SINCE = 1
-"""Version of SaslHandshake from which on tokens travel in SaslAuthenticate requests, and not between them."""
+"""First version of SaslHandshake with which tokens travel in SaslAuthenticate requests, not unframed between them."""
 
 
 class _Login:
-    """What a connection's client has said so far."""
+    """The state of a connection's login."""
 
     __slots__ = ("before", "done", "ends", "exchange", "mechanism", "principal", "session", "started")
 
     def __init__(self, mechanism: str, exchange: ScramExchange | None, before: _Login | None) -> None:
         self.mechanism = mechanism
-        # None with those that have one message.
+        # None for mechanisms of one message.
         self.exchange = exchange
-        # By which it was known until now.
+        # The login that was in force until now.
         self.before = before
         self.started = False
         self.done = False
@@ -73,7 +73,7 @@ class Sasl:
             self._names.append(oauth_bearer.MECHANISM)
 
     def handshake(self, ctx: Context, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-        """The client chooses a mechanism."""
+        """Choose the client's mechanism."""
         code, attributes = ErrorCode.NONE, ctx.connection.attributes
         before: _Login | None = attributes.get(_LOGIN)
         if before is not None and not (before.done and before.ends):
@@ -88,7 +88,7 @@ class Sasl:
         return SaslHandshakeResponse(error_code=int(code), mechanisms=list(self._names))
 
     async def authenticate(self, ctx: Context, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse | Outcome:
-        """The client proves who it is, or goes on doing so."""
+        """Take a message of the client's mechanism: the login ends, or goes on with the next message."""
         login = ctx.connection.attributes.get(_LOGIN)
         if not isinstance(login, _Login) or login.done:
             return SaslAuthenticateResponse(
@@ -110,13 +110,13 @@ class Sasl:
             self._authenticator.refused()
             return self._refused(ctx)
         except AuthenticationBusy as error:
-            # No answer says so; of a connection that ends clients believe that it may be different the next time.
+            # No answer of the protocol says "busy". Clients retry after a connection that just ends.
             ctx.respond(NO_RESPONSE)
             ctx.connection.close(str(error), client_id=ctx.client_id)
             return DEFERRED
 
     def _bearer(self, ctx: Context, login: _Login, message: bytes) -> SaslAuthenticateResponse | Outcome:
-        """Of a token that is no good the client is told first, and has failed when it says that it has understood."""
+        """Check the token. An invalid one is answered first; the login fails when the client has acknowledged that."""
         if login.started:
             return self._refused(ctx, "Authentication failed: the token is not valid")
         try:
@@ -131,7 +131,7 @@ class Sasl:
         return self._accepted(ctx, login, token.principal, b"", token)
 
     async def _plain(self, message: bytes, source: str) -> Principal | None:
-        """Who the message of PLAIN (RFC 4616) is from; None if that is not so."""
+        """Return the principal of a message of PLAIN (RFC 4616); None if it proves none."""
         acting_for, _, rest = message.partition(b"\0")
         name, _, password = rest.partition(b"\0")
         try:
@@ -148,7 +148,7 @@ class Sasl:
         before, connection = login.before, ctx.connection
         seconds = self._seconds or math.inf
         if token is not None:
-            # Not the time by which the clock of who gave it out may differ: a client has a new one before that.
+            # Without the allowance for the issuer's clock: the client has a new token before that.
             seconds = min(seconds, max(0.001, token.expires - time.time()))
         if before is not None and (before.mechanism, before.principal) != (login.mechanism, principal):
             return self._refused(ctx, "Authentication failed: this is not who it was, or not by the same mechanism")

@@ -1,8 +1,8 @@
-"""Topics that other nodes have made a moment ago: heard of before a request that names them is handled.
+"""A look-up of topics that other nodes have just created, before a request that names them is handled.
 
-A node hears of others' topics within milliseconds, but a client may be faster. Before it is told that there is no such
-topic, as some clients tell their users at once, the database is asked. Produce asks by itself, since its requests keep
-their order; those of Fetch come again.
+A node hears of others' topics within milliseconds, but a client may be faster. Some clients report an unknown topic to
+their users at once, so the node asks the database before it says so. Produce asks by itself, since its requests keep
+their order; clients repeat their Fetch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
 
 _TOPIC: Final = 2
-"""Type of a resource that is configured."""
+"""Kafka's number of the resource type topic."""
 
 Names = Callable[[Any], Iterator["str | bytes"]]
-"""Names, or ids, of the topics of a request."""
+"""Returns names, or ids, of the topics of a request."""
 
 
 def _topics(request: Any) -> Iterator[str | bytes]:
@@ -57,7 +57,8 @@ _NAMES: Mapping[ApiKey, Names] = {
 
 
 def hear_first(registry: Registry, service: KafkaService) -> None:
-    """Have the handlers of requests that name topics called once this node has heard of these, if they exist."""
+    """Wrap the handlers of requests that name topics: in a cluster, an unknown topic is looked up in the database
+    first."""
     if service.node.db.changes.shared:
         for key, names in _NAMES.items():
             registry.handlers[key] = _hearing(registry.handlers[key], names, service)

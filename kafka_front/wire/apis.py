@@ -1,7 +1,7 @@
-"""The APIs of Kafka this front knows, and the versions it offers.
+"""The APIs of Kafka that this front knows, and the versions it offers.
 
 Two ranges per API: the versions whose layout the codec can build (those of Apache Kafka 4.2), and the versions offered
-to clients. Why the latter are what they are: docs/protocols/kafka.md, rules A-G. The important ones:
+to clients. The reasons for the latter: docs/protocols/kafka.md, rules A-G. The important ones:
 
 * A: the offered range must reach from the old non-flexible versions (kafkajs, aiokafka, kcat) to flexible ones.
 * B: Produce is advertised from version 0, or old librdkafka silently stops compressing; 0-2 are answered with
@@ -9,8 +9,8 @@ to clients. Why the latter are what they are: docs/protocols/kafka.md, rules A-G
 * C: FindCoordinator, JoinGroup and SaslHandshake stay at minimum 0 for the same feature map.
 * E: key 68 only when OffsetCommit 9, OffsetFetch 9 and ConsumerGroupDescribe work too.
 * F: never advertise an API that is not served: clients change their behaviour on its mere presence.
-* G: whether clients bump epochs and leave AddPartitionsToTxn out (KIP-890 part 2) they go by the finalized feature
-  ``transaction.version`` and not by versions.
+* G: clients bump epochs and omit AddPartitionsToTxn (KIP-890 part 2) by the finalized feature ``transaction.version``,
+  not by versions of APIs.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class ApiKey(IntEnum):
 
 
 class Api(Struct, frozen=True):
-    """``first``-``last``: layouts known; ``lowest``-``highest``: versions answered; ``advertised``: minimum told."""
+    """An API. ``first``-``last``: versions of known layout; ``lowest``-``highest``: versions answered; ``advertised``:
+    minimum in ApiVersions."""
 
     key: int
     name: str
@@ -99,7 +100,7 @@ class Api(Struct, frozen=True):
 
     @property
     def module(self) -> str:
-        """Name of the API in snake case."""
+        """Return the name of the API in snake case."""
         return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name).lstrip("_")
 
 
@@ -113,8 +114,8 @@ def _table(rows: Iterable[tuple[int, str, int, int, int, int]]) -> dict[int, Api
 
 APIS: dict[int, Api] = _table(
     [
-        # key, name, layouts known, versions answered: to the highest of Apache Kafka 4.2.1 where docs/compatibility.md
-        # has no reason for less
+        # key, name, known layouts, answered versions: up to the highest of Apache Kafka 4.2.1, unless
+        # docs/compatibility.md has a reason for less
         (0, "Produce", 0, 13, 3, 13),
         (1, "Fetch", 4, 18, 4, 18),
         (2, "ListOffsets", 1, 11, 1, 11),
@@ -180,5 +181,5 @@ APIS: dict[int, Api] = _table(
 
 
 def advertised(served: Iterable[int]) -> list[Api]:
-    """The rows to tell clients about: those of ``served`` keys, in key order."""
+    """Return the APIs to advertise: those of ``served`` keys, in key order."""
     return [APIS[key] for key in sorted(set(served)) if key in APIS]

@@ -1,7 +1,7 @@
 """Codec functions by API key and version, and whole frames.
 
-Functions are generated on first use; only the schema module of that version is imported. A frame here is what follows
-the int32 length on the wire.
+Functions are generated on first use, from the layout of that API and version alone. A frame here is what follows the
+int32 length on the wire.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _FLEXIBLE_RESPONSE_HEAD = struct.Struct(">iix")
 _REQUEST_HEAD = struct.Struct(">ihhih")
 _CORRELATION = struct.Struct(">i")
 _new = tuple.__new__
-"""Makes a named tuple in half the time that its class takes; for what is made with every request."""
+"""Constructor of named tuples in half the time that their class takes, for those made with every request."""
 _SHORT_RESPONSE = 4096
-"""Bytes up to which a response is put together at once."""
+"""Bytes below which a response is joined into one buffer."""
 
 
 class RequestHeader(NamedTuple):
@@ -40,7 +40,7 @@ class RequestHeader(NamedTuple):
 
 @cache
 def message_type(key: int, version: int, request: bool) -> MessageType:
-    """Layout of a message. Raises UnsupportedVersion."""
+    """Return the layout of a message. Raises UnsupportedVersion."""
     return load(key, version, request)
 
 
@@ -65,7 +65,7 @@ def response_encoder(key: int, version: int) -> Encoder:
 
 
 class ServerCodec:
-    """What a server needs for one API and version, in one look-up: see :func:`server_codec`."""
+    """The functions that a server needs for one API and version, found in one look-up: see :func:`server_codec`."""
 
     __slots__ = ("_head", "_head_size", "decode", "encode", "flexible", "has_error_code", "key", "version")
 
@@ -81,10 +81,10 @@ class ServerCodec:
         self._head_size = head.size - 4
 
     def response(self, correlation_id: int, message: Any) -> list[Buffer]:
-        """Buffers of a whole response with its length prefix; record data are not copied. Raises WireError.
+        """Return the buffers of a whole response with its length prefix; record data are not copied. Raises WireError.
 
-        A short response is one buffer, since whoever sends it would otherwise look at each of its fields; unless it
-        has records that are only the place where they lie.
+        A short response is one buffer, since the sender would otherwise look at each of its fields. It stays in pieces
+        if its records are only located and not yet read.
         """
         out: list[Buffer] = [b""]
         self.encode(message, out)
@@ -95,30 +95,31 @@ class ServerCodec:
         try:
             return [b"".join(out)]
         except TypeError:
-            return out  # no bytes yet
+            return out  # records that are located but not yet read
 
 
 @cache
 def server_codec(key: int, version: int) -> ServerCodec:
-    """The server's functions for an API and version; generated on first use. Raises UnsupportedVersion."""
+    """Return the server's functions for an API and version, generated on first use. Raises UnsupportedVersion."""
     return ServerCodec(key, version)
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Whether the request's header carries tagged fields (header version 2). Raises UnsupportedVersion."""
+    """Return whether the request's header carries tagged fields (header version 2). Raises UnsupportedVersion."""
     return message_type(key, version, True).header_version >= 2
 
 
 def has_flexible_response_header(key: int, version: int) -> bool:
-    """Header version 1 of the response; never so for ApiVersions, whose answer an older client must be able to read."""
+    """Return whether the response has header version 1. ApiVersions never has, since older clients must be able to read
+    it."""
     return key != ApiKey.API_VERSIONS and message_type(key, version, False).header_version >= 1
 
 
 def decode_header(frame: bytes | bytearray) -> RequestHeader:
     """Read the header of a request frame.
 
-    Raises WireError, or UnsupportedVersion (a WireError) when no schema of the key and version is known; for
-    ApiVersions of any version the header is read, so that the client can be told what is supported.
+    Raises WireError, or UnsupportedVersion (a WireError) when the layout of the key and version is unknown. The header
+    of ApiVersions is read in any version, so that the answer can list what is supported.
     """
     try:
         key, version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -149,7 +150,7 @@ def decode_header(frame: bytes | bytearray) -> RequestHeader:
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
-    """Header and message of a request frame. Raises WireError."""
+    """Return header and message of a request frame. Raises WireError."""
     if isinstance(frame, memoryview):
         frame = bytes(frame)
     header = decode_header(frame)
@@ -157,7 +158,7 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
 
 
 def encode_request(version: int, correlation_id: int, client_id: str | None, message: Any) -> list[Buffer]:
-    """Buffers of a whole request with its length prefix. Raises WireError."""
+    """Return the buffers of a whole request with its length prefix. Raises WireError."""
     key = message.API_KEY
     name = b"" if client_id is None else client_id.encode()
     out: list[Buffer] = [b"", name]
@@ -170,12 +171,12 @@ def encode_request(version: int, correlation_id: int, client_id: str | None, mes
 
 
 def encode_response(key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
-    """Buffers of a whole response with its length prefix; record data are not copied. Raises WireError."""
+    """Return the buffers of a whole response with its length prefix; record data are not copied. Raises WireError."""
     return server_codec(key, version).response(correlation_id, message)
 
 
 def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
-    """Correlation id and message of a response frame. Raises WireError."""
+    """Return correlation id and message of a response frame. Raises WireError."""
     if isinstance(frame, memoryview):
         frame = bytes(frame)
     try:

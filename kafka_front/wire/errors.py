@@ -147,7 +147,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether clients are meant to try again by themselves."""
+        """Return whether clients are meant to retry by themselves."""
         return self in _RETRIABLE
 
 
@@ -190,7 +190,7 @@ _RETRIABLE: Final = frozenset(
 
 
 class KafkaError(Exception):
-    """A request, or one item of it, is answered with ``code`` and a sentence for people."""
+    """An error that becomes ``code`` and a sentence for people in the answer to a request, or to one item of it."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
         super().__init__(message or ErrorCode(code).name)

@@ -1,8 +1,8 @@
-"""Writes the Python of codec functions for one message layout and compiles it.
+"""A generator of codec functions: it writes the Python for one message layout and compiles it.
 
 The text is flat: nested structures are inlined as loops, consecutive fixed-size fields (and the length prefix that
-follows them) become one ``struct`` call. Decoders test every length against the bytes that remain before anything is
-allocated; reading past the end surfaces as ``struct.error`` or ``IndexError``, which the function turns into WireError.
+follows them) become one ``struct`` call. Decoders test every length against the remaining bytes before they allocate
+anything; reading past the end surfaces as ``struct.error`` or ``IndexError``, which the function turns into WireError.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ _HELPERS: dict[str, Any] = {
 
 
 def decoder(message: MessageType) -> Decoder:
-    """A function ``decode(buf, pos)`` giving the message at ``pos``; only a request may be followed by more bytes."""
+    """Return a function ``decode(buf, pos)`` that returns the message at ``pos``; only a request may be followed by
+    more bytes."""
     return _DecoderText(message).compile()  # type: ignore[no-any-return]
 
 
 def encoder(message: MessageType) -> Encoder:
-    """A function ``encode(message, out)`` that appends the body's buffers to the list ``out``."""
+    """Return a function ``encode(message, out)`` that appends the body's buffers to the list ``out``."""
     return _EncoderText(message).compile()  # type: ignore[no-any-return]
 
 
@@ -95,7 +96,7 @@ class _Text:
         return f"{stem}{number}"
 
     def bind(self, stem: str, identity: Any, value: Any) -> str:
-        """A global name of the generated function for ``value``; equal identities share one."""
+        """Return a global name of the generated function for ``value``; equal identities share one."""
         name = self._bound.get((stem, identity))
         if name is None:
             name = self._bound[(stem, identity)] = self.fresh(stem)
@@ -116,7 +117,7 @@ class _Text:
 
 
 def least_size(layout: StructType) -> int:
-    """Bytes the smallest encoding of the structure takes."""
+    """Return the bytes that the structure's smallest encoding takes."""
     total = 1 if layout.flexible else 0  # the section of tagged fields
     for field in layout.plain:
         if field.array:
@@ -134,7 +135,7 @@ def least_size(layout: StructType) -> int:
 
 
 class _DecoderText(_Text):
-    """One function of ``buf``, ``pos`` and ``left`` (elements still allowed); ``size`` is its other state."""
+    """The text of a function of ``buf``, ``pos`` and ``left`` (elements still allowed); ``size`` is its other state."""
 
     def __init__(self, message: MessageType) -> None:
         super().__init__(message)
@@ -161,7 +162,7 @@ class _DecoderText(_Text):
     # runs of fixed-size fields
 
     def flush(self) -> None:
-        """Read what the run has gathered."""
+        """Write the ``struct`` call that reads the gathered run of fixed-size fields."""
         if not self.run:
             return
         targets = ", ".join(target for _, target in self.run)
@@ -181,7 +182,8 @@ class _DecoderText(_Text):
         return self.bind("u_", codes, struct.Struct(">" + codes).unpack_from)
 
     def prefix(self, flexible: bool, wide: str) -> str:
-        """Read a length into a new variable: -1 is null. ``wide`` is its struct character when not flexible."""
+        """Write code that reads a length into a new variable, and return its name; -1 is null. ``wide`` is the length's
+        struct character in a version that is not flexible."""
         name = self.fresh("n")
         self.run.append(("B" if flexible else wide, name))
         self.flush()
@@ -194,7 +196,7 @@ class _DecoderText(_Text):
     # structures
 
     def structure(self, layout: StructType) -> str:
-        """Decode into a new object; gives its variable. Leaves no run open."""
+        """Write code that decodes into a new object, and return its variable. Leaves no run open."""
         cls = self.classes[layout.name]
         obj = self.fresh("o")
         self.line(f"{obj} = {self.bind('new', cls, cls.__new__)}({self.bind('C', cls, cls)})")
@@ -293,7 +295,7 @@ class _DecoderText(_Text):
         self.null(field, target, length)
 
     def null(self, field: FieldType, target: str, length: str) -> None:
-        """The branches of a negative length."""
+        """Write the branches of a negative length."""
         if field.nullable:
             with self.block(f"elif {length} == -1:"):
                 self.line(f"{target} = None")
@@ -351,7 +353,7 @@ def _has_records(layout: StructType) -> bool:
 
 
 class _EncoderText(_Text):
-    """One function of the message and the list of output buffers; ``put`` names the current list's append."""
+    """The text of a function of the message and the list of output buffers; ``put`` names the current list's append."""
 
     def __init__(self, message: MessageType) -> None:
         super().__init__(message)
@@ -381,7 +383,8 @@ class _EncoderText(_Text):
         return f"{self.bind('p_', codes, struct.Struct('>' + codes).pack)}({values})"
 
     def prefix(self, length: str, flexible: bool, wide: str, text: bool) -> None:
-        """Write a length held by variable ``length`` (-1 for null) together with the run before it."""
+        """Write code that encodes a length held by variable ``length`` (-1 for null), together with the run before
+        it."""
         if not flexible:
             self.run.append((wide, length))
             self.flush()
@@ -397,7 +400,7 @@ class _EncoderText(_Text):
         self.run = []
 
     def structure(self, layout: StructType, obj: str) -> None:
-        """Encode; the run may stay open."""
+        """Write code that encodes a structure; the run may stay open."""
         for field in layout.plain:
             self.field(field, f"{obj}.{field.name}", layout.flexible)
         if not layout.flexible:
@@ -428,7 +431,7 @@ class _EncoderText(_Text):
             self.line(f"{outer}(uvarint(len({found})) + b''.join({found}))")
 
     def is_default(self, field: FieldType, value: str) -> str:
-        """An expression that is true when a tagged field need not be written."""
+        """Return an expression that is true when a tagged field need not be written."""
         if field.array:
             return f"{value} is None" if field.null_default else f"{value} == []"
         if field.kind == "struct":

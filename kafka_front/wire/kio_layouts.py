@@ -1,6 +1,7 @@
-"""Layouts of messages read from kio, which carries those of Apache Kafka 4.2 as one dataclass per message and version.
+"""Layouts of messages read from the library kio, which has those of Apache Kafka 4.2 as one dataclass per message and
+version.
 
-For :mod:`kafka_front.wire.make_messages`; nodes read what that has written.
+Used by :mod:`kafka_front.wire.make_messages` alone; nodes read the files that it has written.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from kafka_front.wire.apis import APIS
 from kafka_front.wire.primitives import UnsupportedVersion
 from kafka_front.wire.schema import ZERO_UUID, Default, FieldType, MessageType, StructType
 
-#: Types of kio that are a plain number on the wire; those of a time get their unit into the name.
+#: Types of kio that are a plain number on the wire; fields of a time get their unit into the name.
 _TIMES = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 _ALIASES = {"error_code": "int16", **_TIMES}
 
 
 def load(key: int, version: int, request: bool) -> MessageType:
-    """Layout of one message. Raises UnsupportedVersion."""
+    """Return the layout of one message. Raises UnsupportedVersion."""
     api = APIS.get(key)
     if api is None or not api.first <= version <= api.last:
         raise UnsupportedVersion(f"no layout of API {key} version {version}")
@@ -43,9 +44,10 @@ def load(key: int, version: int, request: bool) -> MessageType:
 
 
 def _old_produce(version: int, request: bool) -> MessageType:
-    """Produce 0-2 lack fields of version 3 and are otherwise laid out the same (Kafka 4 dropped their schema).
+    """Return the layout of Produce 0-2, which lack fields of version 3 and are otherwise laid out the same.
 
-    They are needed to refuse them politely: see docs/protocols/kafka.md, rule B.
+    Kafka 4 dropped their schema. They are needed to refuse such clients with a proper answer: docs/protocols/kafka.md,
+    rule B.
     """
     missing = (
         {"transactional_id"}
@@ -102,7 +104,7 @@ def _strip_none(declared: object) -> tuple[object, bool]:
 
 
 def _plain_default(source: str, kind: str, value: object, null_default: bool, array: bool) -> Default:
-    """Kafka's default as a plain value: what the schema names, else the type's zero."""
+    """Return Kafka's default as a plain value: the one that the schema names, else the type's zero."""
     if array or null_default:
         return None
     if isinstance(value, datetime.timedelta):

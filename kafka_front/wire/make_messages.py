@@ -1,8 +1,8 @@
-"""Writes what nodes know of Kafka's messages: ``messages.py``, one class per message, unified over all versions of its
-API, and ``layouts``, how each version is laid out.
+"""A generator of the files from which nodes know Kafka's messages: ``messages.py``, one class per message, unified over
+all versions of its API, and ``layouts``, how each version is laid out.
 
-Run ``python -m kafka_front.wire.make_messages`` after a change of the API table or of kio; a test tells when a file
-is out of date.
+Run ``python -m kafka_front.wire.make_messages`` after a change of the API table or of kio; a test fails when a file is
+out of date.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _PYTHON = {"float64": "float", "bool": "bool", "uuid": "bytes", "string": "str",
 
 
 class Unified(Struct, frozen=True):
-    """A structure with the fields of all versions; ``fields`` keep the newest version's order, gone ones follow."""
+    """A structure with the fields of all versions; ``fields`` are in the newest version's order, dropped ones
+    follow."""
 
     name: str
     fields: dict[str, FieldType]
@@ -89,12 +90,12 @@ def _common(owner: str, newer: FieldType, older: FieldType) -> FieldType:
 
 
 def files() -> dict[Path, str]:
-    """Everything that is written, and where."""
+    """Return the text of every generated file by its path."""
     return {TARGET: source(), **{LAYOUTS / f"{api.module}.json": written(api, load) for api in APIS.values()}}
 
 
 def source() -> str:
-    """The text of ``messages.py``."""
+    """Return the text of ``messages.py``."""
     parts = [_HEADER]
     for api in APIS.values():
         for request in (True, False):
@@ -134,7 +135,7 @@ def _body(struct: Unified, root: str, request: bool, indent: str, constant: str 
 
 
 def type_hint(field: FieldType, root: str, request: bool) -> str:
-    """Python type of a field; nested structures are named through the message ``root``."""
+    """Return the Python type of a field; nested structures are named through the message ``root``."""
     if field.kind == "struct":
         assert field.struct is not None
         hint = f"{root}.{field.struct.name}"
@@ -149,7 +150,7 @@ def type_hint(field: FieldType, root: str, request: bool) -> str:
 
 
 def _default(field: FieldType, root: str) -> tuple[str, str]:
-    """The parameter's default and the expression stored in the slot."""
+    """Return the parameter's default and the expression stored in the slot."""
     name = field.name
     if field.array and not field.null_default:
         return "_NEW", f"[] if {name} is _NEW else {name}"

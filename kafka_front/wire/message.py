@@ -1,10 +1,10 @@
-"""Base of all generated message classes."""
+"""The base of all generated message classes."""
 
 from __future__ import annotations
 
 
 class Message:
-    """Equality by fields, and a readable form."""
+    """A message that compares by its fields and has a readable form."""
 
     __slots__: tuple[str, ...] = ()
     __hash__ = None  # type: ignore[assignment]  # fields are mutable

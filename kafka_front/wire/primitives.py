@@ -1,19 +1,19 @@
-"""What generated codec functions call: the one error they raise, variable-length integers, tagged fields."""
+"""Helpers of the generated codec functions: the errors they raise, variable-length integers, tagged fields."""
 
 from __future__ import annotations
 
 Buffer = bytes | bytearray | memoryview
 
-#: Array elements one message may hold in total. A frame of the largest legal size could otherwise ask for tens of
-#: millions of objects, each a hundred times the size of its two bytes on the wire.
+#: Most array elements in one message. A frame of the largest legal size could otherwise ask for tens of millions of
+#: objects, each a hundred times the size of its two bytes on the wire.
 MAX_ELEMENTS = 1 << 17
 
-#: Kafka's own limit of a string, whichever way its length is encoded.
+#: Kafka's limit of a string's length, in either encoding of lengths.
 MAX_STRING_BYTES = 0x7FFF
 
 
 class WireError(Exception):
-    """Bytes are not the message they claim to be, or a message cannot be written in the version asked for."""
+    """Bytes are not the message they claim to be, or a message cannot be encoded in the version asked for."""
 
 
 class TooManyElements(WireError):
@@ -21,11 +21,12 @@ class TooManyElements(WireError):
 
 
 class UnsupportedVersion(WireError):
-    """No schema is known for this API key and version."""
+    """The layout of this API key and version is unknown."""
 
 
 def read_uvarint(buf: bytes | bytearray, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits and the position after it. Raises WireError, IndexError at the end."""
+    """Return an unsigned varint of at most 32 bits and the position after it. Raises WireError, IndexError at the
+    end."""
     byte = buf[pos]
     pos += 1
     if byte < 0x80:
@@ -34,7 +35,7 @@ def read_uvarint(buf: bytes | bytearray, pos: int) -> tuple[int, int]:
 
 
 def rest_of_uvarint(buf: bytes | bytearray, pos: int, first: int) -> tuple[int, int]:
-    """Like :func:`read_uvarint` when the ``first`` byte (>= 0x80) is consumed already and ``pos`` is after it."""
+    """Continue :func:`read_uvarint` when the ``first`` byte (>= 0x80) is consumed and ``pos`` is after it."""
     value = first & 0x7F
     shift = 7
     while True:
@@ -63,7 +64,7 @@ def uvarint(value: int) -> bytes:
 
 
 def skip_tags(buf: bytes | bytearray, pos: int, first: int) -> int:
-    """Skip a section of tagged fields, none of which we know (KIP-482: unknown ones are never an error).
+    """Skip a section of tagged fields, all of them unknown (KIP-482: unknown ones are never an error).
 
     ``first`` is the first byte of the section's field count (not zero), ``pos`` the position after that byte.
     """
@@ -81,7 +82,8 @@ def skip_tags(buf: bytes | bytearray, pos: int, first: int) -> int:
 
 
 def text_length(length: int) -> bytes:
-    """Length prefix of a compact string whose length + 1 (``length``) does not fit one byte."""
+    """Return the length prefix of a compact string whose length + 1 (``length``) does not fit one byte. Raises
+    WireError."""
     if length > MAX_STRING_BYTES + 1:
         raise WireError(f"string of {length - 1} bytes, at most {MAX_STRING_BYTES} are allowed")
     return uvarint(length)

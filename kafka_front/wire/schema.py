@@ -1,8 +1,8 @@
-"""Our description of a message's layout: one for each API, version and direction.
+"""Descriptions of message layouts: one for each API, version and direction.
 
-They are read from the files of :data:`LAYOUTS`, that of an API when its first message is asked for. A file is a JSON
-object: ``structs``, each its name, whether it is flexible, and its fields, inner structs by their place in this list;
-``request`` and ``response``, each a list of version, version of the header, and place of the body.
+They are read from the files of :data:`LAYOUTS`, each when the first message of its API is asked for. A file is a JSON
+object: ``structs``, each with its name, whether it is flexible, and its fields, inner structs by their place in this
+list; ``request`` and ``response``, each a list of version, version of the header, and place of the body.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafka_front.wire.apis import APIS, Api
 from kafka_front.wire.primitives import UnsupportedVersion
 
 LAYOUTS = Path(__file__).with_name("layouts")
-"""A file for each API, written by :mod:`kafka_front.wire.make_messages`."""
+"""The directory of one file for each API, written by :mod:`kafka_front.wire.make_messages`."""
 
 #: struct format of each fixed-size type.
 FIXED = {
@@ -69,7 +69,7 @@ class StructType(Struct, frozen=True):
 
     @property
     def tagged(self) -> list[FieldType]:
-        """Tagged fields in the order they must be written."""
+        """Return the tagged fields in the order in which they must be written."""
         return sorted((f for f in self.fields if f.tag is not None), key=lambda f: typing.cast(int, f.tag))
 
 
@@ -84,7 +84,7 @@ class MessageType(Struct, frozen=True):
 
 
 def load(key: int, version: int, request: bool) -> MessageType:
-    """Layout of one message. Raises UnsupportedVersion."""
+    """Return the layout of one message. Raises UnsupportedVersion."""
     api = APIS.get(key)
     if api is None or not api.first <= version <= api.last:
         raise UnsupportedVersion(f"no layout of API {key} version {version}")
@@ -113,7 +113,7 @@ def _field(row: list[typing.Any], structs: list[StructType]) -> FieldType:
 
 
 def written(api: Api, load_: Callable[[int, int, bool], MessageType]) -> str:
-    """The file of an API, of what ``load_`` tells as :func:`load` does."""
+    """Return the text of an API's file; ``load_`` returns layouts as :func:`load` does."""
     structs: dict[str, int] = {}
 
     def place_of(struct: StructType) -> int:

@@ -1,6 +1,8 @@
-"""Rules of who may do what, as Kafka's clients see and change them: ACLs (KIP-11, KIP-140, KIP-290;
-docs/protocols/kafka.md, rule 67). A node without rules answers SECURITY_DISABLED, as a broker without an authorizer
-does."""
+"""ACLs: access rules as Kafka's clients see and change them (KIP-11, KIP-140, KIP-290; docs/protocols/kafka.md, rule
+67).
+
+A node without rules answers SECURITY_DISABLED, as a broker without an authorizer does.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ _PATTERN_NUMBERS = {pattern: number for number, pattern in _PATTERNS.items()}
 _OPERATION_NUMBERS = {operation: number for number, operation in _OPERATIONS.items()}
 _ALLOW_NUMBERS = {allow: number for number, allow in _ALLOWS.items()}
 _CLUSTER = "kafka-cluster"
-"""What Kafka calls its only resource of the kind; ours have no name."""
+"""Kafka's name of its only resource of the kind cluster; ours has none."""
 
 _Creation = CreateAclsRequest.AclCreation
 _Filter = DeleteAclsRequest.DeleteAclsFilter
@@ -79,7 +81,7 @@ class Acls:
         self._rules = rules
 
     async def describe(self, ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse:
-        """Those that the request's filter takes, by resource."""
+        """Return the rules that match the request's filter, by resource."""
         self._access.require_node(ctx, Operation.DESCRIBE)
         resources: dict[tuple[ResourceKind, Pattern, str], _Described] = {}
         async for rule in in_turns(await self._rules.find(_filter(request))):
@@ -95,7 +97,7 @@ class Acls:
         return DescribeAclsResponse(resources=list(resources.values()))
 
     async def create(self, ctx: Context, request: CreateAclsRequest) -> CreateAclsResponse:
-        """Each that makes sense holds from then on; of the others their error tells what is wrong."""
+        """Add every valid rule; an invalid one gets an error that says what is wrong."""
         self._access.require_node(ctx, Operation.ALTER)
         results: list[_Created] = []
         rules: list[Rule] = []
@@ -112,7 +114,7 @@ class Acls:
         return CreateAclsResponse(results=results)
 
     async def delete(self, ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse:
-        """Those that any filter takes hold no longer."""
+        """Remove the rules that match any of the filters."""
         self._access.require_node(ctx, Operation.ALTER)
         results: list[_Deleted] = []
         filters: list[RuleFilter] = []
@@ -141,7 +143,7 @@ class Acls:
 
 
 def _rule(one: _Creation) -> Rule:
-    """Raises KafkaError."""
+    """Return the access rule of a creation. Raises KafkaError."""
     try:
         kind, pattern = _KINDS[one.resource_type], _PATTERNS[one.resource_pattern_type]
         operation, allow = _OPERATIONS[one.operation], _ALLOWS[one.permission_type]
@@ -157,7 +159,7 @@ def _rule(one: _Creation) -> Rule:
 
 
 def _filter(one: _Filter | DescribeAclsRequest) -> RuleFilter:
-    """Raises KafkaError."""
+    """Return the filter of a request. Raises KafkaError."""
     number = one.pattern_type_filter
     try:
         kind = None if one.resource_type_filter == _ANY else _KINDS[one.resource_type_filter]

@@ -1,6 +1,6 @@
-"""What admin tools ask about the cluster: nodes, disk use, leaders, reassignments, partitions, producers, quorum.
+"""Answers to admin tools about the cluster: nodes, disk use, leaders, reassignments, partitions, producers, quorum.
 
-The cluster these answers describe is the node itself: it leads every partition and holds its only visible replica.
+Each partition has one visible replica: the node that leads it.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _BROKERS = 1
 _CONTROLLERS = 2
 _METADATA_TOPIC = "__cluster_metadata"
 _MAX_PAGE = 2000
-"""Partitions in one page of DescribeTopicPartitions, whatever the client allows (KIP-966)."""
+"""Most partitions in one page of DescribeTopicPartitions, whatever the client allows (KIP-966)."""
 
 _PageTopic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _PagePartition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
 class Cluster:
-    """Handlers of questions about the cluster."""
+    """Handlers of requests about the cluster."""
 
     def __init__(self, service: KafkaService) -> None:
         self._service = service
@@ -99,7 +99,8 @@ class Cluster:
         )
 
     async def update_features(self, ctx: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-        """UpdateFeatures (KIP-584): a level that a feature has already is taken, as by a broker; no other can be."""
+        """Accept a feature level that is in force already, as a broker does, and refuse any other (UpdateFeatures,
+        KIP-584)."""
         levels = finalized_features(self._service.settings.transaction_version)
         async for wanted in in_turns(request.feature_updates):
             name, level = wanted.feature, levels.get(wanted.feature)
@@ -142,7 +143,7 @@ class Cluster:
         return DescribeLogDirsResponse(results=[result])
 
     async def _opened(self, logs: Iterable[PartitionLog | None]) -> list[PartitionLog]:
-        """Those of ``logs`` that exist and can be opened."""
+        """Open ``logs``; return those that exist and could be opened."""
 
         async def opened(log: PartitionLog) -> bool:
             try:
@@ -158,7 +159,7 @@ class Cluster:
 
     async def elect_leaders(self, ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
         response = ElectLeadersResponse()
-        # Asked about everything, a broker tells only of partitions whose leader changed: here none ever does.
+        # Asked about all partitions, a broker lists only those whose leader changed: here none ever does.
         async for one in in_turns(request.topic_partitions or []):
             result = ElectLeadersResponse.ReplicaElectionResult(one.topic)
             response.replica_election_results.append(result)
@@ -178,7 +179,7 @@ class Cluster:
     async def reassign(
         self, ctx: Context, request: AlterPartitionReassignmentsRequest
     ) -> AlterPartitionReassignmentsResponse:
-        # Whether a change of the factor is allowed makes no difference where there is one replica.
+        # The flag makes no difference where there is one replica.
         response = AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change
         )
@@ -209,7 +210,7 @@ class Cluster:
     async def topic_partitions(
         self, ctx: Context, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
-        """Partitions in the order of topic names, from the cursor on, as many as fit a page."""
+        """Return partitions in the order of topic names, from the cursor on, as many as fit a page."""
         response = DescribeTopicPartitionsResponse()
         named, _ = await by_name(request.topics, lambda topic: topic.name)
         cursor = request.cursor
@@ -312,7 +313,7 @@ class Cluster:
     # --- quorum -----------------------------------------------------------------------------------------------------
 
     async def quorum(self, ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-        """DescribeQuorum: this node decides alone (KIP-595). Its log of metadata is the node's database."""
+        """Answer DescribeQuorum (KIP-595): this node is the only voter, and its database is the metadata log."""
         first = request.topics[:2]
         asked = [(topic.topic_name, [p.partition_index for p in topic.partitions[:2]]) for topic in first]
         known = asked == [(_METADATA_TOPIC, [0])]

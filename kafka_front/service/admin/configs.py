@@ -1,4 +1,5 @@
-"""Requests about configuration: described, listed and altered (docs/protocols/kafka.md, rules 65 and 66).
+"""DescribeConfigs, ListConfigResources and the requests that alter configuration (docs/protocols/kafka.md, rules 65 and
+66).
 
 KIP-133, 226, 339, 1142.
 """
@@ -50,11 +51,11 @@ _Altered = TypeVar(
 """New values by key; None takes the key's own value away."""
 _MOST_CONFIGS = 1_000
 _MOST_CHARACTERS = 64 * 1024
-"""Of names and values that a request gives one resource."""
+"""Most characters in the names and values that a request gives one resource."""
 
 
 class Resource(IntEnum):
-    """Kafka's numbers of what can be configured."""
+    """Kafka's numbers of resource types that have a configuration."""
 
     TOPIC = 2
     BROKER = 4
@@ -96,7 +97,7 @@ class Configs:
         once = Once()
         async for resource in in_turns(request.resources):
             result = _DescribeResult(
-                error_message="",  # not null, which this answer's readers need not expect
+                error_message="",  # not null: clients of this answer need not expect it
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
@@ -129,7 +130,7 @@ class Configs:
             own = catalog.topic(name).config
             return [topic_config.resolve(key, own, node, static) for key in topic_config.TOPIC_CONFIGS]
         if kind == Resource.BROKER and name == "":
-            # The default of all brokers holds what was set while running, and nothing else.
+            # The default of all brokers holds only values that were set while running.
             return [
                 ConfigValue(
                     node_config.NODE_CONFIGS[key],
@@ -164,7 +165,8 @@ class Configs:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {self._service.node_id}, not {name!r}")
 
     async def resources(self, ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-        """ListConfigResources: what has a configuration to describe: of groups those that have some of their own.
+        """Return the resources that have a configuration to describe (ListConfigResources); of groups only those that
+        have set one.
 
         Version 0 asks for client metrics alone (KIP-1142).
         """
@@ -187,7 +189,7 @@ class Configs:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def alter(self, ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        """Replace all of a resource's own values (the old way; kafkajs and librdkafka still use it)."""
+        """Replace all of a resource's own values (the older request, which kafkajs and librdkafka still use)."""
 
         def changes(one: AlterConfigsRequest.AlterConfigsResource) -> Changes:
             changed: Changes = dict.fromkeys(self._own(one.resource_type, one.resource_name))
@@ -214,7 +216,8 @@ class Configs:
         kind: type[_Altered],
         validate_only: bool,
     ) -> list[_Altered]:
-        """``changes`` are what is asked of a resource; what it raises is that resource's result."""
+        """Change each resource by ``changes``, its requested values by key. An error that ``changes`` raises becomes
+        the resource's result."""
         _, twice = await by_name(resources, lambda one: (one.resource_type, one.resource_name))
         results: list[_Altered] = []
         async for one in in_turns(resources):
@@ -233,7 +236,7 @@ class Configs:
         return results
 
     def _changes(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Changes:
-        """The changes that a list of operations means. Raises KafkaError, LogError."""
+        """Return the changes that a list of operations makes. Raises KafkaError, LogError."""
         if names := repeated(config.name for config in resource.configs):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"configuration {min(map(str, names))!r} occurs twice")
         self._own(resource.resource_type, resource.resource_name)  # the resource must exist, even without changes
@@ -252,7 +255,8 @@ class Configs:
         return changes
 
     def _edited(self, kind: int, resource: str, name: str, operation: int, value: str) -> str:
-        """A list with elements added or taken away; what is not set for the resource starts from its default."""
+        """Return a list with elements added or removed; a key that the resource does not set starts from its
+        default."""
         definition = self._definition(kind, name)
         if definition.type is not ConfigType.LIST:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list")
@@ -268,7 +272,7 @@ class Configs:
         return ",".join(items)
 
     def _own(self, kind: int, name: str) -> Iterable[str]:
-        """Keys that have a value of the resource's own. Raises KafkaError, LogError if there is no such resource."""
+        """Return the keys that the resource sets itself. Raises KafkaError, LogError if there is no such resource."""
         if kind == Resource.TOPIC:
             check_topic_name(name)
             return list(self._catalog.topic(name).config)
@@ -326,7 +330,8 @@ class Configs:
 def _check_length(
     configs: Sequence[AlterConfigsRequest.AlterableConfig | IncrementalAlterConfigsRequest.AlterableConfig],
 ) -> None:
-    """Raise KafkaError for more than anything has: what follows takes as long as they are many, and long."""
+    """Raise KafkaError for more configurations than any resource has: the rest of the work takes time for each, and for
+    each character."""
     if len(configs) > _MOST_CONFIGS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"no resource has {_MOST_CONFIGS} configurations")
     if sum(len(one.name) + len(one.value or "") for one in configs) > _MOST_CHARACTERS:

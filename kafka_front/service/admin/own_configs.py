@@ -1,8 +1,8 @@
-"""What resources that somebody names are configured with: groups, subscriptions to metrics of clients, and brokers, as
-far as it changes nothing here.
+"""Configurations of named resources: groups, subscriptions to client metrics, and those keys of brokers that have no
+effect here.
 
-A name need not be one of anything that exists, as at a broker: what it is set to counts for the group to come. All of
-it is in memory, and follows what other nodes change (:mod:`bridges.catalog.following`).
+As with a broker, a name may be configured before anything of that name exists; a later group has the values. All values
+are in memory, and follow other nodes' changes (:mod:`bridges.catalog.following`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 GROUPS, CLIENT_METRICS = "front_kafka_group_configs", "front_kafka_client_metrics"
 BROKERS = "front_kafka_broker_configs"
-"""Tables, of columns ``grp`` (whose it is), ``name`` and ``value``; that of groups is older (.share.tables)."""
+"""Tables with the columns ``grp`` (the resource's name), ``name`` and ``value``; .share.tables has created that of
+groups."""
 
 Configs = dict[str, dict[str, str]]
-"""Values by whose they are and by key."""
+"""Values by resource and by key."""
 
 
 class OwnConfigs:
-    """Of one kind, ``most`` resources of it; call :meth:`load` first. ``usual`` counts where a resource says nothing,
-    before a definition's default; ``check`` raises InvalidConfig for what a resource is to have of its own."""
+    """The configurations of one kind of resource, of at most ``most`` resources; call :meth:`load` first.
+
+    ``usual`` are the values of a resource that sets none, before a definition's default. ``check`` raises InvalidConfig
+    for a resource's new own values.
+    """
 
     def __init__(
         self,
@@ -53,37 +57,38 @@ class OwnConfigs:
         self._own: Configs = {}
 
     async def load(self) -> None:
-        """Know what is stored. Raises LogError."""
+        """Read the stored values, and follow their changes from now on. Raises LogError."""
         read = partial(_read, table=self._table)
         self._db.changes.mirror(self._table, read, self._follow)
         self._own = await self._db.run(read)
 
     def __iter__(self) -> Iterator[str]:
-        """Names of those that have something of their own."""
+        """Iterate over the names of resources that have values of their own."""
         return iter(self._own)
 
     def of(self, name: str) -> Mapping[str, str]:
-        """What one has of its own. Raises KafkaError for a name that is none."""
+        """Return a resource's own values by key. Raises KafkaError for an empty name."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"a {self._what} needs a name")
         return self._own.get(name, {})
 
     def number(self, name: str, key: str) -> int | None:
-        """A number of its own."""
+        """Return a resource's own value as a number; None if it sets none."""
         value = self._own.get(name, {}).get(key)
         return None if value is None else int(value)
 
     def value(self, name: str, key: str) -> str:
-        """What counts for it."""
+        """Return the effective value of a resource's key."""
         return self._own.get(name, {}).get(key, self._usual[key])
 
     def values(self, name: str) -> list[ConfigValue]:
-        """All that counts for it, as it is told. Raises KafkaError for a name that is none."""
+        """Return all effective values of a resource, as its description lists them. Raises KafkaError for an empty
+        name."""
         own = self.of(name)
         told = []
         for key, definition in self.definitions.items():
             usual = self._usual[key]
-            # Where a value comes from, as a broker tells it: of a subscription nothing of defaults.
+            # The sources of a value, as a broker lists them: it lists no defaults of a subscription.
             found: list[tuple[str, str | None, ConfigSource]] = []
             if key in own:
                 found = [(key, own[key], self._source)]
@@ -94,7 +99,7 @@ class OwnConfigs:
         return told
 
     def checked(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str | None]:
-        """Changes as they are stored; None takes a key away. Raises KafkaError, InvalidConfig."""
+        """Return the changes as they are stored; None removes a key. Raises KafkaError, InvalidConfig."""
         own = dict(self.of(name))
         stored: dict[str, str | None] = {}
         for key, value in changes.items():
@@ -109,7 +114,7 @@ class OwnConfigs:
         return stored
 
     async def change(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set what :meth:`checked` gave; durable when this returns. Raises LogError."""
+        """Store the result of :meth:`checked`; durable when this returns. Raises LogError."""
 
         def stored(_: None) -> None:
             own = {key: value for key, value in {**self._own.get(name, {}), **changes}.items() if value is not None}
@@ -131,7 +136,7 @@ class OwnConfigs:
         await self._db.run(write, then=stored)
 
     def _follow(self, found: Configs, names: Collection[str] | None) -> None:
-        """Another node has changed ``names`` (None: any)."""
+        """Take over the changes that another node made to ``names`` (None: any)."""
         for name in list(self._own) if names is None else names:
             self._own.pop(name, None)
         self._own.update(found)

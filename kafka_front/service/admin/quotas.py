@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _EXACT, _DEFAULT, _ANY = range(3)
 _ENTITIES = ("user", "client-id", "ip")
 _MOST_PARTS = 16
-"""Parts that an entity is said to have: beyond that its error is not told of it, but of the request."""
+"""Most parts of an entity in a request; beyond that the whole request fails, not the entity alone."""
 
 _Told = DescribeClientQuotasResponse.EntryData
 _ToldPart = DescribeClientQuotasResponse.EntityData
@@ -42,7 +42,8 @@ class ClientQuotaHandlers:
         self._quotas = quotas
 
     async def describe(self, ctx: Context, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
-        """Those that the filter takes. An empty list and no null, on which the Java client fails (rule 10)."""
+        """Return the quotas that match the filter. No match is an empty list, not null, on which the Java client fails
+        (rule 10)."""
         code, text = _wrong(request.components)
         if code:
             return DescribeClientQuotasResponse(error_code=int(code), error_message=text, entries=None)
@@ -55,7 +56,7 @@ class ClientQuotaHandlers:
         return DescribeClientQuotasResponse(error_message="", entries=entries)
 
     async def alter(self, ctx: Context, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-        """Each entity's changes that make sense hold from then on; of the others their error tells what is wrong."""
+        """Apply every entity's valid changes; an invalid one gets an error that says what is wrong."""
         changes: list[Change] = []
         results: list[_Altered] = []
         async for entry in in_turns(request.entries):
@@ -78,7 +79,7 @@ class ClientQuotaHandlers:
 
 
 def _changes(entry: AlterClientQuotasRequest.EntryData) -> list[Change]:
-    """Raises QuotaError."""
+    """Return the changes of an entry. Raises QuotaError."""
     parts = {one.entity_type: one.entity_name for one in entry.entity}
     if len(parts) < len(entry.entity):
         raise QuotaError("a kind of entity is named twice")
@@ -93,7 +94,8 @@ def _changes(entry: AlterClientQuotasRequest.EntryData) -> list[Change]:
 
 
 def _wrong(components: list[DescribeClientQuotasRequest.ComponentData]) -> tuple[ErrorCode, str]:
-    """What is wrong with a filter: the same as a broker finds, in the same order."""
+    """Return the code and text of the first error in a filter, in the order in which a broker checks; NONE without
+    one."""
     seen: set[str] = set()
     for one in components:
         kind = one.entity_type

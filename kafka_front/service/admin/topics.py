@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _USE_DEFAULT = -1
 _PARTITIONS_AT_ONCE = 10_000
-"""Of all topics that one request creates, as at a broker; as many as one topic may have, if that is more."""
+"""Most partitions of all topics that one request creates, as at a broker; or the most of one topic, if that is more."""
 _HIGH_WATERMARK = -1
 _NO_ID = bytes(16)
 
@@ -53,8 +53,8 @@ class Topics:
         self._at_once = max(_PARTITIONS_AT_ONCE, service.catalog.options.max_partitions_per_topic)
 
     def _charge(self, ctx: Context, partitions: int) -> None:
-        """So many are made, or deleted (KIP-599). One request may do so much more than its client's quota lets it in a
-        second, and the client's next one waits."""
+        """Charge the client's quota for created or deleted partitions (KIP-599). One request may exceed the quota of a
+        second; the client's next one then waits."""
         if self._mutations.in_force:
             ctx.connection.charge(self._mutations, partitions)
 
@@ -71,7 +71,7 @@ class Topics:
         return CreateTopicsResponse(topics=results)
 
     async def _too_many(self, wanted: Iterable[_NewTopic]) -> bool:
-        """Whether the request asks for more partitions than a broker makes at once."""
+        """Return whether the request asks for more partitions than a broker creates at once."""
         default = self._service.default_partitions()
         total = 0
         async for some in portions(wanted):
@@ -103,7 +103,7 @@ class Topics:
             return _not_created(wanted.name, admin_code(error), str(error))
 
     def _partitions_of(self, wanted: _NewTopic) -> int:
-        """Number of partitions asked for. Raises KafkaError."""
+        """Return the number of partitions asked for. Raises KafkaError."""
         factor = wanted.replication_factor
         if wanted.assignments:
             if wanted.num_partitions != _USE_DEFAULT or factor != _USE_DEFAULT:
@@ -206,7 +206,7 @@ class Topics:
         return DeleteTopicsResponse(responses=results)
 
     def _identity(self, wanted: DeleteTopicsRequest.DeleteTopicState) -> object:
-        """The same for a topic's name and its id."""
+        """Return the same value for a topic's name and its id."""
         if wanted.name is not None:
             return wanted.name
         found = self._catalog.by_id.get(wanted.topic_id)
@@ -280,7 +280,8 @@ class Topics:
 
 
 def _tell_retriable(results: Sequence[_CreateResult | _PartitionsResult | _DeleteResult]) -> None:
-    """Have clients not repeat a request of which a part is done: they would be told of that part that it fails."""
+    """Replace NOT_CONTROLLER where a part of the request is done: clients would repeat all of it, and see that part
+    fail."""
     if any(not one.error_code for one in results):
         for one in results:
             if one.error_code == ErrorCode.NOT_CONTROLLER:
@@ -288,7 +289,7 @@ def _tell_retriable(results: Sequence[_CreateResult | _PartitionsResult | _Delet
 
 
 def _config_of(wanted: _NewTopic) -> dict[str, str]:
-    """The topic's own configuration. Raises KafkaError for a key without a value."""
+    """Return the topic's own configuration. Raises KafkaError for a key without a value."""
     config: dict[str, str] = {}
     for row in wanted.configs:
         if row.value is None:

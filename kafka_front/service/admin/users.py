@@ -1,8 +1,8 @@
-"""What admin tools ask about users, and change: SCRAM credentials (KIP-554).
+"""SCRAM credentials of users, as admin tools describe and change them (KIP-554).
 
-A tool sends the password salted, so it is never seen here: a user whom only a tool has made has no password for PLAIN,
-or for other protocols, and one who has such a password keeps it, whatever becomes of the keys. What is kept of a
-credential is never told, but for the number of iterations.
+A tool sends the password salted, so the node never sees it. A user that only a tool has created has no password for
+PLAIN or for other protocols. A user with such a password keeps it when credentials change. A description shows only a
+credential's number of iterations.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = structlog.get_logger(__name__)
 _MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _BY_NUMBER = {number: name for name, number in _MECHANISMS.items()}
 _ITERATIONS = range(4096, 16384 + 1)
-"""As a broker has it."""
+"""Allowed iterations, as at a broker."""
 _MOST_SALT = 1024
-"""Bytes of a salt, and of a salted password: a broker takes any, and of a hash's length are those of most clients."""
+"""Most bytes of a salt, and of a salted password. A broker has no limit; most clients send as many as the hash has."""
 _MOST_USERS = 10_000
-"""Whom requests may add, the command line may add more; and changes of one request."""
+"""Most users beyond which requests add none (the command line may), and most changes in one request."""
 
 _Credentials = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 _Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
@@ -50,7 +50,7 @@ _Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
 class _Refused(Exception):
-    """What is asked for a user cannot be."""
+    """A change of a user that is invalid or impossible."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -58,14 +58,14 @@ class _Refused(Exception):
 
 
 class _Changes:
-    """What a request asks for, user by user: all of it is done for one, or nothing."""
+    """The changes of a request by user: all changes of a user are made, or none."""
 
     def __init__(self) -> None:
         self.refused: dict[str, _Refused] = {}
         self._wanted: dict[str, dict[int, _Deletion | _Upsertion]] = {}
 
     def want(self, one: _Deletion | _Upsertion) -> None:
-        """Take one part of the request."""
+        """Add one change of the request."""
         wanted = self._wanted.setdefault(one.name, {})
         if one.mechanism in wanted:
             self.refused[one.name] = _Refused(ErrorCode.DUPLICATE_RESOURCE, "a mechanism occurs twice for the user")
@@ -76,7 +76,7 @@ class _Changes:
         return list(self._wanted)
 
     def apply(self, users: dict[str, User]) -> None:
-        """Change the users; may be called from a thread."""
+        """Make the changes to ``users``; may be called from a thread."""
         for name, wanted in self._wanted.items():
             if name not in self.refused:
                 try:
@@ -93,7 +93,7 @@ class _Changes:
 
 
 def _changed(name: str, user: User | None, wanted: Mapping[int, _Deletion | _Upsertion]) -> User | None:
-    """A user after what is asked for; None if nothing is left of it. Raises _Refused."""
+    """Return a user after the changes; None if nothing of it is left. Raises _Refused."""
     try:
         check_name(name)
     except UsersError as error:
@@ -113,7 +113,7 @@ def _changed(name: str, user: User | None, wanted: Mapping[int, _Deletion | _Ups
 
 
 def _keys(mechanism: str, one: _Upsertion) -> ScramKeys:
-    """Raises _Refused."""
+    """Return the SCRAM keys of a salted password. Raises _Refused."""
     if one.iterations not in _ITERATIONS:
         text = f"iterations are {_ITERATIONS[0]} to {_ITERATIONS[-1]}, not {one.iterations}"
     elif not 0 < len(one.salt) <= _MOST_SALT:
@@ -126,7 +126,7 @@ def _keys(mechanism: str, one: _Upsertion) -> ScramKeys:
 
 
 class Credentials:
-    """Handlers."""
+    """Handlers of requests about SCRAM credentials."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
@@ -134,7 +134,7 @@ class Credentials:
     async def describe(
         self, ctx: Context, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
-        """Of the users named, or of all that have any."""
+        """Describe the credentials of the users that the request names, or of all users that have any."""
         users = self._authenticator.users
         if not request.users:
             names = [name for name, user in users.items() if user.scram]
@@ -159,7 +159,7 @@ class Credentials:
         return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
     async def alter(self, ctx: Context, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
-        """Put credentials, and delete some: in the users file when this is answered."""
+        """Set and delete credentials; the users file has the changes before the answer."""
         changes = _Changes()
         wanted: list[_Deletion | _Upsertion] = [*request.deletions, *request.upsertions]
         if len(wanted) > _MOST_USERS:

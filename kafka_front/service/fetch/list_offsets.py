@@ -1,7 +1,7 @@
-"""ListOffsets and OffsetForLeaderEpoch: where a partition begins and ends, by position, time or epoch.
+"""ListOffsets and OffsetForLeaderEpoch: the start and end of a partition, by position, time or epoch.
 
-Where a partition begins and ends is told by any node, which asks the owner: clients come to where the partition was a
-moment ago, and some of them take the answer that another node leads for their last one.
+Any node answers where a partition begins and ends, by asking the owner: clients come to the node that owned the
+partition a moment ago, and some of them never retry after the answer that another node leads.
 
 docs/protocols/kafka.md, rules 18, 46 and 48.
 """
@@ -39,10 +39,10 @@ EARLIEST_PENDING_UPLOAD = -6
 
 
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""The versions from which on these positions may be asked for; nothing else is below zero."""
+"""First version that may ask for each of these positions; no other negative one exists."""
 _NEVER = 1 << 15
 _OWNERS_S = 2.0
-"""So long a request waits for what other nodes have to say, all partitions together."""
+"""Seconds that a request waits for other nodes' answers, all partitions together."""
 _Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
 _EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
 
@@ -51,7 +51,7 @@ _FORBIDDEN = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def epoch_error(asked: int, log: PartitionLog) -> ErrorCode | None:
-    """What is wrong with a client's idea of the leader epoch, if anything; -1 asks for no check (rule 18)."""
+    """Return the error of a client's leader epoch; None if it is current, or -1, which asks for no check (rule 18)."""
     if asked < 0 or asked == log.epoch or asked == (current := log.leader_epoch):
         return None
     return ErrorCode.FENCED_LEADER_EPOCH if asked < current else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -124,8 +124,8 @@ class Offsets:
         return answer
 
     async def _told(self, log: PartitionLog, timestamp: int, isolation_level: int, until: float) -> int | None:
-        """What the owner of a partition, which is another node, says of its ends; None for anything else, and where it
-        says nothing in time."""
+        """Ask another node, the partition's owner, for the start or end offset. Return None for other positions, or if
+        the owner does not answer in time."""
         if timestamp not in (LATEST, EARLIEST):
             return None
         there = self._elsewhere.get(log.topic, log.partition, log.stream_id)
@@ -146,7 +146,7 @@ class Offsets:
         if timestamp == MAX_TIMESTAMP:
             found = await log.find_max_timestamp()
         elif timestamp < 0:
-            return None  # nothing is tiered, nor waits for that
+            return None  # nothing is tiered or waits for upload
         else:
             found = await log.find_timestamp(timestamp)
         if found is not None and isolation_level and found[0] >= log.last_stable_offset:

@@ -1,7 +1,7 @@
-"""One Fetch request from its arrival on: it answers at once or waits for enough bytes (docs/protocols/kafka.md, rules
+"""One Fetch request from its arrival: it is answered at once or waits for enough bytes (docs/protocols/kafka.md, rules
 41-46).
 
-A waiting request is one object registered with its partitions' logs, and its connection's timer; there is no task.
+A waiting request is one object: a waiter of its partitions' logs and of its connection's timer. It has no task.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from kafka_front.context import Context
 
 _SLOT_BYTES = 512
-"""What a partition of a request takes of memory while that waits (measured)."""
+"""Bytes of memory that a partition of a waiting request takes (measured)."""
 _UNCOUNTED_BYTES = 4 * 1024
-"""Of a few partitions it is no more than what any connection takes."""
+"""Bytes not counted in the budget: a few partitions take no more than any connection does."""
 _FEW_BYTES = 64 * 1024
-"""Nobody is refused to wait with so little."""
+"""Bytes up to which a request may always wait."""
 
 
 class FetchOperation(Reading):
@@ -61,22 +61,22 @@ class FetchOperation(Reading):
     ) -> None:
         super().__init__(owner, ctx, request, session, slots, places)
         self._waits = False
-        # Bytes that are wanted before it is answered.
+        # Bytes that are missing before it is answered.
         self._missing = 0
-        # What the authorizer has said of topics: it is asked once for each.
+        # The authorizer's decisions by topic: it is asked once for each.
         self._allowed: dict[str, bool] = {}
         self._unopened = 0
-        # Otherwise it is asked first whether this node's logs are its own still, lest their ends are of before.
+        # If False, the node first checks that it still owns its logs: their ends could be outdated.
         self._sure = owner.is_sure
         self._waited: list[PartitionLog] = []
-        # What the budget counts for the partitions, where they are many, since the request has to wait.
+        # The budget's account of the partitions, if they are many and the request has to wait.
         self._account: Account | None = None
         self._counted = 0
-        # Done when all of a request that did not wait is over.
+        # Done when a request that did not wait is answered.
         self._answered: asyncio.Future[None] | None = None
 
     def start(self) -> FetchResponse | Outcome:
-        """Begin; returns the response if it is known at once."""
+        """Begin; return the response if it is known at once."""
         try:
             for slot in self._slots:
                 self._find(slot)
@@ -86,7 +86,8 @@ class FetchOperation(Reading):
             raise
 
     async def start_in_turns(self, partitions: Iterable[tuple[Key, FetchedPartition]]) -> FetchResponse | Outcome:
-        """The same for very many partitions; over when it is answered, unless it waits for something."""
+        """Begin with very many partitions, in turns with other work; returns after the answer, unless the request
+        waits."""
         try:
             async for some in portions(partitions):
                 for key, asked in some:
@@ -95,7 +96,7 @@ class FetchOperation(Reading):
                     self._find(slot)
             outcome = self._begin()
             if outcome is DEFERRED and not self._counted and not self._finished:
-                # What is made of a long request is bounded as long as this goes on. It is over already if the
+                # The room for a long request is held until this returns. The request has ended already if the
                 # connection is gone.
                 self._answered = asyncio.get_running_loop().create_future()
                 await self._answered
@@ -118,7 +119,7 @@ class FetchOperation(Reading):
             if self._unopened:
                 for slot in self._slots:
                     if slot.log is not None:
-                        slot.log.ensure_opening()  # the client comes back
+                        slot.log.ensure_opening()  # the client retries
             self._wait_or_read()
         self._running = False
         return self.response if self.response is not None else DEFERRED
@@ -136,7 +137,7 @@ class FetchOperation(Reading):
         if enough or wait_ms <= 0 or not self._holds():
             self._start_reading()
             return
-        # Kept apart from the slots: a slot that is refused while we wait lets go of its log.
+        # Kept apart from the slots: a slot that is refused while the request waits drops its log.
         self._waited = [slot.log for slot in self._slots if slot.log is not None]
         self._waits = True
         for log in self._waited:
@@ -146,10 +147,11 @@ class FetchOperation(Reading):
         connection.on_close(self.cancel)
 
     def _look(self) -> bool:
-        """Is there an error to tell, or are min_bytes there? Stops counting as soon as they are.
+        """Return whether the request must be answered: a partition has an error, or min_bytes are there. Stops counting
+        then.
 
         A partition that does not exist is no reason to answer at once, unless there is nothing else to wait for: its
-        error is told with the rest (Kafka does the same), else a consumer of a deleted topic would ask without pause.
+        error goes out with the rest (Kafka does the same), else a consumer of a deleted topic would ask without pause.
         """
         missing = self._request.min_bytes
         waits = bool(self._places)
@@ -172,7 +174,7 @@ class FetchOperation(Reading):
         return missing <= 0 or not waits
 
     def log_moved(self, log: PartitionLog) -> None:
-        """A partition we wait for moved (see :class:`bridges.log.partition.partition_log.Waiter`)."""
+        """Look again when a log moves (see :class:`bridges.log.partition.partition_log.Waiter`)."""
         if not self._finished:
             self._guarded(self._moved, log)
 
@@ -182,7 +184,7 @@ class FetchOperation(Reading):
             self._start_reading()
 
     def stirred(self, key: Key) -> None:
-        """A partition of the session has moved that there was nothing to tell of before."""
+        """Add a partition of the session that had no news before and whose log has moved."""
         if self._waits and self._session is not None:
             self._guarded(self._join, Slot(key, self._session.partitions[key]))
 
@@ -198,7 +200,7 @@ class FetchOperation(Reading):
             log.add_waiter(self)
 
     def _adds_enough(self, slot: Slot, log: PartitionLog) -> bool:
-        """Whether one more partition ends the wait."""
+        """Return whether one more partition ends the wait."""
         offset = slot.asked.fetch_offset
         if self._owner.position_error(slot.asked, log) is not None:
             return True
@@ -206,8 +208,8 @@ class FetchOperation(Reading):
         return self._missing <= 0
 
     def _holds(self) -> bool:
-        """Count what the partitions of the request take while it waits; False if they are many and there is no room,
-        when it must not: what it asks for it gets at once, or an answer without it."""
+        """Count the memory of the request's partitions while it waits. Return False if they are many and the budget has
+        no room: the request must then be answered at once, with or without data."""
         size = len(self._slots) * _SLOT_BYTES
         more = size - self._counted
         if more <= _UNCOUNTED_BYTES:
@@ -250,7 +252,7 @@ class FetchOperation(Reading):
         self._ctx.connection.forget_on_close(self.cancel)
 
     def cancel(self) -> None:
-        """The connection is gone: nobody waits any more."""
+        """End the request without an answer: the connection is gone."""
         self._end()
         self._stop_waiting()
         self._ctx.connection.forget_on_close(self.cancel)

@@ -1,4 +1,4 @@
-"""What Fetch requests ask of partitions: who may read, what is wrong with a position, batches in Kafka's format."""
+"""The node's partitions for Fetch requests: who may read them, errors of positions, batches in Kafka's format."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 KAFKA = int(FormatId.KAFKA)
 _BATCH_HEAD = struct.Struct(">qi4xb")
 _BEFORE_LENGTH = 12
-"""Bytes of a record batch that its length does not count."""
+"""Bytes of a record batch that its length field does not count."""
 _MAGIC = 2
 _NO_RECORDS: Buffer = b""
 _TRANSLATED_AT_ONCE = 400
-"""Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
+"""Records and kilobytes of other protocols that are translated for one partition of a request after its first batch."""
 _TRANSLATED_LATER = 4_000
-"""Likewise where the first takes so long that all of them are translated off the event loop: an answer with that one
-alone would make the way to the client, and to a thread, the pace of everybody who reads many short batches."""
+"""The same limit when translation runs off the event loop, because the first batch takes long. It is higher: with one
+batch for each answer, the round trips to the client and to a thread would set the pace of readers of short batches."""
 _AT_ONCE = 1_000
-"""Partitions of one request that are worked on in one turn of the loop; with more it takes several."""
+"""Most partitions of one request worked on in one turn of the event loop; a longer request takes several turns."""
 
 
 class Slot:
-    """One partition of a request."""
+    """One partition of a request, and its part of the answer."""
 
     __slots__ = ("asked", "data", "end", "key", "limit", "log", "unknown")
 
@@ -50,7 +50,7 @@ class Slot:
         self.asked = asked
         self.log: PartitionLog | None = None
         self.unknown = False
-        # How far the client may be shown the partition, and how far the answer goes (-1: it has nothing of it).
+        # Offset up to which the client may read, and the end of the answer's records (-1: it has none).
         self.limit = 0
         self.end = -1
         self.data = FetchResponse.PartitionData(
@@ -69,7 +69,7 @@ class Slot:
 
 
 class Partitions:
-    """All partitions of the node, as Fetch sees them."""
+    """The node's partitions as Fetch requests use them."""
 
     def __init__(self, service: KafkaService) -> None:
         self._logs = service.logs
@@ -90,17 +90,18 @@ class Partitions:
 
     @property
     def is_sure(self) -> bool:
-        """Whether open logs are this node's for certain."""
+        """Return whether this node certainly owns its open logs."""
         return self._logs.is_sure
 
     def resolve(self, slot: Slot, ctx: Context, readable: dict[str, bool]) -> None:
-        """Find the slot's log, or say why there is none; ``readable`` is what was found out for the same request."""
+        """Find the slot's log, or set the error; ``readable`` caches the authorizer's answers by topic for one
+        request."""
         asked = slot.asked
         name = asked.topic
         if not isinstance(slot.key[0], str):
             topic = self._by_id.get(asked.topic_id)
             if topic is None:
-                # What a session has read under this id, and what has its name now, are different topics.
+                # The topic that the session has read by this id is gone; a topic of the same name is another one.
                 anew = name in self._topics
                 slot.refuse(ErrorCode.INCONSISTENT_TOPIC_ID if anew else ErrorCode.UNKNOWN_TOPIC_ID)
                 slot.unknown = True
@@ -118,7 +119,7 @@ class Partitions:
             slot.unknown = True
 
     def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
-        """What is wrong with reading ``log`` at the asked position and epoch, if anything (rules 18 and 44)."""
+        """Return the error of reading ``log`` at the asked position and epoch, or None (rules 18 and 44)."""
         if log.phase is not Phase.OPEN:
             gone = log.phase is Phase.DELETED
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -131,14 +132,17 @@ class Partitions:
     def translates(
         self, stream_id: int, batches: list[StoredBatch], done: Callable[[list[StoredBatch], LogError | None], None]
     ) -> bool:
-        """Whether the first of ``batches``, another protocol's, takes long to tell in Kafka's format: then it is told
-        off the event loop, and ``done`` is called later with the batches, the first of them Kafka's own."""
+        """Return whether the first of ``batches``, in another protocol's format, takes long to translate.
+
+        If so, the batches are translated off the event loop, and ``done`` is called later with them, the first in
+        Kafka's format.
+        """
         first = batches[0]
         try:
             if self._translator.payload(stream_id, first, FormatId.KAFKA) is not None:
                 return False
         except BatchInvalid:
-            return False  # it is found again when the batches are told
+            return False  # found again when the batches are served
         self._tasks.spawn(self._translate(stream_id, batches, done))
         return True
 
@@ -159,7 +163,7 @@ class Partitions:
                 if not told:
                     done([], error)
                     return
-                break  # the next request begins with it, and is told
+                break  # the next request begins with it, and gets the error
             except Exception as error:  # noqa: BLE001 - logged and counted; the client gets an answer
                 self._barrier.caught("translation", error)
                 if not told:
@@ -171,12 +175,13 @@ class Partitions:
         done([*told, *batches[len(told) :]], None)
 
     def gather(self, wishes: Iterable[Wish], room: int, done: GatherDone, begun: bool = False) -> None:
-        """Read several partitions at once; ``begun``: nothing has to be read if there is no room for it."""
+        """Read several partitions at once. ``begun``: the answer has data already, so that nothing must be read without
+        room."""
         gather(self._logs.client, wishes, room, done, begun)
 
     def payloads(self, log: PartitionLog, batches: list[StoredBatch]) -> tuple[list[Buffer], BatchInvalid | None]:
-        """The batches in Kafka's format, up to the first that cannot be told in it, and what is wrong with that; or up
-        to one of another protocol that takes too long after those before it."""
+        """Return the leading batches in Kafka's format, and the error of the first batch that cannot be translated.
+        Stops early at a batch of another protocol for which no translation time is left."""
         parts: list[Buffer] = []
         enough = self._translator.spent + _TRANSLATED_AT_ONCE
         for batch in batches:
@@ -196,9 +201,9 @@ class Partitions:
         return parts, None
 
     def checked(self, batch: StoredBatch) -> Buffer:
-        """The bytes of a batch stored in Kafka's format.
+        """Return the bytes of a batch stored in Kafka's format.
 
-        Raises BatchInvalid for one that is not what it says it is: an SBP client may have stored anything, and after a
+        Raises BatchInvalid if its head does not match the batch: an SBP client may have stored anything, and after a
         wrong length a reader could read nothing more.
         """
         payload = batch.payload

@@ -1,4 +1,4 @@
-"""How long the request that waits on a connection may wait, without a timer of its own for each."""
+"""The timer of a connection's waiting request, shared by its successive requests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 
 _LEAST_SECONDS = 0.001
-"""The timer goes off so long from now at the earliest: what it finds must not have it go off again at once."""
+"""Shortest time of the timer, so that it never fires again at once."""
 
 
 class Patience:
-    """Of one connection, of whose requests one waits at a time.
+    """The timer of one connection, of whose requests one waits at a time.
 
     Consumers at the end of a log ask again as soon as they are answered, so nearly all waits end long before their
-    time. The timer of the first serves those that come after it: it goes off, finds that the present one has time left,
-    and is set to that.
+    time. A timer per request would be set and cancelled for each. Instead the first request's timer stays: when it
+    fires and the present request has time left, it is set to that time.
     """
 
     __slots__ = ("_at", "_handle", "_loop", "_then", "_until")
@@ -22,13 +22,13 @@ class Patience:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._handle: asyncio.TimerHandle | None = None
-        # When the timer goes off, and when it should for whoever waits; seconds of the loop's clock.
+        # When the timer fires, and when the waiting request's time ends; seconds of the loop's clock.
         self._at = 0.0
         self._until = 0.0
         self._then: Callable[[], None] | None = None
 
     def wait(self, seconds: float, then: Callable[[], None]) -> None:
-        """Have ``then`` called in so many seconds, unless :meth:`end` comes before."""
+        """Call ``then`` in so many seconds, unless :meth:`end` comes before."""
         self._then = then
         self._until = until = self._loop.time() + seconds
         if self._handle is None:
@@ -38,11 +38,11 @@ class Patience:
             self._arm(seconds)
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """End the wait: the request is answered."""
         self._then = None
 
     def close(self) -> None:
-        """The connection is gone, and with it whoever waited."""
+        """End the wait and the timer: the connection is gone."""
         self._then = None
         if self._handle is not None:
             self._handle.cancel()
@@ -59,7 +59,7 @@ class Patience:
         if then is None:
             return
         if self._at < self._until:
-            # Not by the clock: a loop may run a timer up to its resolution early.
+            # Compared with _at, not with the clock: a loop may run a timer up to its resolution early.
             self._arm(self._until - self._loop.time())
             return
         self._then = None

@@ -1,10 +1,9 @@
-"""Where the partitions of a fetch session wait.
+"""The waiters of a fetch session's partitions.
 
-A consumer of ten thousand partitions asks twice a second whether anything is new in any of them. Partitions of which it
-has been told everything *rest*: each has its place among those that wait for its log, which it keeps from one request
-to the next, and is looked at again only when the log moves or the consumer asks for another position. So a request
-costs as much as there is news. What is found when a partition is awake, its log and whether its client may read it, is
-asked anew with every request that looks at it.
+A consumer of ten thousand partitions asks twice a second whether any of them has news. Partitions without news for the
+consumer *rest*: each has a place, a waiter of its log that stays from one request to the next. A request looks at a
+resting partition again only when the log moves or the consumer asks for another position, so it costs as much as there
+is news. For a partition that is awake, every request finds the log and checks the client's access anew.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Key = tuple[str | bytes, int]
 """Topic name or id, and partition."""
 
 _LEFT_AT_ONCE = 1_000
-"""Places that are given up in one turn of the event loop."""
+"""Most places given up in one turn of the event loop."""
 
 
 class Sleeper(Protocol):
@@ -31,7 +30,7 @@ class Sleeper(Protocol):
 
 
 class _Place:
-    """One partition that rests; see :class:`bridges.log.partition.partition_log.Waiter`."""
+    """The waiter of a resting partition; see :class:`bridges.log.partition.partition_log.Waiter`."""
 
     __slots__ = ("_places", "key", "log")
 
@@ -45,69 +44,69 @@ class _Place:
 
 
 class Places:
-    """The partitions of one session: each rests, or is awake."""
+    """The partitions of one session, each resting or awake."""
 
     __slots__ = ("_resting", "awake", "reader", "request")
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._resting: dict[Key, _Place] = {}
         self.awake: dict[Key, None] = dict.fromkeys(keys)
-        """Those that the next request looks at, in the order in which they are served."""
+        """Partitions that the next request looks at, in the order in which they are served."""
         self.request: Sleeper | None = None
-        """The session's request in progress: there is one at a time, whatever clients do."""
+        """The session's request in progress: at most one, whatever clients do."""
         self.reader: object = None
-        """Who reads, and how: for anybody else nothing rests. See :meth:`belong`."""
+        """The principal and isolation level that the resting partitions are up to date for. See :meth:`belong`."""
 
     def __len__(self) -> int:
-        """How many rest."""
+        """Return the number of resting partitions."""
         return len(self._resting)
 
     def belong(self, reader: object) -> None:
-        """It is ``reader`` who has been told all of what rests. If that was another, everything is looked at again."""
+        """Set the reader for whom the resting partitions are up to date. Another reader than before wakes them all."""
         if self.reader != reader:
             self.reader = reader
             for key in list(self._resting):
                 self.wake(key)
 
     async def belong_in_turns(self, reader: object) -> None:
-        """As :meth:`belong`, where many rest."""
+        """Set the reader like :meth:`belong`, in turns with other work, when many partitions rest."""
         async for some in portions(list(self._resting)):
             for key in some:
                 self.wake(key)
         self.reader = reader
 
     def rest(self, key: Key, log: PartitionLog) -> None:
-        """All is told of a partition, as its log is now."""
+        """Let a partition rest: the reader knows the present state of its log."""
         place = self._resting[key] = _Place(self, key, log)
         del self.awake[key]
         log.add_waiter(place)
 
     def moved(self, place: _Place) -> None:
-        """The log of one that rests has moved."""
+        """Wake a resting partition whose log has moved."""
         self.wake(place.key)
         if self.request is not None:
             self.request.stirred(place.key)
 
     def wake(self, key: Key) -> None:
-        """There may be something to tell of a partition, or it is new."""
+        """Wake a partition that may have news, or add a new one."""
         place = self._resting.pop(key, None)
         if place is not None:
             place.log.remove_waiter(place)
         self.awake.setdefault(key)
 
     def served(self, key: Key) -> None:
-        """It comes after all others."""
+        """Move an awake partition behind all others."""
         if key in self.awake:
             del self.awake[key]
             self.awake[key] = None
 
     def forget(self, key: Key) -> None:
-        """The consumer reads it no more."""
+        """Remove a partition that the consumer reads no more."""
         self.wake(key)
         del self.awake[key]
 
     def close(self, later: Callable[[Callable[[], None]], object]) -> None:
-        """The session is gone: give up all places, so many now and the others ``later``."""
+        """Give up all places when the session ends, a limited number now and the rest ``later``."""
         self.awake.clear()
         for _ in range(min(len(self._resting), _LEFT_AT_ONCE)):
             _, place = self._resting.popitem()

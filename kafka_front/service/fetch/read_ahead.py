@@ -1,8 +1,9 @@
-"""What a client will probably fetch next, read while it works on its last answer.
+"""Reading ahead: the batches that a client will probably fetch next, read while it works on its last answer.
 
-A client that reads on asks, once it has an answer, for what comes behind it; the node would do nothing while the client
-looks at records, and the client nothing while the node reads. What is read ahead counts in the memory budget like any
-read, is kept for one request of its connection, and goes with the connection, or when memory is short.
+A client that reads on asks, after each answer, for the batches behind it. Without reading ahead the node would be idle
+while the client processes records, and the client while the node reads. Batches read ahead count in the memory budget
+like any read. They are kept for one request of their connection, and dropped with the connection or when memory is
+short.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 Gather = Callable[[Iterable[Wish], int, GatherDone], None]
-"""Reads wishes, so many bytes in all; see :func:`bridges.log.gathering.gather`."""
+"""Reads wishes, up to a number of bytes in all; see :func:`bridges.log.gathering.gather`."""
 PLENTIFUL = 1 / 4
-"""Nothing is read ahead while more than this part of the budget is held."""
+"""Part of the budget beyond which nothing is read ahead."""
 
 
 class _Held(NamedTuple):
-    """Batches of one partition, and what they were read by."""
+    """Batches of one partition, with the position and the log's state in which they were read."""
 
     offset: int
     epoch: int
@@ -36,7 +37,7 @@ class _Held(NamedTuple):
 
 
 class ReadAhead:
-    """Of one connection."""
+    """The batches read ahead for one connection."""
 
     __slots__ = ("_account", "_closed", "_expected", "_granted", "_held", "_then", "_turn", "reading")
 
@@ -50,26 +51,26 @@ class ReadAhead:
         self._turn = 0
         self._closed = False
         self.reading = False
-        """Whether a read is under way: see :meth:`when_read`."""
+        """Whether a read is in progress: see :meth:`when_read`."""
 
     def when_read(self, then: Callable[[], None]) -> None:
-        """Call ``then`` when the read that is under way has ended, instead of whoever waited before."""
+        """Call ``then`` when the read in progress has ended. Replaces an earlier callback."""
         self._then = then
 
     @property
     def holds(self) -> bool:
-        """Whether anything was read."""
+        """Return whether any batches are held."""
         return bool(self._held)
 
     def expects(self, log: PartitionLog | None, offset: int) -> bool:
-        """Whether a client that reads on would ask for this."""
+        """Return whether a client that reads on would ask for this position."""
         return log is not None and self._expected.get(log) == offset
 
     def take(
         self, log: PartitionLog | None, offset: int, max_bytes: int, limit: int
     ) -> tuple[list[StoredBatch], int] | None:
-        """Batches that were read ahead, as a read would give them, and the bytes that are counted for them, which are
-        the caller's from now on; None if there are none."""
+        """Return the batches read ahead, as a read would, and the bytes that the budget counts for them, which the
+        caller must give back; None if there are none."""
         held = None if log is None else self._held.pop(log, None)
         if held is None or log is None:
             return None
@@ -87,15 +88,15 @@ class ReadAhead:
         return batches, size
 
     def expect(self, expected: dict[PartitionLog, int]) -> int:
-        """A request was answered: the next one will go on there. What was read ahead and not taken is forgotten. Gives
-        the number of this turn, for :meth:`read`."""
+        """Drop unused batches after an answer, and set the positions that the next request should ask for. Return the
+        number of this turn, for :meth:`read`."""
         self.drop()
         self._expected = expected
         self._turn += 1
         return self._turn
 
     def read(self, turn: int, gather: Gather, wishes: list[Wish], room: int) -> None:
-        """Read ``wishes`` if the next request has not come yet, ``room`` bytes at most, and if there is memory."""
+        """Read ``wishes``, at most ``room`` bytes, if the next request has not come yet and there is memory."""
         if turn != self._turn or self.reading or self._closed or self._account.level >= PLENTIFUL:
             return
         room = self._account.grant(Kind.READS, room, 1)
@@ -110,7 +111,7 @@ class ReadAhead:
         try:
             gather(wishes, room, done)
         except BaseException:
-            self._read((), [])  # nobody may wait for ever
+            self._read((), [])  # a waiting request must go on
             raise
 
     def _read(self, wishes: Sequence[Wish], answers: list[Answer]) -> None:
@@ -133,13 +134,13 @@ class ReadAhead:
             then()
 
     def drop(self) -> None:
-        """Give back what is held."""
+        """Drop the held batches and give back their memory."""
         if self._held:
             self._account.give(Kind.READS, sum([held.size for held in self._held.values()]))
             self._held.clear()
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Drop everything: the connection is gone."""
         self._closed = True
         self._then = None
         self._expected = {}

@@ -1,7 +1,8 @@
-"""What a Fetch request reads, and its answer: of all its partitions at once, as far as there is memory for it.
+"""Reading for a Fetch request, and its answer: all partitions at once, as far as there is memory.
 
-Batches at the tail come from memory, all others in one go through the backend, and what comes behind them is read ahead
-for a client that reads on. Without memory for that they are only located, and read when the socket takes them.
+Batches at the tail come from memory, all others in one pass through the backend. For a client that reads on, the
+batches behind the answer are read ahead. If there is no memory, batches are only located, and read when the socket
+takes them.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 _Aborted = FetchResponse.AbortedTransaction
 _TopicData = FetchResponse.FetchableTopicResponse
 _LEAST_SHARE = 64 * 1024
-"""Bytes that are read of each partition where there is room: with less the work is in the partitions."""
+"""Least bytes read of each partition, if there is room: smaller reads cost mostly the work for each partition."""
 
 
 class Reading(ABC):
-    """One Fetch request from the moment at which there is something to tell; how it waits for that is a subclass's."""
+    """One Fetch request from the moment it is to be answered; a subclass decides how it waits for that."""
 
     __slots__ = (
         "_answers",
@@ -78,7 +79,7 @@ class Reading(ABC):
         self._request = request
         self._session = session
         self._slots = slots
-        # Where the session's partitions wait that are not among the slots; None without a session, or beside another
+        # The places of the session's partitions that are not among the slots; None without a session, or beside another
         # request of it.
         self._places = places
         if places is not None:
@@ -89,7 +90,7 @@ class Reading(ABC):
         self._running = True
         self._position = 0
         self._room = min(request.max_bytes, owner.max_bytes)
-        # The partitions of which there is something to read, what was read of them, and the bytes of each.
+        # The partitions that have data to read, the batches read of them, and the bytes read of each.
         self._readable: list[Slot] = []
         self._answers: list[Answer] = []
         self._share = 0
@@ -98,28 +99,28 @@ class Reading(ABC):
         # Whether the client goes on where the last answer on its connection ended.
         self._reads_on = False
         self._served: list[Key] = []
-        # Bytes that the budget counts for what is being read, and for all that was.
+        # Bytes that the budget counts for the read in progress, and for all reads.
         self._granted = 0
         self._held = 0
-        # What the answer tells so far, and of how many partitions.
+        # The answer so far, and the number of slots that it covers.
         self._topics: dict[str | bytes, _TopicData] = {}
         self._told = 0
-        # Whether the answer tells who leads a partition.
+        # The leaders that the answer names.
         self._hinted: set[int] = set()
         self.response: FetchResponse | None = None
 
     @abstractmethod
     def stirred(self, key: Key) -> None:
-        """A partition of the session has moved that there was nothing to tell of before."""
+        """Take notice of a partition of the session that had no news before and whose log has moved."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """The connection is gone."""
+        """End the request without an answer: the connection is gone."""
 
     def _guarded(self, step: Callable[..., None], *args: object) -> None:
-        """Take a step on behalf of somebody who has others to tell: a defect costs this request only."""
+        """Run a step from another component's callback: a defect fails this request only."""
         if self._running:
-            step(*args)  # whoever started the request answers
+            step(*args)  # the caller of start() answers
             return
         try:
             step(*args)
@@ -128,7 +129,7 @@ class Reading(ABC):
             self._ctx.crashed()
 
     def _limit(self, log: PartitionLog, offset: int) -> int:
-        """How far the client may be shown what lies from ``offset`` on."""
+        """Return the offset up to which the client may read from ``offset`` on."""
         return log.committed_limit(offset) if self._committed else log.high_watermark
 
     def _end(self) -> None:
@@ -148,7 +149,7 @@ class Reading(ABC):
         self._find_readable()
 
     def _find_readable(self) -> None:
-        """Look at partition after partition: what is wrong with it, or whether there is anything to read."""
+        """Check partition after partition for errors, and collect those that have data to read."""
         slots = self._slots
         ends = min(self._position + self._owner.at_once, len(slots))
         for slot in islice(slots, self._position, ends):
@@ -174,7 +175,7 @@ class Reading(ABC):
             self._finish()
 
     def _read(self) -> None:
-        """Read of all partitions at once what the answer will hold, as far as there is memory for it."""
+        """Read the answer's batches from all partitions at once, as far as there is memory."""
         ahead = self._ctx.connection.ahead
         if ahead.reading:
             self._ctx.connection.on_close(self.cancel)
@@ -183,7 +184,7 @@ class Reading(ABC):
         readable = self._readable
         if len(readable) == 1 and self._read_at_hand(readable[0]):
             return
-        # All at the same speed, if they can be: what is read of them lies together in the log then.
+        # Equal shares: partitions read at the same speed lie close together in the write-ahead log.
         self._share = max(self._room // len(readable), _LEAST_SHARE)
         self._answers = [None] * len(readable)
         self._reads_on = any(ahead.expects(slot.log, slot.asked.fetch_offset) for slot in readable)
@@ -211,15 +212,15 @@ class Reading(ABC):
         self._held += granted
         self._here = False
         rest = [number for number, answer in enumerate(self._answers) if answer is None]
-        # Of what there is at least one batch must be read to be served.
+        # At least one batch must be read to serve anything.
         self._owner.gather(self._wishes(rest), max(granted, 1), partial(self._gathered, rest), begun)
         if not self._here:
             self._here = True
             connection.on_close(self.cancel)
 
     def _read_at_hand(self, slot: Slot) -> bool:
-        """Tell of the only partition that has something if that is in memory, as it is for who follows a log; whether
-        it is, and the budget has room for it."""
+        """Serve the only readable partition from memory, which is the usual case of a client that follows a log. Return
+        False if its batches are not in memory or the budget has no room."""
         asked, log, connection = slot.asked, slot.log, self._ctx.connection
         assert log is not None, "what is refused is not readable"
         answer = log.at_hand(asked.fetch_offset, max(1, min(asked.max_bytes, self._room)), slot.limit)
@@ -245,10 +246,10 @@ class Reading(ABC):
             yield Wish(slot.log, slot.asked.fetch_offset, min(slot.asked.max_bytes, share), slot.limit)
 
     def _gathered(self, numbers: list[int], answers: list[Answer]) -> None:
-        """What was read, within the call that asked for it or later."""
+        """Serve the batches read, within the call that asked for them or later."""
         if self._finished:
             return
-        for number, answer in zip(numbers, answers, strict=False):  # as far as there was room
+        for number, answer in zip(numbers, answers, strict=False):  # shorter if there was no room for the rest
             self._answers[number] = answer
         self._settle(sum([len(batch.payload) for answer in answers if answer for batch in answer[0]]))
         if self._here:
@@ -258,7 +259,7 @@ class Reading(ABC):
             self._serve()
 
     def _settle(self, size: int) -> None:
-        """Count what was read instead of what was granted for it."""
+        """Replace the granted bytes in the budget by the bytes read."""
         granted, self._granted = self._granted, 0
         account = self._ctx.connection.account
         if size > granted:
@@ -268,7 +269,7 @@ class Reading(ABC):
         self._held += size - granted
 
     def _serve(self) -> None:
-        """Tell of partition after partition what was read of it."""
+        """Put the batches read into the answer, partition after partition."""
         readable = self._readable
         while self._position < len(readable):
             slot, answer = readable[self._position], self._answers[self._position]
@@ -288,7 +289,7 @@ class Reading(ABC):
         self._finish()
 
     def _translated(self, batches: list[StoredBatch], error: LogError | None) -> None:
-        """The first of the batches read, which another protocol wrote, is at hand in Kafka's format."""
+        """Go on when the first of the batches, which another protocol wrote, is in Kafka's format."""
         if not self._finished:
             self._guarded(self._take_translated, batches, error)
 
@@ -298,8 +299,8 @@ class Reading(ABC):
         self._serve()
 
     def _locate_all(self) -> bool:
-        """Without memory to read anything, answer with places that are read as the socket takes them; False if the
-        first readable partition has none that is known."""
+        """Answer with places that are read as the socket takes them, since there is no memory for reads. Return False
+        if the place of the first readable partition is unknown."""
         for slot in self._readable:
             log = slot.log
             if log is None:
@@ -313,7 +314,7 @@ class Reading(ABC):
         return True
 
     def _locate(self, slot: Slot, log: PartitionLog, wanted: int) -> bool:
-        """Serve what lies where the partition is read as a place; False if nothing can be."""
+        """Serve a partition as a place in the log; return False if its place is unknown."""
         place = log.locate(slot.asked.fetch_offset, wanted, slot.limit)
         if place is None:
             return False
@@ -338,9 +339,10 @@ class Reading(ABC):
             data.aborted_transactions = []
 
     def _tell_aborted(self, slot: Slot, log: PartitionLog, end: int) -> bool:
-        """Tell what was aborted up to ``end``: the client gets all batches there, and leaves that out itself.
+        """List the aborted transactions up to ``end``: the client gets all batches there, and filters them itself.
 
-        False if that was let go of since the request began: nothing may be told then, and the client asks again.
+        Return False if the list was evicted since the request began: nothing may be served then, and the client asks
+        again.
         """
         if self._committed:
             try:
@@ -356,7 +358,7 @@ class Reading(ABC):
             slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if error is None else code_of(error))
             return
         if self._committed and (code := self._owner.position_error(slot.asked, log)) is not None:
-            slot.refuse(code)  # it was trimmed meanwhile: what was aborted there is not known any more
+            slot.refuse(code)  # trimmed meanwhile: its aborted ranges are no longer known
             return
         self._describe(slot, log)
         if not batches or (self._served and len(batches[0].payload) > self._room):
@@ -377,7 +379,7 @@ class Reading(ABC):
         self._served.append(slot.key)
 
     def _read_on(self) -> None:
-        """Have read what a client that goes on will ask for next: a client that has just done so is believed to."""
+        """Start reading ahead. A client that went on where its last answer ended is expected to do so again."""
         connection = self._ctx.connection
         expected: dict[PartitionLog, int] = {}
         wishes: list[Wish] = []
@@ -398,7 +400,7 @@ class Reading(ABC):
             self._owner.loop.call_soon(connection.ahead.read, turn, self._owner.gather, wishes, room)
 
     def _is_told(self, slot: Slot) -> bool:
-        """Whether there is nothing to tell of a partition behind this answer, as its log is now."""
+        """Return whether the client knows the present state of the partition's log after this answer."""
         asked, log, data = slot.asked, slot.log, slot.data
         return (
             log is not None
@@ -414,7 +416,7 @@ class Reading(ABC):
         )
 
     def _go_on_later(self, step: Callable[[], None]) -> None:
-        """Take ``step`` in the next turn of the loop, unless the connection ends before."""
+        """Run ``step`` in the next turn of the loop, unless the connection ends before."""
         self._ctx.connection.on_close(self.cancel)
         self._owner.loop.call_soon(self._unless_cancelled, step)
 
@@ -423,7 +425,7 @@ class Reading(ABC):
             self._guarded(step)
 
     def _finish(self) -> None:
-        """Tell of partition after partition, so many in a turn of the loop, and answer."""
+        """Add partition after partition to the answer, a limited number in each turn of the loop, and send it."""
         session = self._session
         incremental = session is not None and self._request.session_epoch > 0
         topics = self._topics
@@ -459,7 +461,7 @@ class Reading(ABC):
             self._hinted.discard(-1)
             response.node_endpoints = self._owner.hints.fetch_endpoints(self._ctx, self._hinted)
         if len(self._slots) > self._owner.at_once:
-            self._ctx.respond_off_loop(response, self._release)  # until it is written, all of it is here
+            self._ctx.respond_off_loop(response, self._release)  # the batches stay in memory until it is encoded
         else:
             self._release()  # the connection counts what it cannot send
             if self._running:

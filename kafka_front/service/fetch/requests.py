@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 _IDS_SINCE = 13
 _SLOT_WORTH = 16
-"""As many bytes of a request become what a partition takes that the session remembers, and the request does not name.
-"""
+"""Bytes of a long request that a partition of the session, not named in the request, counts for (see LongRequests)."""
 
 
 class Fetch:
@@ -84,7 +83,7 @@ class Fetch:
         operation = FetchOperation(self.partitions, ctx, request, session, [], places)
         try:
             async with ctx.room(len(partitions if places is None else places.awake) * _SLOT_WORTH):
-                # A list, because the session may be asked again meanwhile, by somebody else who knows its number.
+                # A list, because another client that knows the session's id may change the session meanwhile.
                 wanted = list(partitions.items()) if places is None else [(k, partitions[k]) for k in places.awake]
                 return await operation.start_in_turns(wanted)
         except BaseException:
@@ -93,7 +92,7 @@ class Fetch:
 
 
 def _places(session: FetchSession | None) -> Places | None:
-    """The places of a session if this is its only request in progress."""
+    """Return the places of a session if this is its only request in progress."""
     return None if session is None or session.places.request is not None else session.places
 
 

@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227; docs/protocols/kafka.md, rule 45).
 
-A session remembers which partitions a consumer reads and what it was last told of each, so that a request names only
-what changed and a response only what is new.
+A session remembers the partitions that a consumer reads and their state in its last answer. So a request names only
+changes and a response only news.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAST_EPOCH = 2**31 - 1
 
 
 class FetchedPartition:
-    """One partition a consumer reads, and what it was last told of it."""
+    """One partition of a consumer, and its state in the last answer."""
 
     __slots__ = (
         "fetch_offset",
@@ -36,7 +36,7 @@ class FetchedPartition:
     )
 
     def __init__(self, topic: str, topic_id: bytes, request: FetchRequest.FetchPartition) -> None:
-        # Of one that is asked for by id, the name that it had when it was last found; empty until then.
+        # If the client asks by id, the name that the topic had when it was last found; empty until then.
         self.topic = topic
         self.topic_id = topic_id
         self.partition = request.partition
@@ -47,13 +47,13 @@ class FetchedPartition:
         self.leader_epoch = request.current_leader_epoch
 
     def update(self, request: FetchRequest.FetchPartition) -> None:
-        """The consumer asks for another position or size."""
+        """Take over the position and size that the consumer asks for."""
         self.fetch_offset = request.fetch_offset
         self.max_bytes = request.partition_max_bytes
         self.leader_epoch = request.current_leader_epoch
 
     def news(self, data: FetchResponse.PartitionData) -> bool:
-        """Must an incremental response name this partition? Remembers what it will have told."""
+        """Return whether an incremental response must name this partition, and remember the state that it sends."""
         changed = (
             bool(data.records)
             or data.error_code != ErrorCode.NONE
@@ -62,16 +62,16 @@ class FetchedPartition:
         )
         self.high_watermark = data.high_watermark
         self.log_start_offset = data.log_start_offset
-        # After an error the consumer must be told when it is over, even if nothing else has changed by then.
+        # The next response after an error must name the partition again, even if nothing else has changed by then.
         if data.error_code != ErrorCode.NONE:
             self.high_watermark = -1
         return changed
 
 
 class FetchSession:
-    """The partitions of one consumer, in the order in which they are served next, and where they wait.
+    """The partitions of one consumer, in the order in which they are served next, and their places.
 
-    ``busy``: a request changes it in turns; others do not fit it meanwhile.
+    ``busy``: a request is changing the session in turns; other requests are refused meanwhile.
     """
 
     __slots__ = ("busy", "epoch", "id", "last_used", "partitions", "places", "uses_ids")
@@ -113,9 +113,9 @@ def _key(topic: str, topic_id: bytes, partition: int, uses_ids: bool) -> Key:
 class FetchSessions:
     """All sessions of a node, at most ``slots``; idle ones make room after ``evict_after`` seconds.
 
-    They remember at most ``partitions`` in all, and one of them a tenth of that: a request of a few bytes is answered
-    for all partitions of its session. A client that reads more names them in each request. ``later`` calls something in
-    a later turn of the event loop.
+    They remember at most ``partitions`` in all, and one session a tenth of that, since a request of a few bytes is
+    answered for all partitions of its session. A client that reads more names them in each request. ``later`` calls a
+    function in a later turn of the event loop.
     """
 
     __slots__ = ("_later", "_partitions", "_sessions", "evict_after", "most", "slots")
@@ -142,7 +142,7 @@ class FetchSessions:
     def resolve(
         self, request: FetchRequest, uses_ids: bool, now: float
     ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
-        """The session (None: the request stands alone) and the partitions to serve.
+        """Return the session (None: the request stands alone) and the partitions to serve.
 
         Raises SessionError.
         """
@@ -163,7 +163,7 @@ class FetchSessions:
     async def resolve_in_turns(
         self, request: FetchRequest, uses_ids: bool, now: float
     ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
-        """As :meth:`resolve`, of a request that names many partitions."""
+        """Resolve a request that names many partitions, like :meth:`resolve`, in turns with other work."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             asked: dict[Key, FetchedPartition] = {}
             async for topic in in_turns(request.topics):
@@ -181,7 +181,7 @@ class FetchSessions:
                 async for numbers in portions(forgotten.partitions):
                     self._change(found, before, partial(_forget, found, forgotten, numbers))
         except BaseException:
-            self._drop(found.id)  # what the client takes it for it is not
+            self._drop(found.id)  # it is not what the client believes
             raise
         finally:
             found.busy = False
@@ -214,7 +214,7 @@ class FetchSessions:
         return found
 
     def _change(self, session: FetchSession, before: int, change: Callable[[], None]) -> None:
-        """A part of a change that is made in turns. Raises SessionError."""
+        """Make one part of a change that runs in turns. Raises SessionError."""
         if self._sessions.get(session.id) is not session:
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         had = len(session.partitions)
@@ -223,8 +223,8 @@ class FetchSessions:
         self._check_size(session, before)
 
     def _check_size(self, session: FetchSession, before: int) -> None:
-        """Raise SessionError if it has grown too large: the client starts over with a full request, which is answered
-        without a session."""
+        """Raise SessionError if the session has grown too large: the client starts over with a full request, which is
+        answered without a session."""
         if len(session.partitions) > max(before, self._most_of_one) or self._partitions > self.most:
             self._drop(session.id)
             raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -251,7 +251,7 @@ class FetchSessions:
 
     def _new_id(self) -> int:
         while True:
-            # Unguessable, so that a client with a stale id of a former run does not meet somebody else's session.
+            # Unguessable, so that a client with an id from a former run does not meet another client's session.
             candidate = random.SystemRandom().randint(1, 2**31 - 1)
             if candidate not in self._sessions:
                 return candidate
@@ -260,7 +260,7 @@ class FetchSessions:
 def _asked_for(
     topic: FetchRequest.FetchTopic, part: FetchRequest.FetchPartition, uses_ids: bool
 ) -> tuple[Key, FetchedPartition]:
-    """One partition that a request names."""
+    """Return the key and the partition that a request names."""
     key = _key(topic.topic, topic.topic_id, part.partition, uses_ids)
     return key, FetchedPartition(topic.topic, topic.topic_id, part)
 

@@ -1,8 +1,8 @@
-"""Batches that a response will hold, as the place where they lie: read while the socket takes them.
+"""Batches of a response as a place in the log: they are read while the socket takes them.
 
-How many bytes a stretch has is known when it is made, so the length of the response can be written in front of it. What
-is read later must be just those bytes: a stretch that finds anything else fails, which ends the connection before a
-wrong byte is sent. The log then remembers where, so that the next request is told what is wrong there.
+A stretch knows its number of bytes from the start, so the response's length can be sent first. A later read must give
+just those bytes. A stretch that finds anything else fails, which ends the connection before a wrong byte is sent. The
+log remembers the place, so that the next request gets the error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 Accept = Callable[[StoredBatch], Buffer]
-"""The batch's bytes as the client is to get them, as many as are stored. Raises BatchInvalid."""
+"""Returns all stored bytes of the batch, as the client gets them. Raises BatchInvalid."""
 PiecesDone = Callable[[list[Buffer], LogError | None], None]
 _UNKNOWN_BATCH = 64 * 1024
 
@@ -34,28 +34,28 @@ class Stretch:
         self.left = size
         self._log = log
         self._accept = accept
-        # The next batch to read, and how many of its bytes are not wanted.
+        # The next batch to read, and how many of its bytes to skip.
         self._offset = start
         self._skip = 0
-        # Of the last read: base offset and size of each batch.
+        # Base offset and size of each batch of the last read.
         self._read: list[tuple[int, int]] = []
         log.promised.add(self)
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether batches in ``[start, end)`` are still to be read, as they were when this was made."""
-        first = self._read[0][0] if self._read else self._offset  # what was read last may be wanted again
+        """Return whether batches in ``[start, end)`` are still to be read, and must not change until then."""
+        first = self._read[0][0] if self._read else self._offset  # rewind() may go back to the last read
         return first < end and start < self.end
 
     def __len__(self) -> int:
         return self.size
 
     def least(self) -> int:
-        """Bytes that the shortest read possible takes."""
+        """Return the bytes of the shortest possible read."""
         place = self._log.locate(self._offset, 1)
         return min(self.left, _UNKNOWN_BATCH) if place is None else place.size
 
     def read(self, max_bytes: int, done: PiecesDone) -> None:
-        """The next bytes, in whole batches, at least one; ``done`` may be called before this returns."""
+        """Read the next bytes, in whole batches, at least one; ``done`` may be called before this returns."""
         offset = self._offset
         most = min(max_bytes, self.left) + self._skip
 
@@ -70,7 +70,7 @@ class Stretch:
         self._log.read(offset, most, answered)
 
     def _take(self, batches: list[StoredBatch]) -> tuple[list[Buffer], LogError | None]:
-        """The batches as far as they are what is expected; an error if not even the first is."""
+        """Return the pieces of the batches that match the stretch; an error if not even the first does."""
         pieces: list[Buffer] = []
         self._read = []
         for batch in batches:
@@ -101,7 +101,7 @@ class Stretch:
         return pieces, None
 
     def rewind(self, size: int) -> None:
-        """The last ``size`` bytes of the last read were not sent and are wanted again."""
+        """Go back: the last ``size`` bytes of the last read were not sent and must be read again."""
         self.left += size
         for base, length in reversed(self._read):
             self._offset = base

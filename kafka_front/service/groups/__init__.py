@@ -1,7 +1,7 @@
 """The coordinators of consumer groups, classic and of KIP-848, and the requests that reach them.
 
 ``coordinator`` and ``group`` decide, without clock or sockets; ``runtime`` and ``journal`` give them time and a disk;
-``membership``, ``offsets`` and ``admin`` answer the requests; ``service`` is what they share.
+``membership``, ``offsets`` and ``admin`` answer the requests; ``group_service`` is the state that these share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["GroupService", "GroupSettings", "group_settings", "groups_of", "regi
 
 
 def group_settings(kafka: KafkaSettings) -> GroupSettings:
-    """The coordinator's settings out of the node's."""
+    """Return the coordinators' settings, taken from the node's."""
     return GroupSettings(
         initial_rebalance_delay_ms=kafka.group.initial_rebalance_delay_ms,
         min_session_timeout_ms=kafka.group.min_session_timeout_ms,
@@ -47,7 +47,7 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
 
 
 def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access, configs: OwnConfigs) -> GroupService:
-    """The groups of a node's clients, not started; ``configs`` are what some of them are configured with."""
+    """Return the groups of a node's clients, not started; ``configs`` are the groups' own configurations."""
     service = GroupService(
         node.progress,
         node.catalog,

@@ -47,14 +47,14 @@ _DescribedMember = DescribeGroupsResponse.DescribedGroupMember
 
 
 class GroupAdmin:
-    """Handlers of the requests about groups as a whole."""
+    """Handlers of the requests about whole groups."""
 
     def __init__(self, service: GroupService, brokers: Brokers) -> None:
         self._service = service
         self._brokers = brokers
 
     async def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """FindCoordinator: groups and transactional ids are spread over the nodes (a node by itself has all)."""
+        """Answer FindCoordinator: groups and transactional ids are spread over the nodes (a single node has all)."""
         error: int
         message: str | None
         error, message, kind = codes.NONE, None, GROUP
@@ -84,7 +84,7 @@ class GroupAdmin:
         return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
 
     async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """DescribeGroups: each group once, however often it is named."""
+        """Answer DescribeGroups: each group once, however often it is named."""
         access, asked = self._service.access, request.include_authorized_operations
         response = DescribeGroupsResponse()
         async for group_id in in_turns(dict.fromkeys(request.groups)):
@@ -111,7 +111,8 @@ class GroupAdmin:
                 group_state=GroupState.DEAD.value,
                 authorized_operations=operations,
             )
-        # Which of its metadata counts is open while a group rebalances; the last assignment is told nevertheless.
+        # The group's protocol, and with it the metadata to show, is undecided during a rebalance; the last assignment
+        # is shown nevertheless.
         stable = group.state is GroupState.STABLE
         name = group.protocol_name or ""
         return _Described(
@@ -134,7 +135,7 @@ class GroupAdmin:
         )
 
     async def list(self, ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
-        """ListGroups, with the filters of KIP-518 and KIP-848; letter case does not matter to either."""
+        """Answer ListGroups, with the filters of KIP-518 and KIP-848; neither regards letter case."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         access = self._service.access
@@ -151,7 +152,7 @@ class GroupAdmin:
         return response
 
     async def delete(self, ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        """DeleteGroups: answered once nothing of the groups is left on disk."""
+        """Answer DeleteGroups once nothing of the groups is left on disk."""
         results = []
         async for group_id in in_turns(dict.fromkeys(request.groups_names)):
             if not self._service.access.group(ctx, Operation.DELETE, group_id):
@@ -167,7 +168,7 @@ class GroupAdmin:
 
 
 def _shown(other: GroupView, operations: int) -> _Described:
-    """A group that is read through another protocol, in words that Kafka's tools know."""
+    """Return the description, as Kafka's tools know it, of a group that is read through another protocol."""
     return _Described(
         group_id=other.summary.group_id,
         group_state=other.summary.state,

@@ -1,4 +1,4 @@
-"""Who may join a group, and with which timeouts: the limits of :class:`.settings.GroupSettings`."""
+"""Admission of members to groups, and their timeouts: the limits of :class:`.settings.GroupSettings`."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from kafka_front.wire.errors import KafkaError
 
 
 def rebalance_timeout(settings: GroupSettings, asked_ms: int) -> int:
-    """Kafka takes any number; here nobody is waited for less than a millisecond or longer than the setting."""
+    """Return the timeout asked for within bounds: Kafka takes any number, here it is at least 1 ms and at most the
+    setting."""
     return min(max(asked_ms, 1), settings.max_rebalance_timeout_ms)
 
 
 def session_timeout(settings: GroupSettings, stored_ms: int) -> int:
-    """A stored timeout within today's settings; those in requests are refused instead."""
+    """Return a stored timeout within today's bounds. Requests with a timeout out of bounds are refused instead."""
     return min(max(stored_ms, settings.min_session_timeout_ms), settings.max_session_timeout_ms)
 
 
 MOST_TOPICS = 50_000
-"""Most topics that one member may name: what is done with them is one step of the event loop."""
+"""Most topics that one member may name: they are worked on in one step of the event loop."""
 
 
 def require_few_topics(named: Collection[object]) -> None:
-    """Raise KafkaError where a member names more topics than one may."""
+    """Raise KafkaError if a member names more than MOST_TOPICS topics."""
     if len(named) > MOST_TOPICS:
         text = f"the member names {len(named)} topics, above {MOST_TOPICS}: have it subscribe to a pattern"
         raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, text)
 
 
 def said_bytes(topics: Iterable[str], *texts: str | None) -> int:
-    """What a member of a group without a leader says of itself takes, about: the topics it reads, and its names."""
+    """Return the approximate bytes of a member's metadata in a group without a leader: its topics and its names."""
     return sum(len(name) + 60 for name in topics) + sum(len(text or "") for text in texts)
 
 
 def has_room(settings: GroupSettings, group: Group, request: JoinRequest) -> bool:
-    """Whether the group may have one more member, if it is one."""
+    """Return whether the group has room for the client that joins."""
     limit = settings.max_size
     member_id = request.member_id
     if not member_id and request.instance_id is not None:
-        # A static member that restarted takes its own place, also in a full group.
+        # A restarted static member takes its own place, also in a full group.
         member_id = group.static_members.get(request.instance_id, "")
     member = group.members.get(member_id)
     if group.state is GroupState.EMPTY:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
-        # Counted by who waits, not by who is listed: that lets a lowered limit push out the last to rejoin.
+        # Count the waiting members, not the listed ones: after the limit was lowered, the last to rejoin are refused.
         return (member is not None and member.join is not None) or group.waiting < limit
     return member is not None or len(group.members) < limit
 
 
 def has_memory(settings: GroupSettings, group: Group, request: JoinRequest) -> bool:
-    """Whether the group may keep what the member says of itself; what it said before goes."""
+    """Return whether the group may keep the member's new metadata in place of the old."""
     member = group.members.get(request.member_id)
     if member is None and request.instance_id is not None:
         member = group.members.get(group.static_members.get(request.instance_id, ""))

@@ -15,7 +15,7 @@ Reply = TypeVar("Reply")
 
 
 class Answers:
-    """What waits to be handed out. ``barrier`` counts what answers raise: it costs one request."""
+    """The queue of answers. ``barrier`` counts the exceptions of their callbacks, each of which costs one request."""
 
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
@@ -23,39 +23,39 @@ class Answers:
         self._delivering = False
 
     def post(self, reply: Callable[[Reply], None], answer: Reply) -> None:
-        """An answer to be handed out."""
+        """Queue an answer."""
         self._outbox.append(partial(reply, answer))
 
     def post_all(self, answers: Iterable[Callable[[], None]]) -> None:
-        """Answers that were made before."""
+        """Queue answers that are bound to their callbacks already."""
         self._outbox.extend(answers)
 
     def refuse_join(self, reply: JoinCallback, member_id: str, error: int) -> None:
-        """A JoinGroup that comes to nothing."""
+        """Queue the error of a JoinGroup."""
         self.post(reply, JoinReply(member_id, error))
 
     def park_join(self, group: Group, member: Member, reply: JoinCallback) -> None:
-        """Keep a JoinGroup to be answered later."""
+        """Keep a JoinGroup, to be answered later."""
         displaced = group.park_join(member, reply)
         if displaced is not None:
             # The client has given up on that request; its connection, if it still lives, must not stay stuck.
             self.refuse_join(displaced, member.member_id, codes.REBALANCE_IN_PROGRESS)
 
     def answer_join(self, group: Group, member: Member, answer: JoinReply) -> None:
-        """The parked JoinGroup of a member, if it has one."""
+        """Queue the answer to a member's parked JoinGroup, if it has one."""
         reply = group.take_join(member)
         if reply is not None:
             self.post(reply, answer)
 
     def answer_sync(self, member: Member, answer: SyncReply) -> None:
-        """The parked SyncGroup of a member, if it has one."""
+        """Queue the answer to a member's parked SyncGroup, if it has one."""
         reply = member.sync
         if reply is not None:
             member.sync = None
             self.post(reply, answer)
 
     def deliver(self) -> None:
-        """Hand out the answers, once the group is consistent: an answer may bring in the client's next request."""
+        """Give the queued answers, once the group is consistent: an answer may bring in the client's next request."""
         if self._delivering:
             return
         self._delivering = True
@@ -74,7 +74,7 @@ def joined(
     skip_assignment: bool = False,
     leader: str | None = None,
 ) -> JoinReply:
-    """What a member of the group's generation is told."""
+    """Return a member's answer to JoinGroup in the group's present generation."""
     return JoinReply(
         member.member_id,
         codes.NONE,
@@ -88,5 +88,5 @@ def joined(
 
 
 def synced(group: Group, member: Member) -> SyncReply:
-    """What a member is to read."""
+    """Return a member's answer to SyncGroup: its assignment."""
     return SyncReply(codes.NONE, group.protocol_type, group.protocol_name, member.assignment)

@@ -1,4 +1,4 @@
-"""Error codes that group requests answer with, as the plain ints that are put on the wire."""
+"""Error codes of group requests, as the plain ints of the wire."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The groups of a node by name: one directory, whatever kind a group is of.
+"""The directory of a node's groups by name, whatever their kind.
 
-A name belongs to one group at a time. The two kinds are kept apart in it, since nearly everything that looks a group up
-wants one kind; what changes a group's kind takes it out of one half and puts it into the other in one step.
+A name belongs to one group at a time. Each kind has a table of its own, since nearly every look-up is for one kind. A
+group that changes its kind moves to the other table in one step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Directory:
-    """Groups by name: ``classic`` (JoinGroup), ``consumer`` (KIP-848) and ``share`` (KIP-932), which are no group of
-    the other two kinds ever."""
+    """Groups by name: ``classic`` (JoinGroup), ``consumer`` (KIP-848) and ``share`` (KIP-932). A share group never
+    changes its kind."""
 
     __slots__ = ("classic", "consumer", "share")
 
@@ -40,15 +40,15 @@ class Directory:
         yield from self.share
 
     def get(self, group_id: str) -> Group | ConsumerGroup | None:
-        """The group of consumers of that name, of whichever kind of those."""
+        """Return the consumer group of that name, classic or of KIP-848; None if there is none."""
         return self.classic.get(group_id) or self.consumer.get(group_id)
 
     def become_consumer(self, group: ConsumerGroup) -> None:
-        """Put a group of the new kind in; a classic one of its name goes."""
+        """Add a group of KIP-848, in place of a classic one of its name."""
         self.classic.pop(group.group_id, None)
         self.consumer[group.group_id] = group
 
     def become_classic(self, group: Group) -> None:
-        """Put a classic group in; one of the new kind and of its name goes."""
+        """Add a classic group, in place of one of KIP-848 of its name."""
         self.consumer.pop(group.group_id, None)
         self.classic[group.group_id] = group

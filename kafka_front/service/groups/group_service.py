@@ -1,6 +1,6 @@
-"""All requests about groups, on top of the coordinators, the committed positions and the catalog.
+"""The service behind all requests about groups, on top of the coordinators, the committed positions and the catalog.
 
-What each request means: docs/protocols/kafka.md, rules 49-61.
+The requests' meaning: docs/protocols/kafka.md, rules 49-61.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ from kafka_front.service.groups.view import CLASSIC, LiveGroups, is_empty, summa
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
-"""Positions looked at before other work gets its turn."""
-
 
 class Positions(GroupStore, Protocol):
-    """What is used of :class:`bridges.catalog.progress.FrontProgress`."""
+    """The part of :class:`bridges.catalog.progress.FrontProgress` that groups use."""
 
     @property
     def name(self) -> str: ...
@@ -76,11 +74,11 @@ async def _no_share_groups(group_id: str) -> int:
 
 
 class GroupService:
-    """The groups of one node: state that its request handlers share, and its life.
+    """The groups of one node: the state that its request handlers share, and its life.
 
-    ``unstable`` tells whether a position of a (group, topic, partition) is part of an open transaction; the transaction
-    coordinator sets it. ``remove_share`` deletes a share group, and is set by who has those. ``live`` shows people the
-    groups that clients joined.
+    ``unstable`` returns whether a position of a (group, topic, partition) is part of an open transaction; the
+    transaction coordinator sets it. ``remove_share`` deletes a share group; the share service sets it. ``live`` shows
+    people the groups that clients joined.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class GroupService:
         self.consumers = self.runtime.consumers
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
         self.owned: OwnedGroups | None = None
-        """Which groups this node coordinates; None: all of them."""
+        """The groups that this node coordinates; None: all of them."""
         self.remove_share: Callable[[str], Awaitable[int]] = _no_share_groups
         self.live = LiveGroups(
             self.directory,
@@ -117,22 +115,22 @@ class GroupService:
             self.runtime.topics.name_of,
             lambda group_id: self.owned is None or self.owned.owns(group_id),
         )
-        # Commits on their way to the disk, by group: what they replace must not be expired under them.
+        # Number of commits in flight by group: the positions that they replace must not expire meanwhile.
         self.committing: dict[str, int] = {}
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the groups of the last run; among several nodes each comes with its slot. Raises DataCorrupt."""
+        """Load the groups of the last run; in a cluster each group is loaded with its slot. Raises DataCorrupt."""
         if self.owned is None:
             await self.runtime.load()
 
     def resign(self) -> None:
-        """Answer what is parked, so that connections can drain. Members keep their place over a restart."""
+        """Answer parked requests, so that connections can drain. Members keep their place over a restart."""
         self.runtime.resign()
 
     async def stop(self) -> None:
-        """Resign, and return when everything that waits to be stored is."""
+        """Resign, and return when all waiting groups are stored."""
         if self.owned is not None:
             await self.owned.close()
         await self.runtime.close()
@@ -140,10 +138,10 @@ class GroupService:
     # --- groups --------------------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | ConsumerGroup | None:
-        """A group of consumers by name, which a share group is not. One that only has committed positions (perhaps
-        another front's) is an empty group.
+        """Return a consumer group by name; None for a share group. A group that only has committed positions, perhaps
+        another front's, is created as an empty group.
 
-        For requests of clients that name it; what looks at all groups must not bring any into being.
+        For client requests that name the group. Loops over all groups must not create any.
         """
         group = self.directory.get(group_id)
         if group_id in self.directory.share:
@@ -153,7 +151,7 @@ class GroupService:
         return group
 
     async def group_ids(self) -> AsyncIterator[str]:
-        """Names of all groups, in order."""
+        """Return the names of all groups, in order."""
         wanted = None if self.owned is None else self.owned.owns
         names = await collected(chain(self.directory, self.progress.groups(), self.progress.read_elsewhere()), wanted)
         last = None
@@ -163,9 +161,9 @@ class GroupService:
             last = name
 
     async def forget(self, group_id: str) -> int:
-        """Delete an empty group and all it has committed; returns the error code (rule 60).
+        """Delete an empty group and all its committed positions; return the error code (rule 60).
 
-        A group that another protocol's consumers use is not empty.
+        A group that consumers of another protocol use is not empty.
         """
         if group_id in self.directory.share:
             return await self.remove_share(group_id)
@@ -177,7 +175,7 @@ class GroupService:
             return error
         deleted, error = await asyncio.gather(self._delete(group_id), self.runtime.journal.erase(group_id))
         error = deleted or error
-        # Somebody may have looked the group up while its positions were still there.
+        # Another request may have created the group anew while its positions were still there.
         self._drop_if_bare(group_id)
         return error
 
@@ -190,11 +188,11 @@ class GroupService:
         try:
             await self.progress.delete(group_id)
         except GroupHeld:
-            return codes.NON_EMPTY_GROUP  # somebody came through another protocol a moment ago
+            return codes.NON_EMPTY_GROUP  # a member joined through another protocol a moment ago
         return codes.NONE
 
     def _drop_if_bare(self, group_id: str) -> bool:
-        """Drop an empty group of which nothing is left that anybody here could miss.
+        """Drop an empty group without positions of this front; return whether it was dropped.
 
         Other fronts' positions do not keep it: a front that held a group for them would keep them for ever.
         """
@@ -206,19 +204,19 @@ class GroupService:
         return self._delete_group(group_id) == codes.NONE
 
     def summary(self, group_id: str) -> GroupSummary:
-        """A group as ListGroups shows it; it may have committed positions only. Members of another protocol make it a
-        classic group, as all tools know these."""
+        """Return a group as ListGroups shows it; it may have committed positions only. One with members of another
+        protocol is shown as a classic group, which all tools know."""
         found = summary_of(group_id, self.directory.share.get(group_id) or self.directory.get(group_id))
         other = None if found.members else self.progress.other_summary(group_id)
         return found if other is None else GroupSummary(group_id, CLASSIC, other.state, PROTOCOL_TYPE, other.members)
 
     def read_elsewhere(self, group_id: str) -> GroupView | None:
-        """A group as another protocol sees it that has members in it, and none of ours."""
+        """Return a group that has members of another protocol and none of ours, as that protocol sees it; else None."""
         group = self.directory.get(group_id)
         return None if group is not None and group.members else self.progress.other_view(group_id)
 
     def check_commit(self, group_id: str, generation: int) -> int:
-        """Whether a client that is no member may commit as far as other protocols' members go: the error code."""
+        """Return the error code of a commit by a client that is no member: another protocol's members exclude it."""
         if generation < 0 and self.progress.other_summary(group_id) is not None:
             return codes.UNKNOWN_MEMBER_ID
         return codes.NONE
@@ -228,16 +226,16 @@ class GroupService:
     async def expire(self, now_ms: int) -> int:
         """Forget positions past their retention at ``now_ms`` (Unix time), and groups with nothing left.
 
-        Returns how many positions went. Raises LogError if that cannot be stored.
+        Return the number of expired positions. Raises LogError if that cannot be stored.
         """
         expired = 0
         async for group_id in self.group_ids():
             if self.owned is not None and not self.owned.owns(group_id):
-                continue  # what is known of it here may be old
+                continue  # its positions here may be outdated
             try:
                 expired += await self._expire(group_id, now_ms)
             except LogError:
-                raise  # of the database, which all groups have together
+                raise  # from the database, so it concerns all groups
             except Exception as error:  # noqa: BLE001 - logged and counted: it costs this group's positions only
                 self._barrier.caught("offset expiry", error, group=group_id)
         return expired
@@ -246,9 +244,9 @@ class GroupService:
         expired = 0
         if not self.committing.get(group_id):
             old = await self._expired(group_id, self.progress.of_group(group_id).items(), now_ms)
-            # Somebody may have come back to the group meanwhile; those still too old are few enough to look again.
+            # A member may have joined meanwhile: check the old positions, which are few, once more.
             gone = dict(self._too_old(group_id, old, now_ms))
-            # Of these, only what is still as it was looked at goes, and nothing that another front holds.
+            # expire() removes only positions that have not changed, and none that another front holds.
             if gone and (expired := await self.progress.expire(group_id, gone)):
                 _log.info("committed offsets expired", group=group_id, positions=expired)
         if self._drop_if_bare(group_id):
@@ -258,7 +256,8 @@ class GroupService:
     async def _expired(
         self, group_id: str, positions: Iterable[tuple[Place, Committed]], now_ms: int
     ) -> list[tuple[Place, Committed]]:
-        """The positions past their retention; other work gets its turn, for there may be any number of them."""
+        """Return the positions past their retention, in turns with other work, since there may be any number of
+        them."""
         found: list[tuple[Place, Committed]] = []
         async for some in portions(list(positions)):
             found += self._too_old(group_id, some, now_ms)
@@ -267,7 +266,8 @@ class GroupService:
     def _too_old(
         self, group_id: str, positions: Iterable[tuple[Place, Committed]], now_ms: int
     ) -> list[tuple[Place, Committed]]:
-        # A group that nobody joined or asked for through this front is none of ours, but may have positions of ours.
+        # A group that no client of this front has used since the start is not in the directory, but may have positions
+        # of ours.
         group = self.directory.get(group_id)
         own = self.progress.name
         return [
@@ -277,7 +277,8 @@ class GroupService:
         ]
 
     def _is_expired(self, group: Group | ConsumerGroup | None, topic: str, committed: Committed, now_ms: int) -> bool:
-        """Rule 60 and KIP-211: by age since the group emptied, or since the commit where nobody reads the topic."""
+        """Return whether a position is expired (rule 60, KIP-211): by age since the group emptied, or, if no member
+        reads the topic, since the commit."""
         since = committed.commit_ms
         if isinstance(group, ConsumerGroup):
             if not group.members:

@@ -1,4 +1,5 @@
-"""Stores group snapshots: one write at a time for each group, all waiting groups in one flush of the database."""
+"""The journal of group snapshots: one write at a time for each group, all waiting groups in one flush of the
+database."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class _Write(Struct):
 
 
 class GroupJournal:
-    """Journal of a :class:`.coordinator.Coordinator` whose clock is ``now_ms``; ``unix_ms`` gives the time of day."""
+    """The journal of coordinators whose clock is ``now_ms``; ``unix_ms`` returns Unix time."""
 
     def __init__(
         self,
@@ -54,38 +55,39 @@ class GroupJournal:
         self._round_ended = asyncio.Event()
 
     def to_unix(self, ms: int) -> int:
-        """Time of day of a moment of the coordinator's clock."""
+        """Convert a time of the coordinator's clock to Unix time, in ms."""
         return self._unix_ms() - self._now_ms() + ms
 
     def from_unix(self, ms: int) -> int:
-        """The reverse of :meth:`to_unix`; below zero for moments before that clock began."""
+        """Convert Unix time to the coordinator's clock, in ms; negative for times before that clock began."""
         return self._now_ms() - self._unix_ms() + ms
 
     def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
-        """See :class:`.requests.Journal`."""
+        """Store a classic group's snapshot; see :class:`.requests.Journal`."""
         stored = replace(snapshot, since_ms=self.to_unix(snapshot.since_ms))
         blob = encode_snapshot(stored)
         self.put(group_id, lambda _: blob, done)
 
     async def erase(self, group_id: str) -> int:
-        """Remove what is stored of a group, after whatever is being written of it; returns the error code."""
+        """Remove a group's stored state, after any write in flight; return the error code."""
         return await awaited(lambda settle: self.put(group_id, None, lambda _, error: settle(error)))
 
     async def settled(self) -> None:
-        """Return when everything has been written that was asked for until now."""
-        until = self._rounds + 2  # the writes that are under way, and those that wait for their end
+        """Wait until all writes requested before this call have ended."""
+        until = self._rounds + 2  # the writes in flight, and those that wait for them
         while self._writer is not None and self._rounds < until:
             await self._round_ended.wait()
 
     async def close(self) -> None:
-        """Return when everything that waits has been written."""
+        """Wait until all waiting groups are written."""
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
     def put(self, group_id: str, encode: Encode | None, done: SavedCallback) -> None:
-        """Replace what is stored of a group by what ``encode`` gives when the write begins; None removes it."""
+        """Replace a group's stored state by the result of ``encode``, called when the write begins; None removes the
+        state."""
         write = self._waiting.setdefault(group_id, _Write(encode))
-        write.encode = encode  # an earlier snapshot that still waits is of no use any more
+        write.encode = encode  # replaces an earlier snapshot that still waits
         write.done.append(done)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
@@ -116,7 +118,7 @@ class GroupJournal:
         except LogError as error:
             _log.warning("group not stored", group=group_id, error=str(error))
             return codes.COORDINATOR_NOT_AVAILABLE
-        except Exception as error:  # noqa: BLE001 - counted there: the members of this group hear of it, others go on
+        except Exception as error:  # noqa: BLE001 - counted: this group's members get an error, other groups go on
             self._barrier.caught("storing a group", error, group=group_id)
             return codes.COORDINATOR_NOT_AVAILABLE
         return codes.NONE

@@ -1,8 +1,8 @@
-"""A group changes its kind while its members run (KIP-848, ``kafka.group.consumer_migration_policy``).
+"""The change of a group's kind while its members run (KIP-848, ``kafka.group.consumer_migration_policy``).
 
-A classic group of consumers becomes one of the new kind when the first member of the new protocol comes, and is a
-classic one again when the last of them has gone. Nobody loses anything by either: members keep their ids, their
-partitions, and the number of their generation as their epoch.
+A classic consumer group becomes one of KIP-848 when the first member of the new protocol joins, and a classic one again
+when the last of them has left. Members lose nothing: they keep their ids, their partitions, and the number of their
+generation as their epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from kafka_front.service.groups.consumer.requests import TopicIndex
 
 
 def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
-    """The group of the new kind that a classic one becomes. Raises ValueError, in a sentence, if it cannot."""
+    """Return the KIP-848 group that a classic one becomes. Raises ValueError, with a sentence for people, if it
+    cannot."""
     if not group.uses_consumer_protocol:
         raise ValueError("its members are no consumers")
     upgrade = ConsumerGroup(group.group_id, group.since_ms, group.generation, group.generation)
@@ -39,7 +40,8 @@ def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
         except EmbeddedFormatError as error:
             raise ValueError(f"what a member says of itself cannot be read: {error}") from error
         if is_custom:
-            # As of Kafka Streams: the members would be given partitions without the data that they read them by.
+            # Kafka Streams, for example: members would get partitions without the user data that they need to process
+            # them.
             raise ValueError("its assignor gives members data of its own, which would be lost")
         upgrade.add(
             ConsumerMember(
@@ -64,7 +66,8 @@ def upgraded(group: Group, topics: TopicIndex) -> ConsumerGroup:
 
 
 def _keep_owned(upgrade: ConsumerGroup, said: dict[str, bytes], topics: TopicIndex) -> None:
-    """A rebalance that was broken off has taken the assignments: members have what they said as they joined."""
+    """Give members the partitions that they owned by their JoinGroup: an interrupted rebalance has dropped the
+    assignments."""
     for member in upgrade.members.values():
         try:
             owned = _by_id(owned_partitions(said[member.member_id]), topics, upgrade)
@@ -75,7 +78,8 @@ def _keep_owned(upgrade: ConsumerGroup, said: dict[str, bytes], topics: TopicInd
 
 
 def _by_id(assigned: dict[str, list[int]], topics: TopicIndex, group: ConsumerGroup) -> Partitions:
-    """Partitions by topic id; what is not there, or another member has, is left out: a leader may assign anything."""
+    """Return partitions by topic id, without those that do not exist or that another member has: a leader may assign
+    anything."""
     found: dict[bytes, frozenset[int]] = {}
     for name, numbers in assigned.items():
         topic = topics.find(name)
@@ -88,7 +92,7 @@ def _by_id(assigned: dict[str, list[int]], topics: TopicIndex, group: ConsumerGr
 
 
 def downgraded(group: ConsumerGroup, now_ms: int, generation: int, names: dict[bytes, str]) -> Group:
-    """The classic group that a group becomes all of whose members speak the classic protocol."""
+    """Return the classic group that a KIP-848 group becomes when all its members speak the classic protocol."""
     downgrade = Group(group.group_id, now_ms)
     for member in group.members.values():
         classic = member.classic
@@ -114,7 +118,7 @@ def downgraded(group: ConsumerGroup, now_ms: int, generation: int, names: dict[b
 
 
 def assignment_of(member: ConsumerMember, names: dict[bytes, str]) -> bytes:
-    """What a member that speaks the classic protocol is to read, in the version that it speaks itself."""
+    """Return a member's assignment for the classic protocol, in the version of its own subscription."""
     assert member.classic is not None
     version = subscription_version(member.classic.protocols[0][1])
     named = {names[topic]: sorted(numbers) for topic, numbers in member.assigned.items() if topic in names}

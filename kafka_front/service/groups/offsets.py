@@ -54,7 +54,7 @@ _DeletePartition = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
 class _Position(Protocol):
-    """What a request says of a partition."""
+    """A partition's position in a request."""
 
     partition_index: int
     committed_offset: int
@@ -63,7 +63,7 @@ class _Position(Protocol):
 
 
 class _Answered(Protocol):
-    """What it is answered of one."""
+    """A partition's part of the answer."""
 
     error_code: int
 
@@ -73,29 +73,29 @@ R = TypeVar("R")
 
 
 class Asked:
-    """Positions that a request wants committed, topic by topic: those that can be, and what is said of them."""
+    """The positions that a request asks to commit, topic by topic, and the answers for them."""
 
     def __init__(self, service: GroupService, now_ms: int, expire_ms: int = -1) -> None:
         self._service = service
         self._now_ms, self._expire_ms = now_ms, expire_ms
-        self._accepted: dict[Place, Committed] = {}  # of a partition that is named twice, the last one
+        self._accepted: dict[Place, Committed] = {}  # the last one of a partition that is named twice
         self._answers: list[_Answered] = []
 
     @property
     def known(self) -> bool:
-        """Whether any partition exists, and may be read by who asks."""
+        """Return whether any of the partitions exists and the client may read it."""
         return bool(self._answers)
 
     @property
     def positions(self) -> list[tuple[str, int, Committed]]:
-        """What can be committed."""
+        """Return the valid positions."""
         return [(*place, committed) for place, committed in self._accepted.items()]
 
     async def take(
         self, ctx: Context, name: str | None, partitions: Iterable[_Position], made: Callable[[int], A]
     ) -> list[A]:
-        """The answers for a topic's partitions, with errors where these cannot be committed; the name is None if there
-        is no such topic."""
+        """Return the answers for a topic's partitions, with errors for invalid positions; the name is None if there is
+        no such topic."""
         answers: list[A] = []
         refused = codes.UNKNOWN_TOPIC_ID
         if name is not None:
@@ -121,7 +121,7 @@ class Asked:
         return answers
 
     def refuse(self, error: int) -> None:
-        """Nothing of it is committed."""
+        """Set the error of all partitions that exist and that the client may read: nothing is committed."""
         for answer in self._answers:
             answer.error_code = error
 
@@ -141,9 +141,9 @@ class Offsets:
     # --- OffsetCommit --------------------------------------------------------------------------------------------
 
     async def commit(self, ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """OffsetCommit: answered once the positions are durable."""
+        """Answer OffsetCommit once the positions are durable."""
         now_ms = unix_ms()
-        # As long as anybody asks for, but no longer than a stored number of milliseconds can say.
+        # The retention asked for, limited to what 64 bits can store.
         expire_ms = min(now_ms + request.retention_time_ms, _LATEST_MS) if request.retention_time_ms >= 0 else -1
         response = OffsetCommitResponse()
         asked = Asked(self._service, now_ms, expire_ms)
@@ -152,7 +152,7 @@ class Offsets:
             partitions = await asked.take(ctx, name, topic.partitions, _CommitPartition)
             response.topics.append(_CommitTopic(topic.topic_id, partitions, topic.name))
         if request.topics and not asked.known:
-            return response  # nothing of it can be committed: a broker does not even look at the group then
+            return response  # no position is valid: a broker does not check the group then
         error = self._check_member(ctx.version, request)
         if not error:
             error = await self._store(request.group_id, asked.positions)
@@ -171,7 +171,7 @@ class Offsets:
             if version < _UNKNOWN_GROUP_SINCE and group.members:
                 member = group.members.get(request.member_id)
                 if member is not None and member.classic is None:
-                    return codes.UNSUPPORTED_VERSION  # it carries no epoch of the new protocol
+                    return codes.UNSUPPORTED_VERSION  # it has no field for the member's epoch
             return service.consumers.check_commit(
                 group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
             )
@@ -204,7 +204,7 @@ class Offsets:
         return codes.NONE
 
     def _name(self, ctx: Context, name: str, topic_id: bytes) -> str | None:
-        """Name of a topic that a request names, or gives the id of; None: nothing has this id."""
+        """Return the name of a topic that a request names or gives the id of; None: no topic has this id."""
         if ctx.version < _IDS_SINCE:
             return name
         found = self._service.catalog.by_id.get(topic_id)
@@ -220,7 +220,7 @@ class Offsets:
     # --- OffsetFetch ---------------------------------------------------------------------------------------------
 
     async def fetch(self, ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """OffsetFetch: never an error for an unknown group or partition, only "nothing committed" (rule 58)."""
+        """Answer OffsetFetch; an unknown group or partition is no error, it has "nothing committed" (rule 58)."""
         if ctx.version >= _BATCHED_FETCH_SINCE:
             groups: list[_FetchedGroup] = []
             once = Once()
@@ -240,7 +240,7 @@ class Offsets:
                 ):
                     topic_id = ids.get(name) or self._id(name)
                     if topic_id is None and ctx.version >= _IDS_SINCE:
-                        continue  # it is being deleted, and its positions with it
+                        continue  # the topic is being deleted, with its positions
                     answer.topics.append(_GroupTopic(topic_id or _NO_ID, rows, name))
                     once.rows(len(rows))
             return OffsetFetchResponse(groups=groups)
@@ -252,7 +252,7 @@ class Offsets:
         return response
 
     def _require_member(self, ctx: Context, asked: OffsetFetchRequest.OffsetFetchRequestGroup) -> None:
-        """Raise KafkaError if who asks says that it is a member, and is not or no longer in this epoch."""
+        """Raise KafkaError if the client claims to be a member and is not, or is in another epoch."""
         group = self._service.directory.consumer.get(asked.group_id)
         if group is not None and ctx.version >= _UNKNOWN_GROUP_SINCE:
             error = self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
@@ -262,7 +262,8 @@ class Offsets:
     async def _asked(
         self, ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
     ) -> tuple[list[tuple[str, list[int]]] | None, dict[str, bytes]]:
-        """What is asked of a group, by name, and the ids it was asked by; what nothing has the id of is answered."""
+        """Return the partitions asked for by topic name (None: all), and their topics' ids. Topics of unknown ids are
+        added to ``answer`` with their error."""
         if group.topics is None:
             return None, {}
         asked = []
@@ -287,8 +288,8 @@ class Offsets:
         require_stable: bool,
         row: Callable[[int, int, int, str, int], R],
     ) -> AsyncIterator[tuple[str, list[R]]]:
-        """Topics with a ``row`` (partition, offset, leader epoch, metadata, error) for each partition that is asked
-        for, or for all there are."""
+        """Iterate over topics with a ``row`` (partition, offset, leader epoch, metadata, error) for each partition
+        asked for, or for every committed one."""
         everything = asked is None
         if asked is None:
             places = list(self._progress.of_group(group_id))
@@ -319,7 +320,7 @@ class Offsets:
     # --- OffsetDelete --------------------------------------------------------------------------------------------
 
     async def delete(self, ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """OffsetDelete: positions of topics that no member reads."""
+        """Answer OffsetDelete, which deletes positions of topics that no member reads."""
         service = self._service
         if not request.group_id:
             return OffsetDeleteResponse(error_code=codes.INVALID_GROUP_ID)

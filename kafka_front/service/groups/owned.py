@@ -1,4 +1,4 @@
-"""The groups of a node among others (see :mod:`kafka_front.service.owned_keys`)."""
+"""The groups that a node coordinates in a cluster (see :mod:`kafka_front.service.owned_keys`)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NAMES: dict[int, Callable[[Any], Iterable[str]]] = {
     int(ApiKey.SHARE_GROUP_DESCRIBE): lambda request: request.group_ids,
     int(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS): lambda request: [group.group_id for group in request.groups],
 }
-"""The groups that a request is about, where that is not one named by ``group_id``."""
+"""Returns the groups that a request is about, for APIs that do not name one by ``group_id``."""
 _OF_NONE = frozenset({int(ApiKey.FIND_COORDINATOR), int(ApiKey.LIST_GROUPS)})
 
 
 class Reloaded(Protocol):
-    """What is used of :class:`bridges.catalog.progress.FrontProgress`."""
+    """The part of :class:`bridges.catalog.progress.FrontProgress` that groups use when their slots come and go."""
 
     holding: Callable[[str], Holding]
 
@@ -42,7 +42,7 @@ class Reloaded(Protocol):
 
 
 class OwnedGroups(OwnedKeys):
-    """Those of the groups that this node coordinates."""
+    """The groups that this node coordinates."""
 
     what = "group"
 
@@ -53,7 +53,7 @@ class OwnedGroups(OwnedKeys):
         progress.holding = self.holding
 
     def guarding(self, registry: Registry) -> Registry:
-        """A registry that asks of every handler's groups first whether they are this node's."""
+        """Return a registry whose handlers run only if this node coordinates all groups of the request."""
         return _Guarding(registry, self)
 
     def slot(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""A group as it is stored, and as it is made anew from that."""
+"""Conversion between classic groups and their snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kafka_front.service.groups.settings import GroupSettings
 
 
 def snapshot_of(group: Group, assignments: Mapping[str, bytes]) -> GroupSnapshot:
-    """What to store: ``assignments`` override those in force, which are not yet the members' own."""
+    """Return the snapshot to store; ``assignments`` override the members' own, since they are stored before they take
+    effect."""
     return GroupSnapshot(
         group.generation,
         group.protocol_type,
@@ -35,7 +36,7 @@ def snapshot_of(group: Group, assignments: Mapping[str, bytes]) -> GroupSnapshot
 
 
 def restored(group_id: str, snapshot: GroupSnapshot, settings: GroupSettings) -> Group:
-    """The group that was stored, with timeouts within today's settings."""
+    """Return the group of a snapshot, with timeouts within today's settings."""
     group = Group(group_id, snapshot.since_ms)
     group.generation = snapshot.generation
     group.protocol_type = snapshot.protocol_type

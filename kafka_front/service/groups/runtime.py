@@ -1,4 +1,5 @@
-"""The coordinators brought to life: an event loop's clock, one timer for all its deadlines, and its stored groups."""
+"""The runtime of the coordinators: an event loop's clock, one timer for all their deadlines, and their stored
+groups."""
 
 from __future__ import annotations
 
@@ -35,17 +36,17 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 
 
 def unix_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def new_member_id(prefix: str) -> str:
-    """A member id that nobody else has."""
+    """Return a unique member id."""
     return f"{prefix}-{uuid.uuid4()}"
 
 
 class GroupRuntime:
-    """Owns the coordinators. Call :meth:`touched` after every use of one."""
+    """The owner of the coordinators. Call :meth:`touched` after every use of one."""
 
     def __init__(
         self,
@@ -74,12 +75,12 @@ class GroupRuntime:
         self.classic_members = ClassicMembers(self.consumers, settings, new_member_id)
 
     def now_ms(self) -> int:
-        """The coordinator's clock: milliseconds of the event loop's clock, which never goes back."""
+        """Return the coordinators' clock: milliseconds of the event loop's clock, which never goes back."""
         return int(self._loop.time() * 1000)
 
     async def load(self, wanted: Callable[[str], bool] = lambda group_id: True) -> None:
-        """Bring back stored groups, those of the last run or another node's. Raises DataCorrupt if one of them cannot
-        be read, and errors of the database."""
+        """Restore stored groups, those of the last run or of another node. Raises DataCorrupt if one is unreadable, and
+        errors of the database."""
         for group_id, blob in (await self._store.load_groups()).items():
             if not wanted(group_id):
                 continue
@@ -97,7 +98,7 @@ class GroupRuntime:
         self.touched()
 
     def let_go(self, group_id: str) -> None:
-        """Another node coordinates the group from now on: who waits is told so, and it is forgotten here."""
+        """Forget a group that another node coordinates from now on; its waiting members get NOT_COORDINATOR."""
         classic, consumer = self.directory.classic.get(group_id), self.directory.consumer.get(group_id)
         if classic is not None:
             self.coordinator.surrender(classic, codes.NOT_COORDINATOR)
@@ -106,7 +107,7 @@ class GroupRuntime:
             self.consumers.surrender(consumer)
 
     def touched(self) -> None:
-        """Set the timer to the coordinator's next deadline, if that is nearer than what it is set to."""
+        """Set the timer to the coordinators' next deadline, if that is earlier."""
         deadlines = [
             deadline
             for coordinator in (self.coordinator, self.consumers)
@@ -114,18 +115,18 @@ class GroupRuntime:
         ]
         if not deadlines or self._closed:
             return
-        # Half a millisecond later, so that the clock in whole milliseconds has surely reached the deadline.
+        # Half a millisecond later: the clock counts whole milliseconds, and must have reached the deadline.
         self._alarm.set((min(deadlines) + 0.5) / 1000)
 
     def resign(self) -> None:
-        """Answer all parked requests and let no more time pass."""
+        """Answer all parked requests and stop the timer."""
         self._closed = True
         self._alarm.cancel()
         self.coordinator.resign()
         self.consumers.resign()
 
     async def close(self) -> None:
-        """Resign, and return when everything that waits to be stored is."""
+        """Resign, and return when all waiting groups are stored."""
         self.resign()
         await self._computing.close()
         await self.topics.close()
@@ -147,11 +148,12 @@ class GroupRuntime:
         for view in views:
             try:
                 await self.topics.learn(view, lambda: None)
-            except KafkaError as refused:  # of a time with other limits: it matches nothing
+            except KafkaError as refused:  # stored under other limits: it matches nothing
                 _log.warning("pattern of a group not taken", pattern=view.pattern, error=str(refused))
 
     def _compute(self, begin: Callable[[], Sliced[Targets]], done: Callable[[int, Targets | None], None]) -> None:
-        """The first step of a computation at once, which is all that most need, and the others off the loop."""
+        """Run the first step of a computation at once, which is all that most need, and the other steps off the
+        loop."""
         work = begin()
         try:
             ended, targets = advance(work)

@@ -1,4 +1,4 @@
-"""Deadlines of groups and their members, which both coordinators work off in the same way."""
+"""Deadlines of groups and their members, used by both coordinators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Enum)
 
 _AFTER_DEFECT_MS = 1_000
-"""When a deadline comes again whose step has raised."""
+"""Delay before a deadline is repeated after its step has raised."""
 
 
 class GroupTimers(DeadlineQueue[tuple[K, str, str]]):
@@ -23,9 +23,9 @@ class GroupTimers(DeadlineQueue[tuple[K, str, str]]):
     __slots__ = ()
 
     def work_off(self, now_ms: int, step: Callable[[int, K, str, str], None], barrier: Barrier) -> int:
-        """Call ``step`` for all that was due at ``now_ms`` or before; returns how many deadlines that were.
+        """Call ``step`` for each deadline at ``now_ms`` or before; return their number.
 
-        They are no more than there were at the beginning: what a step sets lies after ``now_ms``.
+        They are at most as many as there were before the call: a step sets deadlines after ``now_ms`` only.
         """
         steps = 0
         for _ in range(len(self)):

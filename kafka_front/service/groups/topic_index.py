@@ -1,10 +1,11 @@
 """The topics that groups subscribe to, by name and by regular expression.
 
-Patterns are those of RE2, whose time is bounded by the length of what they are matched with; they must match all of a
-name. Each is compiled, and matched with all names, once for all groups, in slices off the event loop. A later topic
-is matched with all patterns likewise, and groups hear of it when a member asks next. Internal topics match none, and
-none that who asks may not describe: a consumer that is assigned such a topic asks for its metadata for ever. So what is
-kept is a view, of a pattern and who looks through it.
+Patterns are those of RE2, whose matching time is bounded by the name's length; they must match a whole name. Each
+pattern is compiled and matched with all names once for all groups, in slices off the event loop. A later topic is
+matched with all patterns in the same way, and a group learns of it with the next request of a member.
+
+Patterns match no internal topics and none that the subscriber may not describe: a consumer with such a topic in its
+assignment would ask for its metadata for ever. So matches are kept per view, which is a pattern and a viewer.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ MAX_PATTERN = 4_096
 MAX_PATTERNS = 1_000
 """Most different views of all groups."""
 MAX_MATCHES = 1_000_000
-"""Most names that all views together may have."""
+"""Most names that all views may match together."""
 
 
 class Topics(Protocol):
-    """What is used of :class:`bridges.catalog.topics.Catalog`."""
+    """The part of :class:`bridges.catalog.topics.Catalog` that the index uses."""
 
     @property
     def topics(self) -> Mapping[str, Topic]: ...
@@ -57,8 +58,8 @@ class _Pattern(Struct):
 
 
 class TopicIndex:
-    """See :class:`.consumer_requests.TopicIndex`. ``in_use`` gives the views that groups have; ``shows`` says whether
-    somebody may describe a topic."""
+    """The index of topics; see :class:`.requests.TopicIndex`. ``in_use`` returns the groups' views; ``shows`` returns
+    whether a principal may describe a topic."""
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class TopicIndex:
         self._barrier = barrier or Barrier()
         self._shows = shows
         self._patterns: dict[View, _Pattern] = {}
-        self._wanted: dict[View, int] = {}  # of requests under way
-        self._changed: dict[str, None] = {}  # names of topics that came or went
+        self._wanted: dict[View, int] = {}  # of requests in progress
+        self._changed: dict[str, None] = {}  # names of created or deleted topics
         self._worker: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         catalog.on_change.append(self._on_change)
@@ -86,7 +87,7 @@ class TopicIndex:
         return None if topic is None else (topic.topic_id.bytes, len(topic.partitions))
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Name of the topic with this id."""
+        """Return the name of the topic with this id."""
         topic = self._catalog.by_id.get(topic_id)
         return None if topic is None else topic.name
 
@@ -95,14 +96,14 @@ class TopicIndex:
         return () if known is None else known.names
 
     async def learn(self, view: View, then: Callable[[], None]) -> None:
-        """Call ``then`` when it is known what is seen in a view, before anything can be forgotten of that.
+        """Call ``then`` when a view's topics are known, before the view can be evicted.
 
-        Raises KafkaError for a pattern that is no regular expression, or more than may be kept.
+        Raises KafkaError for an invalid regular expression, or if limits are exceeded.
         """
         self._wanted[view] = self._wanted.get(view, 0) + 1
         try:
             if view not in self._patterns:
-                async with self._lock:  # with what is being matched, no name may come or go unseen
+                async with self._lock:  # a matching in progress would miss the new view
                     if view not in self._patterns:
                         await self._learn(view)
             then()
@@ -120,7 +121,7 @@ class TopicIndex:
             raise KafkaError(
                 codes.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may"
             )
-        # A topic that is made from here on is matched behind this, with what is known then.
+        # A topic created from here on is matched after this, with all patterns known then.
         found = await self._run(_compiled_and_matched(view.pattern, list(self._names(self._catalog.topics))))
         found.names = await self._shown(view, found.names)
         if len(found.names) + sum(len(one.names) for one in self._patterns.values()) > MAX_MATCHES:
@@ -157,7 +158,7 @@ class TopicIndex:
             self._match((change.topic.name,))
 
     def rules_changed(self) -> None:
-        """Look at everything again: others may describe other topics now."""
+        """Match all topics again: changed access rules may show viewers other topics."""
         self._match(self._catalog.topics)
 
     def _match(self, names: Iterable[str]) -> None:
@@ -178,7 +179,7 @@ class TopicIndex:
                     try:
                         found = await self._run(_matches(patterns, sorted(there)))
                         shown = [(self._patterns[view], await self._shown(view, names)) for view, names in found]
-                    except Exception as error:  # noqa: BLE001 - counted: groups go on with what they knew
+                    except Exception as error:  # noqa: BLE001 - counted: groups keep their former matches
                         self._barrier.caught("matching of topics with patterns", error)
                         continue
                     for one, names in shown:
@@ -189,12 +190,12 @@ class TopicIndex:
             self._worker = None
 
     async def settled(self) -> None:
-        """Return when every topic there is has been matched."""
+        """Wait until every existing topic is matched."""
         while self._worker is not None:
             await asyncio.wait([self._worker])
 
     async def close(self) -> None:
-        """Match nothing more."""
+        """Stop matching."""
         self._catalog.on_change.remove(self._on_change)
         if self._worker is not None:
             self._worker.cancel()

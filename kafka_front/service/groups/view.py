@@ -1,4 +1,4 @@
-"""Groups for people: state, members, and who reads what."""
+"""Views of groups for people: state, members, and assignments."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ CONSUMER = "consumer"
 SHARE = "share"
 
 _MAX_SHOWN_BYTES = 1024 * 1024
-"""A longer assignment is not looked into: a member may send anything, and people wait for the answer."""
+"""Bytes above which an assignment is not decoded: a member may send anything, and people wait for the answer."""
 
 
 def is_empty(group: Group | ConsumerGroup) -> bool:
-    """Whether nobody is in a group, or about to be."""
+    """Return whether a group has no members, also none that are about to join."""
     if isinstance(group, ConsumerGroup):
         return not group.members
     return group.state is GroupState.EMPTY and not group.pending
 
 
 def summary_of(group_id: str, group: Group | ConsumerGroup | ShareGroup | None) -> GroupSummary:
-    """One line about a group; None stands for one that only has committed positions."""
+    """Return one line about a group; None stands for a group that only has committed positions."""
     if group is None:
         return GroupSummary(group_id, CLASSIC, GroupState.EMPTY.value, "", 0)
     if isinstance(group, ShareGroup):
@@ -86,7 +86,7 @@ class LiveGroups:
 
 
 def _is_joined(group: Group | ConsumerGroup) -> bool:
-    """False for a group that the coordinator only made up around committed positions, perhaps another front's."""
+    """Return False for a group that the coordinator created only for committed positions, perhaps another front's."""
     if isinstance(group, ConsumerGroup):
         return True
     return group.protocol_type is not None or bool(group.pending)

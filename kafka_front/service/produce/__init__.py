@@ -1,1 +1,1 @@
-"""Produce, and the checks of its batches."""
+"""Produce requests and the checks of their batches."""

@@ -1,6 +1,7 @@
-"""What a produced batch must fulfil as Kafka's protocol has it (docs/protocols/kafka.md, rules 21-23, 25 and 29-31).
+"""Checks of a produced batch by the rules of Kafka's protocol (docs/protocols/kafka.md, rules 21-23, 25 and 29-31).
 
-What its topic demands the log looks at, for every protocol (bridges/log/partition/admission.py)."""
+The log checks the topic's rules, for every protocol (bridges/log/partition/admission.py).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from kafka_front.wire.errors import ErrorCode
 
 _KAFKA = int(FormatId.KAFKA)
 _LOOKED_AT = CONTROL | TRANSACTIONAL | Compression.ZSTD
-"""Attributes of which something is to be said; codecs from zstd on have its bit."""
+"""Attributes that need a check; codecs from zstd on have its bit."""
 _ZSTD_SINCE = 7
 """First Produce version whose clients know zstd (KIP-110)."""
 
@@ -42,7 +43,7 @@ class Refusal(Exception):
 
 
 class BatchLimits(Struct, frozen=True):
-    """What no batch may exceed, whatever its topic allows; see docs/operations.md."""
+    """Limits of any batch, whatever its topic allows; see docs/operations.md."""
 
     records: int = 250_000
     inflated_bytes: int = DEFAULT_LIMIT
@@ -58,10 +59,10 @@ def accept(
     limits: BatchLimits = DEFAULT_LIMITS,
     crc: int | None = None,
 ) -> Batch:
-    """Check one partition's records and make them a batch for the log, which knows what the topic demands.
+    """Check one partition's records, and return them as a batch for the log, which checks the topic's rules.
 
-    ``lane``: whose batches must not overtake one another; ``crc``: the checksum of ``records``, if it is known. Raises
-    Refusal.
+    ``lane``: batches of the same lane must not overtake one another; ``crc``: the checksum of ``records``, if it is
+    known. Raises Refusal.
     """
     if records is None:
         raise Refusal(ErrorCode.INVALID_RECORD, "the request holds no records for this partition")
@@ -72,7 +73,7 @@ def accept(
     except BatchInvalid as error:
         raise Refusal(code_of(error), str(error)) from error
     if header.record_count > limits.records:
-        # The code that has a producer split its batch.
+        # On this code a producer splits its batch.
         text = f"a batch of {header.record_count} records exceeds limits.batch_records {limits.records}"
         raise Refusal(ErrorCode.MESSAGE_TOO_LARGE, text)
     if header.attributes & _LOOKED_AT:

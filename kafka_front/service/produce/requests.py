@@ -1,9 +1,9 @@
 """Produce: check batches, hand them to the partition logs, answer when all are durable.
 
 One operation object per request collects the answers of its partitions; there is no task. The partitions of a request
-are appended in its order, and requests of a connection in theirs, so a pipelining producer keeps its order. Where a
-request names a partition that this node has not heard of, others may have made it a moment ago: the database is asked
-first, and what the connection sends meanwhile waits behind.
+are appended in its order, and requests of a connection in theirs, so a pipelining producer keeps its order. If a
+request names an unknown partition, another node may just have created it: the node asks the database first, and later
+requests of the connection wait.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _Turns = Iterator["asyncio.Future[None] | None"]
 _IDS_SINCE = 13
 _OVERDUE_SCAN_S = 0.5
 _PER_TURN = 1000
-"""Partitions of one request that are handed to their logs in one turn of the event loop."""
+"""Most partitions of one request handed to their logs in one turn of the event loop."""
 _BYTES_PER_TURN = 4 * 1024 * 1024
-"""Bytes of one request whose checksums are looked at in one turn."""
+"""Most bytes of one request whose checksums are computed in one turn."""
 
 
 class _Operation:
@@ -77,19 +77,19 @@ class _Operation:
         self.failed = False
         self.expired = False
         self.unsure = False
-        """Whether the database did not say if there are topics that this node has not heard of."""
+        """Whether the database did not answer whether unknown topics exist."""
         self.whole = True
-        """Whether all partitions are handed out: there is no answer before."""
+        """Whether all partitions are handed to their logs; the answer waits for that."""
         self.response = ProduceResponse()
         self.leaders: set[int] = set()
-        """Those that clients are told where refused partitions are."""
+        """Leaders of refused partitions, whose addresses the answer has."""
         self.long = False
-        """Whether it has so many partitions that writing the answer would take others' time."""
-        # Starts at one for the loop that hands the partitions out, so that it cannot end before they all are.
+        """Whether it has so many partitions that encoding the answer would block the event loop."""
+        # Partitions in flight, plus one for the loop that hands them out, so that the request cannot end before it.
         self.left = 1
 
     def settle(self) -> None:
-        """One part is done with; the last one sends the response, or gives the memory back if that has been sent."""
+        """Count a part as done. The last one sends the response, or frees the memory if the response has been sent."""
         self.left -= 1
         if self.left == 0:
             if self.expired:
@@ -105,16 +105,17 @@ class _Operation:
         self.owner.count_error(code.name)
 
     def refused_by_log(self, response: _PartitionResponse, error: LogError) -> None:
-        """Answer a partition whose batch the log does not take; names the records that are the reason (KIP-467)."""
+        """Answer a partition whose batch the log refuses; lists the records that caused it (KIP-467)."""
         text = str(error)
         self.refuse(response, code_of(error), text)
         if isinstance(error, RecordsRefused):
             response.record_errors = [ProduceResponse.BatchIndexAndErrorMessage(index, text) for index in error.indexes]
 
     def expire(self) -> None:
-        """Answer what is not durable in the client's time; the batch may still become so (rule 28).
+        """Answer partitions that are not durable within the client's time with an error; their batches may still become
+        durable (rule 28).
 
-        Its log holds it until then, so its memory stays counted.
+        The log holds the batches until then, so their memory stays counted.
         """
         self.expired = True
         self.ctx.retain()
@@ -126,7 +127,7 @@ class _Operation:
 
 
 class _Append(Struct, eq=False):
-    """The answer of one partition of an operation; called by its log."""
+    """The callback of a partition's log for one append of an operation."""
 
     operation: _Operation
     response: _PartitionResponse
@@ -150,7 +151,7 @@ class _Append(Struct, eq=False):
                     operation.refused_by_log(response, error)
                     operation.owner.hint(operation, self.topic, response)
             operation.settle()
-        except Exception:  # noqa: BLE001  # the log has others to tell, and this request must be answered
+        except Exception:  # noqa: BLE001  # the log must call its other callbacks, and this request needs an answer
             operation.ctx.crashed()
 
 
@@ -172,8 +173,8 @@ class Produce:
         self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
         limits = service.node.limits
         self._limits = BatchLimits(limits.batch_records, limits.batch_inflated_bytes)
-        # By connection: requests of many partitions or bytes, or that name what has to be asked for, and what came
-        # behind them.
+        # By connection: requests of many partitions or bytes, or with unknown topics, and the requests that followed
+        # them.
         self._handing: dict[Client, deque[tuple[_Operation, _Turns]]] = {}
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
@@ -216,7 +217,7 @@ class Produce:
         return DEFERRED
 
     def _knows(self, version: int, topic: ProduceRequest.TopicProduceData) -> bool:
-        """Whether this node has heard of the partitions that a request names."""
+        """Return whether this node knows the partitions that a request names."""
         name = topic.name
         if version >= _IDS_SINCE:
             found = self._by_id.get(topic.topic_id)
@@ -226,8 +227,8 @@ class Produce:
         return all(self._stream_of(name, data.index) is not None for data in topic.partition_data)
 
     def _in_turns(self, operation: _Operation, request: ProduceRequest) -> _Turns:
-        """Hand out a request of many partitions or bytes, or that names unknown ones; yields when a turn of the event
-        loop has had its share, or what is to be waited for."""
+        """Hand out a request of many partitions or bytes, or with unknown topics. Yields None at the end of each turn
+        of the event loop, or a future to wait for."""
         whole = self._refused_whole(operation.ctx, request)
         handed = looked_at = 0
         asked = not self._changes.shared
@@ -254,7 +255,7 @@ class Produce:
                 self._hand_out(operation, name, data, answers, refused, crc)
 
     def _turn(self, connection: Client) -> None:
-        """Go on with what a connection sent since its request that is handed out in turns, in order."""
+        """Continue a connection's queue of requests that are handed out in turns, in order."""
         queue = self._handing[connection]
         operation, parts = queue[0]
         ended = True
@@ -266,7 +267,7 @@ class Produce:
             else:
                 operation.whole = True
                 operation.settle()
-        except Exception:  # noqa: BLE001  # what was sent behind it must go on, and this request be answered
+        except Exception:  # noqa: BLE001  # later requests must go on, and this one needs an answer
             self._outstanding.pop(operation, None)
             operation.ctx.crashed()
         if ended:
@@ -291,7 +292,8 @@ class Produce:
     def _begin_topic(
         self, operation: _Operation, topic: ProduceRequest.TopicProduceData, refused: _Refused | None
     ) -> tuple[str, list[_PartitionResponse], _Refused | None]:
-        """Name of a topic of a request, its place in the answer, and why nothing can be written to it, if so."""
+        """Return a topic's name, its list of partition answers in the response, and the error that refuses all of it,
+        or None."""
         name, ctx = topic.name, operation.ctx
         answers: list[_PartitionResponse] = []
         operation.response.responses.append(_TopicResponse(topic.topic_id, answers, name))
@@ -348,7 +350,7 @@ class Produce:
             self._transactions.append(operation.transactional_id, log, batch, ctx.version, append)
 
     def finished(self, operation: _Operation) -> None:
-        """Every part of a deferred operation is answered, or its time ran out."""
+        """Answer a deferred operation: all its parts are done, or its time is over."""
         del self._outstanding[operation]
         answer = self._answer(operation)
         if operation.long and isinstance(answer, ProduceResponse):
@@ -357,7 +359,7 @@ class Produce:
             operation.ctx.respond(answer)
 
     def hint(self, operation: _Operation, topic: str, response: _PartitionResponse) -> None:
-        """Tell with a refused partition who leads it."""
+        """Add the leader of a refused partition to the answer."""
         operation.leaders.add(self._hints.produce(operation.ctx, topic, response))
 
     def _answer(self, operation: _Operation) -> ProduceResponse | Outcome:
@@ -365,7 +367,7 @@ class Produce:
             operation.response.node_endpoints = self._hints.produce_endpoints(operation.ctx, operation.leaders)
         if operation.acks != 0:
             return operation.response
-        # Nobody waits for an answer: the only way to tell of a failure is to close the connection (rule 3).
+        # The client waits for no answer: only closing the connection can report a failure (rule 3).
         if operation.failed:
             operation.ctx.connection.close("a Produce with acks=0 failed")
         return NO_RESPONSE
@@ -375,7 +377,7 @@ class Produce:
         for operation in [one for one in self._outstanding if one.deadline <= now and one.whole]:
             try:
                 operation.expire()
-            except Exception:  # noqa: BLE001  # the others' time has run out as well
+            except Exception:  # noqa: BLE001  # other operations have expired, too
                 self._outstanding.pop(operation, None)
                 operation.ctx.crashed()
         self._scanning = bool(self._outstanding)
@@ -384,7 +386,7 @@ class Produce:
 
 
 def _nothing() -> None:
-    """Nobody waits for the end of an answer."""
+    """Ignore that the answer is written."""
 
 
 def _unknown(operation: _Operation, code: ErrorCode, text: str) -> _Refused:

@@ -1,5 +1,6 @@
 """Kafka's transactions (docs/kafka-transactions.md).
 
-``coordinator`` decides, without clock, sockets or disk; ``tables`` is what the database keeps; ``service`` gives the
-coordinator time, the database and the logs; ``requests``, ``txn_offsets`` and ``admin`` answer clients.
+``coordinator`` decides, without clock, sockets or disk; ``tables`` are the database's rows; ``service`` gives the
+coordinator time, the database and the logs; ``among`` and ``parts`` serve transactions across a cluster; ``requests``,
+``txn_offsets`` and ``admin`` answer clients.
 """

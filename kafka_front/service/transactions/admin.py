@@ -1,4 +1,4 @@
-"""DescribeTransactions, ListTransactions and WriteTxnMarkers: what tools ask about transactions, and do to them."""
+"""DescribeTransactions, ListTransactions and WriteTxnMarkers: requests of tools about transactions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MARKERS_AT_ONCE = 1000
 
 
 class TransactionAdmin:
-    """Handlers of what tools ask."""
+    """Handlers of tools' requests."""
 
     def __init__(self, service: KafkaService) -> None:
         self._service = service
@@ -116,7 +116,7 @@ class TransactionAdmin:
                 continue
             if producers and one.row.producer_id not in producers:
                 continue
-            # What began longer ago than that: also what has ended since, or has not begun at all, as at a broker.
+            # Keep transactions that began longer ago, also ended ones and those that have not begun, as a broker does.
             if request.duration_filter >= 0 and one.row.started_ms >= now_ms - request.duration_filter:
                 continue
             if pattern is not None and pattern.fullmatch(name) is None:
@@ -128,7 +128,7 @@ class TransactionAdmin:
         return response
 
     async def write_markers(self, ctx: Context, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """WriteTxnMarkers: end what a producer has open in partitions, as an operator's tool says (KIP-664)."""
+        """End a producer's open transactions in partitions, at an operator's request (WriteTxnMarkers, KIP-664)."""
         if not self._access.node(ctx, Operation.CLUSTER_ACTION):
             self._access.require_node(ctx, Operation.ALTER)
         response = WriteTxnMarkersResponse()
@@ -152,12 +152,13 @@ class TransactionAdmin:
         if to is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if marker.producer_epoch < 0:
-            # The log takes such a marker from whoever has decided, and compares it with no producer's epoch.
+            # The log would take a marker without an epoch as a coordinator's, and not compare it with the producer's
+            # epoch.
             return ErrorCode.INVALID_PRODUCER_EPOCH
         try:
             await to.ready()
             if marker.producer_id not in to.state.transactions.open:
-                return ErrorCode.NONE  # it is ended, which is what is wanted
+                return ErrorCode.NONE  # ended already
             written: asyncio.Future[Appended] = awaited(
                 lambda done: to.append_marker(
                     marker.producer_id,
@@ -169,7 +170,7 @@ class TransactionAdmin:
             )
             await written
         except PartitionSealed:
-            return ErrorCode.NONE  # nothing of it is open there
+            return ErrorCode.NONE  # a sealed partition has no open transaction
         except LogError as error:
             return code_of(error)
         return ErrorCode.NONE

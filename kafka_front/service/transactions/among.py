@@ -1,9 +1,9 @@
-"""Transactions of a node among others (docs/kafka-transactions.md, "Several nodes").
+"""Transactions in a cluster (docs/kafka-transactions.md, "Several nodes").
 
-A transactional id is coordinated by the owner of its slot, its partitions and groups belong to the owners of theirs.
-What one of them needs of another goes over :mod:`bridges.cluster.peers`; none is believed. Markers are written as
-:mod:`bridges.log.transactions.marking` says; whoever makes positions valid because another node says so looks up in
-the database that this was decided and not carried out yet, and that the group is still its own.
+A transactional id is coordinated by the owner of its slot; its partitions and groups belong to the owners of theirs.
+These nodes ask each other over :mod:`bridges.cluster.peers`, and none trusts another's word. Markers are written as
+:mod:`bridges.log.transactions.marking` describes. A node that another one asks to make positions valid checks in the
+database that the transaction is decided and not yet carried out, and that it still coordinates the group.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Decided(Struct, frozen=True):
-    """How a transaction ends, as its coordinator says."""
+    """The decision of a transaction, as its coordinator reports it."""
 
     name: str
     producer_id: int
@@ -53,31 +53,31 @@ class _Decided(Struct, frozen=True):
         return cls(row.transactional_id, row.producer_id, row.epoch, transaction.commits)
 
     def is_due(self, connection: Connection) -> bool:
-        """Whether the database says so, and not that it was carried out."""
+        """Return whether the database has this decision and it is not carried out yet."""
         return tables.is_decided(connection, self.name, self.producer_id, self.epoch, self.commit)
 
     def require(self, connection: Connection) -> None:
-        """Raises NotAsBelieved where it does not."""
+        """Raise NotAsBelieved unless the decision is due."""
         if not self.is_due(connection):
             raise NotAsBelieved(ErrorCode.INVALID_TXN_STATE)
 
 
 class Mark(Struct, frozen=True):
-    """Asks the owner of partitions for a transaction's marker there."""
+    """A request to the owner of partitions to write a transaction's marker there."""
 
     decided: _Decided
     places: list[tuple[str, int]]
 
 
 class EndPositions(Struct, frozen=True):
-    """Asks the coordinator of a group for the end of the positions that are part of a transaction."""
+    """A request to the coordinator of a group to end the positions that are part of a transaction."""
 
     decided: _Decided
     group: str
 
 
 class AddParts(Struct, frozen=True):
-    """Asks the coordinator of a transaction that it have these."""
+    """A request to the coordinator of a transaction to add partitions and groups to it."""
 
     name: str
     producer_id: int
@@ -87,19 +87,19 @@ class AddParts(Struct, frozen=True):
 
 
 class Abort(Struct, frozen=True):
-    """Asks the coordinator of a transaction to abort it."""
+    """A request to the coordinator of a transaction to abort it."""
 
     name: str
 
 
 class Code(Struct, frozen=True):
-    """An error code, or none."""
+    """An error code, or NONE."""
 
     code: int = NONE
 
 
 class Coordinating(Protocol):
-    """What is used of :class:`.service.Transactions`: the ids that this node coordinates."""
+    """The part of :class:`.service.Transactions` used here: the ids that this node coordinates."""
 
     coordinator: Coordinator
 
@@ -117,7 +117,7 @@ class Coordinating(Protocol):
 
 
 class Among(OwnedKeys):
-    """Those of the transactional ids that this node coordinates, and what it does for other nodes' transactions."""
+    """The transactional ids that this node coordinates in a cluster, and its part in other nodes' transactions."""
 
     what = "transactional id"
 
@@ -159,16 +159,16 @@ class Among(OwnedKeys):
         self._service.forget_settled(lambda name: self.slot(name) in slots)
         self.parts.lost(lambda stream: True)
         if in_order:
-            # Rows that are on their way are there before the next owner reads.
+            # Rows in flight must be stored before the next owner reads them.
             await self._node.db.run(_nothing)
 
     def topic_deleted(self, topic: Topic) -> None:
-        """Nothing is appended there any more."""
+        """Drop the parts of a deleted topic."""
         gone = {partition.stream_id for partition in topic.partitions}
         self.parts.lost(lambda stream: stream in gone)
 
     def may_keep(self, connection: Connection, name: str) -> bool:
-        """Whether this node may change an id's row, in the transaction of the database that asks."""
+        """Return whether this node may change an id's row in this database transaction."""
         try:
             self.holding(name)(connection)
         except NotOwner:
@@ -178,7 +178,8 @@ class Among(OwnedKeys):
     # --- batches and positions --------------------------------------------------------------------------------------
 
     def append(self, name: str, to: PartitionLog, batch: Batch, implicit: bool, done: AppendDone) -> None:
-        """Append a batch to a transaction that may be another node's; ``implicit``: it gets the partition by that."""
+        """Append a batch to a transaction that another node may coordinate; ``implicit``: add the partition to it if
+        needed."""
         of = batch.transaction
         assert of is not None
         place = (to.topic, to.partition)
@@ -210,7 +211,7 @@ class Among(OwnedKeys):
         return NONE
 
     async def add(self, name: str, producer_id: int, epoch: int, places: list[Place], groups: list[str]) -> int:
-        """Have a transaction, whosever it is, get these: the error code."""
+        """Add partitions and groups to a transaction, which any node may coordinate; return the error code."""
         if self.owns(name):
             return await self._add_here(name, producer_id, epoch, places, groups)
         try:
@@ -224,7 +225,7 @@ class Among(OwnedKeys):
         try:
             return await self._service.add(name, producer_id, epoch, places, groups)
         except KafkaError:
-            return NOT_AVAILABLE  # it was another node's meanwhile
+            return NOT_AVAILABLE  # another node coordinates it now
 
     async def _asked_to_add(self, asked: AddParts) -> Code:
         self._require_mine(asked.name)
@@ -237,12 +238,13 @@ class Among(OwnedKeys):
         has += [self._coordinator.check(name, producer_id, epoch, group=group) for group in asked.groups]
         if any(has):
             return Code(await self._add_here(name, producer_id, epoch, asked.places, asked.groups))
-        # Nothing has to be written, so it must be asked by itself whether what is known here still counts.
+        # Nothing is written, so the ownership of the id must be checked on its own.
         await self._node.db.run(self.holding(name))
         return Code()
 
     async def abort(self, name: str) -> int:
-        """Abort what a transactional id, whosever it is, has open: the error code. Raises LogError."""
+        """Abort the open transaction of an id, which any node may coordinate; return the error code. Raises
+        LogError."""
         if self.owns(name):
             return await self._service.abort_here(name)
         owner = self._owner_of(self.slot(name), name)
@@ -261,7 +263,7 @@ class Among(OwnedKeys):
     # --- ends -------------------------------------------------------------------------------------------------------
 
     async def ask_to_mark(self, transaction: Transaction, owner: Member, places: list[Place]) -> None:
-        """Have the owner of partitions write the markers of a transaction. Raises LogError."""
+        """Ask the owner of partitions to write a transaction's markers. Raises LogError."""
         await self._peers.ask(owner, "kafka transaction markers", Mark(_Decided.of(transaction), places), Code)
 
     async def _asked_to_mark(self, asked: Mark) -> Code:
@@ -270,7 +272,7 @@ class Among(OwnedKeys):
         return Code()
 
     async def finish(self, transaction: Transaction) -> None:
-        """See that the positions of a transaction have become valid, or never will. Raises LogError."""
+        """Make the positions of a transaction valid, or discard them. Raises LogError."""
         decided = _Decided.of(transaction)
         for group in sorted(transaction.groups):
             slot = self._owners.slot_of_key(self._node.progress.space, group)
@@ -296,10 +298,10 @@ class Among(OwnedKeys):
     # --- what people look at ----------------------------------------------------------------------------------------
 
     async def look(self, name: str) -> Transaction | None:
-        """An id as the database has it. Raises LogError."""
+        """Return an id as the database has it. Raises LogError."""
         found = await self._node.db.run(partial(tables.whole, name=name))
         return None if found is None else shown(*found)
 
 
 def _nothing(connection: Connection) -> None:
-    """Changes nothing: it was done once all that was submitted before is durable."""
+    """Change nothing: when this is done, all work submitted before is durable."""

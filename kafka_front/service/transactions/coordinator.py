@@ -1,13 +1,13 @@
 """The transaction coordinator as a pure state machine.
 
-It has no clock, no disk and no tasks: every call carries the time, what must be durable goes through the journal, and
-whoever drives it calls :meth:`Coordinator.advance` when :attr:`Coordinator.next_deadline_ms` is reached. Nothing is
-answered, and nothing begins in a log, before the row that says so is durable; memory follows the journal, never the
-other way. The rules and the order in which errors are decided are those a Kafka broker shows (docs/protocols/kafka.md,
-rules 34-36; KIP-98, KIP-360, KIP-588, KIP-890; KAFKA-19367).
+It has no clock, no disk and no tasks. Every call carries the time, durable state goes through the journal, and the
+service calls :meth:`Coordinator.advance` at :attr:`Coordinator.next_deadline_ms`. No answer is given, and nothing
+begins in a log, before its row is durable; memory follows the journal, never the other way. The rules and the order of
+errors are those of a Kafka broker (docs/protocols/kafka.md, rules 34-36; KIP-98, KIP-360, KIP-588, KIP-890;
+KAFKA-19367).
 
-It knows the transactional ids that it was told of: which ones are a node's to coordinate is not decided here. Where
-there are more than it may know, those of which nothing is open rest in the database, and who asks for one restores it.
+The service decides which transactional ids a node coordinates, and restores them here. If there are more than the
+limit, ids without an open transaction rest in the database alone, and the service restores them when they are used.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ WRONG_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
 _INVALID_TIMEOUT: Final = int(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
 _LOOKS = 100
-"""Ids that are looked at for one that may rest, before a producer is told to come again."""
+"""Ids that are checked for one that may rest, before a producer has to retry."""
 _AGAIN_MS = 500
-"""When a transaction is aborted whose time is over, if that cannot be made durable now."""
+"""Time after which the abort of an overdue transaction is retried, if it cannot be made durable now."""
 
 
 class Now(NamedTuple):
-    """A moment, in ms: of a clock that never goes back, and of the day."""
+    """A point in time, in ms: on a clock that never goes back, and as Unix time."""
 
     ms: int
     unix_ms: int
 
 
 class Producer(NamedTuple):
-    """What a client is told: an error, or who its producer is from now on."""
+    """An answer to a client: an error, or its producer's new id and epoch."""
 
     error: int
     producer_id: int = NO_ID
@@ -66,8 +66,8 @@ class Producer(NamedTuple):
 
 
 class Limits(Struct, frozen=True):
-    """``ids`` are in memory at the same time, ``places`` (partitions and groups) are part of open transactions, counted
-    once for each."""
+    """Limits of the coordinator. ``ids``: most ids in memory; ``places``: most partitions and groups in open
+    transactions, counted once for each transaction."""
 
     max_timeout_ms: int = 900_000
     ids: int = 100_000
@@ -75,7 +75,8 @@ class Limits(Struct, frozen=True):
 
 
 class Save(Struct, frozen=True):
-    """What is to be made durable as one: the row, and of its transaction what it adds; ``anew``: to nothing."""
+    """A change to make durable in one step: the row, and the places and groups that its transaction adds; ``anew``:
+    after removing those of the last transaction."""
 
     row: Row
     places: Sequence[Place] = ()
@@ -84,26 +85,26 @@ class Save(Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """Where the coordinator puts what must survive; of one transactional id one thing at a time."""
+    """The store of the coordinator's state. It has at most one save in flight for a transactional id."""
 
     def save(self, save: Save, done: Callable[[Now, bool], None]) -> None:
-        """Call ``done`` once, with whether it is durable; never before this returns."""
+        """Call ``done`` once, with whether the change is durable; never before this returns."""
 
 
 class Coordinator:
-    """The transactional ids it was told of, by name. ``end`` is called with a transaction of which it is durable how it
-    ends: whoever carries that out calls :meth:`ended`."""
+    """Transactional ids by name. ``end`` is called with a transaction whose decision is durable; after carrying it out,
+    the service calls :meth:`ended`."""
 
     def __init__(
         self, limits: Limits, journal: Journal, end: Callable[[Transaction], None], barrier: Barrier | None = None
     ) -> None:
         self.transactions: OrderedDict[str, Transaction] = OrderedDict()
-        """Those that came first are looked at first when room is needed."""
+        """Ids in the order in which they are checked when room is needed."""
         self.rest = False
-        """Whether there may be ids that rest in the database."""
+        """Whether ids may rest in the database."""
         self.open_places: OpenPlaces[Transaction] = OpenPlaces(limits.places)
         self.timed_out = 0
-        """Transactions that were aborted since their time was over."""
+        """Number of transactions aborted after their timeout."""
         self._limits = limits
         self._journal = journal
         self._end = end
@@ -114,11 +115,11 @@ class Coordinator:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When :meth:`advance` has work next."""
+        """Return when :meth:`advance` has work next."""
         return self._timers.next
 
     def advance(self, now: Now) -> int:
-        """Abort the transactions whose time is over; how many deadlines that were."""
+        """Abort overdue transactions; return the number of deadlines."""
         steps = 0
         for _ in range(len(self._timers)):
             name = self._timers.pop_due(now.ms)
@@ -142,7 +143,7 @@ class Coordinator:
     # --- producers --------------------------------------------------------------------------------------------------
 
     def wants_id(self, name: str) -> bool:
-        """Whether :meth:`init` or :meth:`end` may need a producer id that nobody had."""
+        """Return whether :meth:`init` or :meth:`end` may need a new producer id."""
         transaction = self.transactions.get(name)
         return transaction is None or transaction.row.is_exhausted
 
@@ -155,8 +156,8 @@ class Coordinator:
         fresh_id: int | None,
         reply: Callable[[Producer], None],
     ) -> None:
-        """InitProducerId: the next epoch of a transactional id, whose earlier producers are fenced by it. A transaction
-        that is open is aborted first, and the client told to come again.
+        """Handle InitProducerId: give a transactional id its next epoch, which fences its earlier producers. An open
+        transaction is aborted first, and the client has to retry.
 
         ``expected``: producer id and epoch that the client has (KIP-360).
         """
@@ -203,13 +204,14 @@ class Coordinator:
             reply(Producer(NONE, row.producer_id, row.epoch))
             return
         if row.epoch == NO_EPOCH and not transaction.given_up:
-            self.transactions.pop(row.transactional_id, None)  # nobody has been told of it
+            self.transactions.pop(row.transactional_id, None)  # no client knows it
         reply(Producer(NOT_AVAILABLE))
 
     # --- what a transaction has -------------------------------------------------------------------------------------
 
     def check(self, name: str, producer_id: int, epoch: int, place: Place | None = None, group: str = "") -> int:
-        """Whether a producer's transaction has a place, or a group: the error code, WRONG_STATE if it has not."""
+        """Return the error code for a place or a group in a producer's transaction; WRONG_STATE if the transaction
+        lacks it."""
         found = self._of(name, producer_id, epoch)
         if isinstance(found, int):
             return found
@@ -236,8 +238,8 @@ class Coordinator:
         groups: Sequence[str],
         reply: Callable[[int], None],
     ) -> None:
-        """Have a producer's transaction write to ``places`` and commit positions of ``groups``; the first of these
-        begin it. ``reply`` gets the error code when that is durable."""
+        """Add partitions (``places``) and ``groups`` to a producer's transaction; the first ones begin it. ``reply``
+        gets the error code when that is durable."""
         found = self._of(name, producer_id, epoch)
         if isinstance(found, int):
             reply(found)
@@ -249,8 +251,9 @@ class Coordinator:
             self._add(now, found, [Add(places, groups, reply)])
 
     def _add(self, now: Now, transaction: Transaction, adds: list[Add]) -> None:
-        """Save what ``adds`` lack, and answer at once those that lack nothing: a batch that waited for a save of other
-        partitions would be overtaken by its producer's next one, which :meth:`check` lets pass."""
+        """Save the places and groups that are new, and reply at once to ``adds`` without new ones. If such a batch
+        waited for a save of other partitions, its producer's next batch, which :meth:`check` lets pass, would overtake
+        it."""
         begins = transaction.state is not TxnState.ONGOING
         lacking: list[Add] = []
         complete: list[Add] = []
@@ -278,8 +281,8 @@ class Coordinator:
         self._journal.save(save, partial(self._added, transaction, save, adds))
 
     def _added(self, transaction: Transaction, save: Save, adds: list[Add], now: Now, durable: bool) -> None:
-        # Groups keep their room until the transaction has ended.
-        durable = durable and not transaction.given_up  # its next coordinator knows what is durable
+        # Groups count in the limit until the transaction has ended.
+        durable = durable and not transaction.given_up  # its next coordinator reads the durable state
         self.open_places.release(len(save.places) + (0 if durable else len(save.groups)))
         if durable:
             transaction.row, transaction.kept = save.row, True
@@ -288,7 +291,7 @@ class Coordinator:
             if save.anew:
                 transaction.ended.clear()
                 self._timers.set(save.row.transactional_id, now.ms, save.row.timeout_ms)
-        # Those who have waited come behind: what they append must not overtake.
+        # Reply before the waiting adds go on: their batches must not overtake.
         try:
             _tell(adds, NONE if durable else NOT_AVAILABLE)
         finally:
@@ -313,10 +316,10 @@ class Coordinator:
         fresh_id: int | None,
         reply: Callable[[Producer], None],
     ) -> None:
-        """EndTxn: decide a producer's transaction; ``reply`` is called when that is durable.
+        """Handle EndTxn: decide a producer's transaction; ``reply`` is called when that is durable.
 
-        ``bumps``: its client goes on with the next epoch (transaction.version 2), or with a new producer's id where
-        there is none.
+        ``bumps``: the client goes on with the next epoch (transaction.version 2), or with a new producer id if there is
+        none.
         """
         transaction = self.transactions.get(name)
         row = None if transaction is None else transaction.row
@@ -342,7 +345,7 @@ class Coordinator:
         elif commit:
             reply(Producer(WRONG_STATE))
         else:
-            # Nothing was written: there is nothing to abort, but the client goes on with the next epoch.
+            # Nothing was written, so there is nothing to abort, but the client goes on with the next epoch.
             self._decide(now, transaction, False, bumps, fresh_id, reply)
 
     def _decide(
@@ -369,8 +372,8 @@ class Coordinator:
         self._change(transaction, Save(row, anew=anew), partial(self._decided, transaction, reply))
 
     def _fence(self, transaction: Transaction, now: Now) -> None:
-        """Abort a transaction in the next epoch: its producer is told that it is fenced. The epoch is raised once,
-        whatever the transaction's version (KAFKA-19367)."""
+        """Abort a transaction in the next epoch, which fences its producer. The epoch is raised once, whatever the
+        transaction's version (KAFKA-19367)."""
         row = transaction.row
         row = row._replace(
             state=TxnState.PREPARE_ABORT,
@@ -398,7 +401,7 @@ class Coordinator:
         reply(Producer(NONE, row.producer_id, row.epoch) if row.next_id == NO_ID else Producer(NONE, row.next_id, 0))
 
     def abort(self, now: Now, name: str) -> int:
-        """An operator aborts the open transaction of a transactional id, whose producer is fenced: the error code."""
+        """Abort the open transaction of an id for an operator, which fences its producer; return the error code."""
         transaction = self.transactions.get(name)
         if transaction is None:
             return int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
@@ -411,7 +414,8 @@ class Coordinator:
         return NONE
 
     def ended(self, now: Now, transaction: Transaction) -> None:
-        """What was decided is carried out everywhere. That need not be durable: repeating it makes no difference."""
+        """Note that a decision is carried out everywhere. This need not be durable: repeating it makes no
+        difference."""
         assert transaction.state in DECIDED, transaction.state
         assert transaction.pending is Pending.NOTHING, transaction.pending
         transaction.row, transaction.kept = completed(transaction.row, now.unix_ms), False
@@ -423,7 +427,7 @@ class Coordinator:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def surrender(self, name: str) -> None:
-        """Another node coordinates the id from now on: whoever waits is told to look for it, and it is forgotten."""
+        """Forget an id that another node coordinates from now on; waiting requests get NOT_AVAILABLE."""
         transaction = self.transactions.pop(name, None)
         if transaction is None:
             return
@@ -437,25 +441,26 @@ class Coordinator:
         _tell(waiting, NOT_AVAILABLE)
 
     def restore(self, now: Now, row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
-        """Bring a transactional id back; an end that was decided is to be carried out by the caller."""
+        """Bring an id back from the database; the caller must carry out its decision if it has one."""
         transaction = self.transactions[row.transactional_id] = Transaction(row=row)
         if row.state == TxnState.ONGOING or row.state in DECIDED:
             self.open_places.write_to(transaction, places)
             transaction.groups.update(groups)
             self.open_places.hold(len(transaction.groups))
         if row.state == TxnState.ONGOING:
-            # Never longer than its whole time, whatever the clock of the day has done.
+            # Never longer than its timeout, however Unix time has jumped.
             left = min(row.started_ms + row.timeout_ms - now.unix_ms, row.timeout_ms)
             self._timers.set(row.transactional_id, now.ms, left)
         return transaction
 
     @property
     def spare(self) -> int:
-        """Room for so many more ids, without any that gives way."""
+        """Return how many more ids fit without any going to rest."""
         return max(self._limits.ids - len(self.transactions), 0)
 
     def has_room(self) -> bool:
-        """Whether there is room for one more id: one that may rest makes it. Who is passed over comes last."""
+        """Return whether one more id fits; an id that may rest is dropped for it. Ids that may not rest move to the end
+        of the order."""
         if len(self.transactions) < self._limits.ids:
             return True
         for _ in range(_LOOKS):
@@ -468,13 +473,13 @@ class Coordinator:
         return False
 
     def stored(self, row: Row) -> None:
-        """The database has the row of an end that was carried out."""
+        """Note that the database has the row of an ended transaction."""
         transaction = self.transactions.get(row.transactional_id)
         if transaction is not None and transaction.row == row:
             transaction.kept = True
 
     def expired(self, before_ms: int) -> list[Row]:
-        """Ids of which nothing was heard since ``before_ms`` of the day, and that have nothing open."""
+        """Return the rows of ids without an open transaction that were last used before ``before_ms`` (Unix time)."""
         return [
             one.row
             for one in self.transactions.values()
@@ -485,7 +490,7 @@ class Coordinator:
         ]
 
     def forget(self, row: Row) -> bool:
-        """Forget an id that is still as it was in ``row``; whether it was."""
+        """Forget an id if its row is still ``row``; return whether it was forgotten."""
         transaction = self.transactions.get(row.transactional_id)
         if transaction is None or transaction.row != row or transaction.pending is not Pending.NOTHING:
             return False
@@ -498,7 +503,7 @@ class Coordinator:
         def done(now: Now, durable: bool) -> None:
             transaction.pending = Pending.NOTHING
             if transaction.given_up:
-                durable = False  # or it is: its next coordinator goes on from what is
+                durable = False  # even if it is: the next coordinator continues from the database
             if durable:
                 transaction.row, transaction.kept = save.row, True
             then(now, durable)
@@ -512,14 +517,14 @@ def _tell(adds: Iterable[Add], code: int) -> None:
 
 
 def _may_be(row: Row, producer_id: int, epoch: int) -> bool:
-    """Whether a producer that says who it is may be given the next epoch (KIP-360)."""
+    """Return whether a producer that has this id and epoch may get the next epoch (KIP-360)."""
     if row.epoch == NO_EPOCH or producer_id == row.producer_id:
         return True
     return producer_id == row.previous_id and epoch >= LAST_EPOCH - 1
 
 
 def _next_epoch(row: Row, expected: tuple[int, int] | None, fresh_id: int | None) -> Row | int:
-    """The row with the producer's next id and epoch, or an error code."""
+    """Return the row with the producer's next id and epoch, or an error code."""
     epoch = None if expected is None else expected[1]
     if row.is_exhausted and (epoch is None or epoch == row.epoch):
         if fresh_id is None:
@@ -531,12 +536,12 @@ def _next_epoch(row: Row, expected: tuple[int, int] | None, fresh_id: int | None
     if row.epoch in (NO_EPOCH, epoch):
         return row._replace(epoch=row.epoch + 1, last_epoch=row.epoch)
     if epoch == row.last_epoch:
-        return row  # its client has asked before, and not heard the answer
+        return row  # the client repeats a request whose answer it did not get
     return FENCED
 
 
 def _is_end_again(row: Row, producer_id: int, epoch: int) -> bool:
-    """Whether a client ends again what it has ended, with the epoch that it had before that."""
+    """Return whether a client repeats the EndTxn that it has sent in its previous epoch."""
     if row.producer_id == producer_id:
         return row.epoch == epoch + 1
     return row.previous_id == producer_id and epoch == LAST_EPOCH - 1 and row.epoch == 0

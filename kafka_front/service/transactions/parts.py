@@ -1,10 +1,10 @@
-"""Where transactions write on a node among others, whoever coordinates them.
+"""The parts of transactions in the partitions that this node owns in a cluster, whichever node coordinates them.
 
-The owner of a partition appends a batch of a transaction once it knows that the transaction is open and that the
-partition is part of it, durably; then it takes that for granted until the marker comes. Whoever asks for the marker has
-decided how the transaction ends, durably. From there on nobody new is let in, and what is on its way arrives first: so
-no batch lies behind the marker of its transaction. What was being asked about as a marker came is asked again, and so
-is what was asked about in another epoch of the log: the partition may have been another node's meanwhile.
+The owner of a partition appends a batch of a transaction once it knows that, durably, the transaction is open and
+includes the partition. It relies on that until the marker comes. The node that asks for the marker has made its
+decision durable. From then on no new batch is admitted, and batches in flight are appended first, so no batch lies
+behind the marker of its transaction. A question in progress when a marker comes is asked again. So is one from another
+epoch of the log, since another node may have owned the partition meanwhile.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from bridges.log.partition.partition_log import PartitionLog
 
 _TRIES = 5
-"""How often it is asked again whether a transaction has a partition, before its producer is told to come again."""
+"""How often the question whether a transaction includes a partition is repeated, before its producer has to retry."""
 
 Key = tuple[int, int]
-"""Stream of a partition, producer's id."""
+"""Stream of a partition, producer id."""
 
 
 class _Part(Struct, eq=False):
-    """A transaction, by its producer's epoch, in a partition. ``open_in``: the epoch of the log in which it is known to
-    be open; -1: it is not."""
+    """A transaction in a partition, by its producer's epoch. ``open_in``: the epoch of the log in which it is known to
+    be open; -1: unknown."""
 
     open_in: int = -1
     asking: bool = False
@@ -56,7 +56,7 @@ class _Producer(Struct, eq=False):
 
 
 class Parts:
-    """Belongs to the event loop. Batches in waiting are counted by the requests that brought them."""
+    """The transactions' parts; belongs to the event loop. Requests count the memory of their waiting batches."""
 
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
@@ -64,17 +64,18 @@ class Parts:
         self._tasks = TaskSet()
 
     def __len__(self) -> int:
-        """Producers that have something open, or on its way, in a partition."""
+        """Return the number of producers, per partition, with an open transaction or batches in flight."""
         return len(self._producers)
 
     async def close(self) -> None:
-        """Ask nothing more."""
+        """Stop asking coordinators."""
         await self._tasks.close()
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
     def append(self, to: PartitionLog, batch: Batch, require: Callable[[], Awaitable[None]], done: AppendDone) -> None:
-        """Append a batch of a transaction once ``require`` says, by not raising a LogError, that it is open there."""
+        """Append a batch of a transaction once ``require`` confirms, by not raising LogError, that the transaction is
+        open there."""
         of = batch.transaction
         assert of is not None
         key = to.stream_id, of.producer_id
@@ -140,7 +141,7 @@ class Parts:
             self._tidy(key, producer)
 
     async def _opened(self, part: _Part, to: PartitionLog, require: Callable[[], Awaitable[None]]) -> int:
-        """The epoch of the log in which the transaction is open there. Raises LogError."""
+        """Return the epoch of the log in which the transaction is known to be open there. Raises LogError."""
         for _ in range(_TRIES):
             part.outdated = False
             await to.ready()
@@ -153,8 +154,8 @@ class Parts:
     # --- markers ----------------------------------------------------------------------------------------------------
 
     async def quiet(self, to: PartitionLog, producer_id: int) -> None:
-        """Return when nothing of a producer is on its way into a partition, and nothing is taken for granted there: as
-        whoever is about to write its marker asks, who knows that its end was decided."""
+        """Close the producer's parts in a partition and wait until none of its batches is in flight there. Called
+        before its marker is written, when its end is decided."""
         producer = self._producers.get((to.stream_id, producer_id))
         if producer is not None:
             self._close(producer)
@@ -163,14 +164,14 @@ class Parts:
                 await producer.quiet.wait()
 
     def lost(self, streams: Callable[[int], bool]) -> None:
-        """Partitions whose streams these are are other nodes', or deleted: nothing is taken for granted there."""
+        """Close the parts in partitions that were deleted or that another node owns now, given by their streams."""
         for key, producer in list(self._producers.items()):
             if streams(key[0]):
                 self._close(producer)
                 self._tidy(key, producer)
 
     def _close(self, producer: _Producer) -> None:
-        """Nothing is taken for granted any more."""
+        """Forget that the producer's transactions are open."""
         for part in producer.parts.values():
             part.open_in = -1
             part.outdated = True
@@ -183,5 +184,5 @@ class Parts:
 
 
 def _is_same(to: PartitionLog, epoch: int) -> bool:
-    """Whether a log is still what it was in an epoch of it: no other node has had the partition since."""
+    """Return whether a log is open in this epoch still: no other node has owned the partition since."""
     return to.is_open and to.epoch == epoch

@@ -1,4 +1,4 @@
-"""Producer ids that nobody was given before, in any process or run of the node (docs/protocols/kafka.md, rule 29)."""
+"""Producer ids that are unique across all processes and runs of the node (docs/protocols/kafka.md, rule 29)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Catalog
 
 _BLOCK = 1000
-"""Ids taken from the catalog at once. What is left of a block when the node ends is never used."""
+"""Ids taken from the catalog at once. The rest of a block is never used when the node ends."""
 
 
 class ProducerIds:
-    """Hands out producer ids that nobody was given before, in any process or run of the node."""
+    """A source of producer ids that are unique across all processes and runs of the node."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -22,7 +22,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """A new producer id. Raises an error of the database."""
+        """Return a new producer id. Raises an error of the database."""
         async with self._lock:
             if self._next == self._end:
                 self._next = await self._catalog.allocate_producer_ids(_BLOCK)

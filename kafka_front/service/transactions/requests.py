@@ -33,7 +33,7 @@ _FENCED_SINCE = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""First versions that know the error of a producer that is fenced (rule 12)."""
+"""First versions that know the error of a fenced producer (rule 12)."""
 _BATCHED_SINCE = 4
 _ABORTABLE_SINCE = 5
 _BUMPS_SINCE = 5
@@ -45,11 +45,11 @@ _Topics = Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 
 
 _LONGEST_ID = 1000
-"""Characters of a transactional id: so many are remembered that they must not be as long as a client likes."""
+"""Most characters of a transactional id: limited because the node remembers so many."""
 
 
 class TransactionRequests:
-    """The handlers of what producers ask of the coordinator."""
+    """Handlers of producers' requests to the coordinator."""
 
     def __init__(self, service: KafkaService) -> None:
         self._service = service
@@ -58,7 +58,7 @@ class TransactionRequests:
         self._ids = service.producer_ids
 
     async def init(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """InitProducerId: of idempotent producers a new id, of transactional ones the next epoch of theirs."""
+        """Answer InitProducerId: with a new id for idempotent producers, with the next epoch for transactional ones."""
         name = request.transactional_id
         if name is None:
             if not self._access.any_topic(ctx, Operation.WRITE):  # KIP-679
@@ -81,7 +81,8 @@ class TransactionRequests:
         )
 
     async def add_partitions(self, ctx: Context, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-        """AddPartitionsToTxn: of one transaction, or of several as brokers ask each other (4 and later)."""
+        """Answer AddPartitionsToTxn: for one transaction, or for several as brokers ask each other (version 4 and
+        later)."""
         if ctx.version < _BATCHED_SINCE:
             name = request.v3_and_below_transactional_id
             self._may_write(ctx, name)
@@ -137,7 +138,7 @@ class TransactionRequests:
         return answers
 
     async def add_offsets(self, ctx: Context, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-        """AddOffsetsToTxn: positions of a group are to be part of the transaction."""
+        """Answer AddOffsetsToTxn, which adds a group to the transaction."""
         self._may_write(ctx, request.transactional_id)
         self._access.require_group(ctx, Operation.READ, request.group_id)
         producer = request.producer_id, request.producer_epoch
@@ -145,7 +146,7 @@ class TransactionRequests:
         return AddOffsetsToTxnResponse(error_code=_told(ctx, code))
 
     async def end(self, ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
-        """EndTxn: answered once it is decided, and nearly always once readers see it."""
+        """Answer EndTxn once the transaction is decided, and nearly always once readers see it."""
         self._may_write(ctx, request.transactional_id)
         bumps = ctx.version >= _BUMPS_SINCE
         producer = request.producer_id, request.producer_epoch
@@ -166,7 +167,7 @@ class TransactionRequests:
 
 
 def _told(ctx: Context, code: int) -> int:
-    """``code`` as the request's version knows it."""
+    """Return ``code`` as the request's version knows it."""
     if code == FENCED and ctx.version < _FENCED_SINCE[ApiKey(ctx.key)]:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
     return code

@@ -1,4 +1,5 @@
-"""The coordinator brought to life: time, the database, the logs, and the ends of transactions in them."""
+"""The service of transactions: it gives the coordinator time, the database and the logs, and ends transactions in the
+logs."""
 
 from __future__ import annotations
 
@@ -52,20 +53,20 @@ T = TypeVar("T")
 _log = structlog.get_logger("anabranch.kafka.transactions")
 
 _PATIENCE_S = 2.0
-"""How long a request waits for an end that is being carried out, before its client is told to come again."""
+"""How long a request waits for an end in progress, before its client has to retry."""
 _SETTLED_AT_ONCE = 1000
 _SHOWN = 10_000
-"""Most ids that rest, those that were used last, which people are shown."""
+"""Most resting ids shown to people, the last used ones."""
 _COUNTED_MS = 60_000
-"""How often the ids in the database are counted."""
+"""Interval at which the ids in the database are counted."""
 _ABORTS = 100
-"""How often an operator's abort waits for a row of the same transactional id that is on its way to the database."""
+"""How often an operator's abort waits for a row of the same transactional id in flight to the database."""
 _IMPLICIT = "the coordinator of transactions did not take the batch"
 
 
 class Transactions:
     """The transactions of a node's clients. Call :meth:`load` first, :meth:`close` at the end; belongs to the event
-    loop. ``take_id`` gives a producer id that nobody had."""
+    loop. ``take_id`` returns a new producer id."""
 
     def __init__(self, node: NodeServices, settings: KafkaSettings, take_id: Callable[[], Awaitable[int]]) -> None:
         self._node = node
@@ -74,22 +75,23 @@ class Transactions:
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._loop, self._due)
         self._closed = False
-        # Rows of ended transactions whose ends are not written down yet: another save of the id does that as well.
+        # Rows of ended transactions that are not stored yet; another save of the id replaces that.
         self._settled: dict[str, Row] = {}
         self._waking: dict[str, list[Callable[[int], None]]] = {}
-        """By ids that are being read from the database, what waits for them, in order."""
+        """Callbacks that wait, in order, for ids that are being read from the database."""
         self._tasks = TaskSet()
         self._looked_at = ""
         self._counted_ms = 0
         self._has_told = False
         self.ids = 0
-        """Transactional ids in the database, as it was looked at last."""
+        """Number of transactional ids in the database at the last count."""
         limits = Limits(
             settings.transaction_max_timeout_ms, settings.transactional_ids, settings.transaction_partitions
         )
         self.coordinator = Coordinator(limits, self, self._begin_end, node.barrier)
         self.among: Among | None = None
-        """Which ids this node coordinates, and what it does for others' transactions; None: it has all of them."""
+        """The ids that this node coordinates in a cluster, and its part in other nodes' transactions; None: it has all
+        ids."""
         if not isinstance(node.owners, Alone):
             self.among = Among(node, node.owners, node.peers, self)
         markers = Markers(node.logs, node.db, None) if self.among is None else self.among.markers
@@ -100,11 +102,11 @@ class Transactions:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def now(self) -> Now:
-        """The coordinator's time."""
+        """Return the coordinator's time."""
         return Now(int(self._loop.time() * 1000), time.time_ns() // 1_000_000)
 
     async def load(self) -> None:
-        """Know all transactional ids, and carry out what was decided; among several nodes each comes with its slot."""
+        """Load the transactional ids and carry out their decisions; in a cluster each id is loaded with its slot."""
         self._node.catalog.on_change.append(self._changed)
         if self.among is not None:
             return
@@ -114,23 +116,23 @@ class Transactions:
             self.restore(row, places.get(row.transactional_id, ()), groups.get(row.transactional_id, ()))
         known = {row.transactional_id for row in rows if row.state == TxnState.ONGOING or row.state in DECIDED}
         for name in self._node.progress.transactions():
-            if name not in known:  # its end was told before the positions were durable, and that they are not seen
+            if name not in known:  # it ended before they were durable: they stay invisible
                 await self._node.progress.end_transaction(name, commit=False)
 
     def restore(self, row: Row, places: Iterable[Place], groups: Iterable[str]) -> None:
-        """Coordinate an id from now on, and carry out what was decided of it."""
+        """Coordinate an id from now on, and carry out its decision if it has one."""
         transaction = self.coordinator.restore(self.now(), row, places, groups)
         if transaction.state in DECIDED:
             self._begin_end(transaction)
         self.touched()
 
     def require(self, name: str) -> None:
-        """Raises KafkaError where another node coordinates an id, or this one not yet."""
+        """Raise KafkaError if another node coordinates an id, or this node has not loaded it yet."""
         if self.among is not None:
             self.among.require(name)
 
     async def close(self) -> None:
-        """Carry on with nothing; the next start does."""
+        """Stop all work; the next start continues it."""
         self._closed = True
         self._alarm.cancel()
         await self._tasks.close()
@@ -139,7 +141,7 @@ class Transactions:
             await self.among.close()
 
     def touched(self) -> None:
-        """The coordinator was used: set the timer to its next deadline."""
+        """Set the timer to the coordinator's next deadline, after each use of the coordinator."""
         deadline = self.coordinator.next_deadline_ms
         if deadline is not None and not self._closed:
             self._alarm.set((deadline + 0.5) / 1000)
@@ -159,7 +161,7 @@ class Transactions:
     # --- the journal ------------------------------------------------------------------------------------------------
 
     def save(self, save: Save, done: Callable[[Now, bool], None]) -> None:
-        """See :class:`.coordinator.Journal`."""
+        """Save a change for the coordinator; see :class:`.coordinator.Journal`."""
         self._settled.pop(save.row.transactional_id, None)
         hold = None if self.among is None else self.among.holding(save.row.transactional_id)
 
@@ -212,7 +214,7 @@ class Transactions:
         self._settled[transaction.row.transactional_id] = transaction.row
 
     async def settle(self, now_ms: int) -> None:
-        """A chore: write down which ends were carried out, and forget ids of which nothing was heard for long."""
+        """Store which decisions were carried out, and forget ids that have expired (a chore)."""
         while self._settled:
             names = list(self._settled)[:_SETTLED_AT_ONCE]
             rows = [self._settled.pop(name) for name in names]
@@ -227,7 +229,7 @@ class Transactions:
         await self._look_at_resting(now_ms - self._settings.transactional_id_expiration_ms)
 
     async def _look_at_resting(self, before_ms: int) -> None:
-        """Go on through the ids in the database, and forget those that rest of which nothing was heard for long."""
+        """Check the next ids in the database, and forget resting ones that have expired."""
         now = self.now().ms
         if now - self._counted_ms >= _COUNTED_MS:
             self._counted_ms = now
@@ -247,8 +249,8 @@ class Transactions:
             await self._keep(tables.forget_unused, gone)
 
     async def forget(self, wanted: Callable[[str], bool], before_ms: int) -> int:
-        """Forget ids that are ``wanted``, that have nothing open and of which nothing was heard since ``before_ms`` of
-        the day, whichever node coordinates them; how many. Raises LogError."""
+        """Forget ids for which ``wanted`` is true, without an open transaction and last used before ``before_ms`` (Unix
+        time), whichever node coordinates them. Return their number. Raises LogError."""
         count, name = 0, ""
         known = self.coordinator.transactions
         while True:
@@ -284,11 +286,12 @@ class Transactions:
     # --- ids that rest in the database ------------------------------------------------------------------------------
 
     def _rests(self, name: str) -> bool:
-        """Whether an id may be in the database and not in memory; what is asked of it has to wait until it is known."""
+        """Return whether an id may be in the database and not in memory; its requests then wait until it is read."""
         return name in self._waking or (self.coordinator.rest and name not in self.coordinator.transactions)
 
     async def know(self, name: str) -> None:
-        """Have an id in memory if there is such an id: unknown is not no. Raises KafkaError."""
+        """Read an id into memory if it may rest in the database. Raises KafkaError: an unreadable id is not a missing
+        one."""
         if self._rests(name):
             known: asyncio.Future[int] = self._loop.create_future()
             self._wake(name, _settle(known))
@@ -296,7 +299,7 @@ class Transactions:
                 raise KafkaError(code, f"transactional id {name!r} could not be read")
 
     def _wake(self, name: str, then: Callable[[int], None]) -> None:
-        """Call ``then`` with an error code once the id is known, behind what waits for that already."""
+        """Call ``then`` with an error code once the id is read, after earlier callbacks."""
         waiting = self._waking.get(name)
         if waiting is not None:
             waiting.append(then)
@@ -321,7 +324,7 @@ class Transactions:
                 self._node.barrier.call("what waited for a transactional id", then, code)
 
     async def every(self) -> AsyncIterator[Transaction]:
-        """All ids that this node coordinates, those that rest as the database has them. Raises LogError."""
+        """Iterate over all ids that this node coordinates, resting ones as the database has them. Raises LogError."""
         known, among = self.coordinator.transactions, self.among
         async for one in in_turns(list(known.values())):
             yield one
@@ -336,7 +339,7 @@ class Transactions:
             name = rows[-1].transactional_id
 
     async def others(self) -> list[Transaction]:
-        """The ids that are not in this node's memory, as the database has them. Raises LogError."""
+        """Return the ids that are not in this node's memory, as the database has them. Raises LogError."""
         known = self.coordinator.transactions
         if self.among is None and not self.coordinator.rest:
             return []
@@ -354,14 +357,14 @@ class Transactions:
         await self._node.db.run(write)
 
     def forget_settled(self, gone: Callable[[str], bool]) -> None:
-        """Others coordinate these: it is theirs to write down that something has ended."""
+        """Drop the rows of ended transactions of ids that other nodes coordinate now: those nodes store them."""
         for name in [name for name in self._settled if gone(name)]:
             del self._settled[name]
 
     # --- for requests -----------------------------------------------------------------------------------------------
 
     async def init(self, name: str, timeout_ms: int, expected: tuple[int, int] | None) -> Producer:
-        """InitProducerId, which waits a while for the end of a transaction that is aborted by it."""
+        """Handle InitProducerId; wait a while for the end of a transaction that it aborts."""
         told = await self._init(name, timeout_ms, expected)
         if told.error == CONCURRENT and await self._has_ended(name):
             told = await self._init(name, timeout_ms, expected)
@@ -371,7 +374,7 @@ class Transactions:
         await self.know(name)
         self.require(name)
         fresh = await self._take_id() if self.coordinator.wants_id(name) else None
-        self.require(name)  # it may have gone meanwhile
+        self.require(name)  # another node may coordinate it now
         told: asyncio.Future[Producer] = self._loop.create_future()
         self.coordinator.init(self.now(), name, timeout_ms, expected, fresh, _settle(told))
         self.touched()
@@ -380,7 +383,8 @@ class Transactions:
     async def add(
         self, name: str, producer_id: int, epoch: int, places: list[tuple[str, int]], groups: list[str]
     ) -> int:
-        """AddPartitionsToTxn, AddOffsetsToTxn: the error code. They wait a while for the end of the last one."""
+        """Handle AddPartitionsToTxn and AddOffsetsToTxn; return the error code. Waits a while for the last
+        transaction's end."""
         code = await self._add(name, producer_id, epoch, places, groups)
         if code == CONCURRENT and await self._has_ended(name):
             code = await self._add(name, producer_id, epoch, places, groups)
@@ -396,7 +400,7 @@ class Transactions:
         return await told
 
     async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool, bumps: bool) -> Producer:
-        """EndTxn. Readers see what was decided when this returns, or that takes long."""
+        """Handle EndTxn. Readers see the result when this returns, unless that takes long."""
         await self.know(name)
         fresh = await self._take_id() if bumps and self.coordinator.wants_id(name) else None
         self.require(name)
@@ -417,12 +421,12 @@ class Transactions:
         return answer
 
     async def abort(self, name: str) -> int:
-        """An operator aborts what is open of an id: the error code. It has ended when this returns, or that takes
-        long. Raises LogError."""
+        """Abort the open transaction of an id for an operator; return the error code. It has ended when this returns,
+        unless that takes long. Raises LogError."""
         return await (self.abort_here(name) if self.among is None else self.among.abort(name))
 
     async def abort_here(self, name: str) -> int:
-        """As :meth:`abort`, of an id that this node coordinates."""
+        """Abort a transaction like :meth:`abort`, for an id that this node coordinates."""
         try:
             await self.know(name)
         except KafkaError:
@@ -431,7 +435,7 @@ class Transactions:
         for _ in range(_ABORTS):
             if code != CONCURRENT:
                 break
-            await self._node.db.run(_nothing)  # behind the row that it was waiting for
+            await self._node.db.run(_nothing)  # waits for the row in flight
             code = self.coordinator.abort(self.now(), name)
         self.touched()
         if code == NONE:
@@ -439,7 +443,7 @@ class Transactions:
         return code
 
     async def _has_ended(self, name: str) -> bool:
-        """Whether an end that is being carried out, or decided, was within the patience of a request."""
+        """Wait for an end that is decided or in progress; return whether it came within the patience of a request."""
         transaction = self.coordinator.transactions.get(name)
         if transaction is None:
             return True
@@ -453,8 +457,8 @@ class Transactions:
         return True
 
     def append(self, name: str, to: PartitionLog, batch: Batch, version: int, done: AppendDone) -> None:
-        """Append a batch to its producer's transaction, where that writes to the partition; from ``version`` 12 of
-        Produce on it is made to (KIP-890)."""
+        """Append a batch to its producer's transaction if that includes the partition; from ``version`` 12 of Produce
+        on, the partition is added to it (KIP-890)."""
         if self.among is not None:
             self.among.append(name, to, batch, version >= IMPLICIT_SINCE, done)
         elif self._rests(name):
@@ -488,7 +492,7 @@ class Transactions:
             self.append(name, to, batch, 0, done)
 
     def produce_error(self, code: int, *, implicit: bool) -> Refused:
-        """Why a batch is not taken."""
+        """Return the error that refuses a batch."""
         return _produce_error(code, IMPLICIT_SINCE if implicit else IMPLICIT_SINCE - 1)
 
 
@@ -497,11 +501,11 @@ IMPLICIT_SINCE = 12
 
 
 def _produce_error(code: int, version: int) -> Refused:
-    """Why a batch is not taken, as clients of Produce know it."""
+    """Return the error that refuses a batch, with the code that this version of Produce knows."""
     if code == FENCED:
         told = ErrorCode.INVALID_PRODUCER_EPOCH
     elif code == NOT_AVAILABLE or (code == CONCURRENT and version < IMPLICIT_SINCE):
-        told = ErrorCode.NOT_ENOUGH_REPLICAS  # which every client repeats
+        told = ErrorCode.NOT_ENOUGH_REPLICAS  # every client retries on it
     else:
         told = ErrorCode(code)
     texts = {
@@ -514,7 +518,7 @@ def _produce_error(code: int, version: int) -> Refused:
 
 
 def _nothing(connection: Connection) -> None:
-    """Changes nothing: it was done once all that was submitted before is durable."""
+    """Change nothing: when this is done, all work submitted before is durable."""
 
 
 def _settle(future: asyncio.Future[T]) -> Callable[[T], None]:

@@ -1,7 +1,7 @@
-"""What the database keeps of transactional ids: a row of each, and where its transaction writes while one is open.
+"""The database tables of transactional ids: a row for each, and the places of its transaction while one is open.
 
-A place is there before the first batch of its transaction is in a log, and the decision before the first marker. So
-whatever the process is killed in, the next start knows each transaction that somebody has to end, and how.
+A place is stored before the first batch of its transaction is in a log, and the decision before the first marker. So
+whenever the process is killed, the next start knows each transaction that must be ended, and how.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka_front.service.transactions.transaction import DECIDED, Row, TxnState
 from kafka_front.wire.errors import ErrorCode
 
 MANY = 0.8
-"""The part of ``kafka.transactional_ids`` from which on operators are told that there are very many."""
+"""Part of ``kafka.transactional_ids`` above which operators are warned."""
 
 _COLUMNS = ", ".join(Row._fields)
 _STORE = upsert("front_kafka_transactions", Row._fields[0], " ".join(Row._fields[1:]))
@@ -40,17 +40,18 @@ def _create(connection: Connection) -> None:
 
 
 def _erase_topic(connection: Connection, topic: str) -> None:
-    """A topic is deleted: no transaction has to be ended there."""
+    """Delete the places of a deleted topic: no transaction must be ended there."""
     connection.execute("DELETE FROM front_kafka_places WHERE topic = ?", (topic,))
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_create,)
-"""What brings each version to the next; never change one that was released."""
+"""Migrations from each version to the next; never change a released one."""
 ERASERS: tuple[Callable[[Connection, str], None], ...] = (_erase_topic,)
 
 
 def save(connection: Connection, row: Row, places: Iterable[Place], groups: Iterable[str], *, anew: bool) -> None:
-    """Keep a row and what its transaction adds; ``anew``: to nothing, whatever is left of the last one."""
+    """Store a row and the places and groups that its transaction adds; ``anew``: after removing those of the last
+    one."""
     name = row.transactional_id
     if anew:
         _forget_parts(connection, name)
@@ -60,19 +61,19 @@ def save(connection: Connection, row: Row, places: Iterable[Place], groups: Iter
 
 
 def store(connection: Connection, rows: Iterable[Row]) -> None:
-    """Keep rows as they are now."""
+    """Store rows."""
     connection.executemany(_STORE, rows)
 
 
 def settle(connection: Connection, rows: Sequence[Row]) -> None:
-    """Transactions have ended as their rows say: nothing of them is open."""
+    """Store the rows of ended transactions, and delete their places and groups."""
     for row in rows:
         _forget_parts(connection, row.transactional_id)
     store(connection, rows)
 
 
 def forget(connection: Connection, rows: Sequence[Row]) -> None:
-    """Forget ids."""
+    """Delete ids."""
     for row in rows:
         _forget_parts(connection, row.transactional_id)
     connection.executemany(
@@ -81,7 +82,7 @@ def forget(connection: Connection, rows: Sequence[Row]) -> None:
 
 
 def forget_unused(connection: Connection, rows: Iterable[Row]) -> None:
-    """Forget ids that rest, but for those that were used since their rows were read."""
+    """Delete resting ids, except those used since their rows were read."""
     connection.executemany(
         "DELETE FROM front_kafka_transactions WHERE transactional_id = ? AND epoch = ? AND updated_ms = ?",
         [(row.transactional_id, row.epoch, row.updated_ms) for row in rows],
@@ -89,13 +90,13 @@ def forget_unused(connection: Connection, rows: Iterable[Row]) -> None:
 
 
 def count(connection: Connection) -> int:
-    """How many ids there are."""
+    """Return the number of ids."""
     found: int = connection.execute("SELECT count(*) FROM front_kafka_transactions").fetchone()[0]
     return found
 
 
 def after(connection: Connection, name: str, most: int) -> list[Row]:
-    """The next rows by name."""
+    """Return the next rows by name."""
     query = f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE transactional_id > ? ORDER BY transactional_id"
     return [Row(*row) for row in connection.execute(f"{query} LIMIT {most}", (name,))]
 
@@ -109,8 +110,8 @@ Stored = tuple[list[Row], dict[str, list[Place]], dict[str, list[str]]]
 
 
 def read(connection: Connection, idle: int, wanted: Callable[[str], bool] | None = None) -> Stored:
-    """Rows, and by transactional id the places and groups of those that have something open; of the ``wanted`` ids, and
-    of those of which nothing is open the ``idle`` ones that were used last."""
+    """Return rows, and by transactional id the places and groups of open transactions. Only ``wanted`` ids; of those
+    without an open transaction the ``idle`` last used ones."""
     select = f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE state"
     rows: list[Row] = []
     for query, most in (
@@ -120,7 +121,7 @@ def read(connection: Connection, idle: int, wanted: Callable[[str], bool] | None
         found = (Row(*row) for row in connection.execute(query))
         some = (row for row in found if wanted is None or wanted(row.transactional_id))
         rows += some if most < 0 else islice(some, most)
-    rows.reverse()  # those that were used last come last
+    rows.reverse()  # the last used ones come last
     is_open = {row.transactional_id for row in rows if row.state in _OPEN}
     places: dict[str, list[Place]] = {}
     for name, topic, partition in connection.execute(
@@ -139,7 +140,7 @@ def read(connection: Connection, idle: int, wanted: Callable[[str], bool] | None
 
 
 class NotAsBelieved(LogError):
-    """A transaction is not in the state that is asked for; ``code`` is what its producer is told."""
+    """A transaction is not in the required state; ``code`` is the error for its producer."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(f"the transaction is not as it was believed to be: {code.name}")
@@ -147,7 +148,7 @@ class NotAsBelieved(LogError):
 
 
 def one(connection: Connection, name: str) -> Row | None:
-    """The row of an id."""
+    """Return the row of an id."""
     found = connection.execute(
         f"SELECT {_COLUMNS} FROM front_kafka_transactions WHERE transactional_id = ?", (name,)
     ).fetchone()
@@ -155,13 +156,13 @@ def one(connection: Connection, name: str) -> Row | None:
 
 
 def whole(connection: Connection, name: str) -> tuple[Row, list[Place], list[str]] | None:
-    """An id with the places and groups of its transaction."""
+    """Return an id with the places and groups of its transaction."""
     row = one(connection, name)
     return None if row is None else (row, *parts_of(connection, name))
 
 
 def parts_of(connection: Connection, name: str) -> tuple[list[Place], list[str]]:
-    """The places and groups of an id's transaction, if it has something open."""
+    """Return the places and groups of an id's open transaction."""
     places = connection.execute(
         "SELECT topic, partition FROM front_kafka_places WHERE transactional_id = ?", (name,)
     ).fetchall()
@@ -170,7 +171,7 @@ def parts_of(connection: Connection, name: str) -> tuple[list[Place], list[str]]
 
 
 def require_place(connection: Connection, name: str, producer_id: int, epoch: int, place: Place) -> None:
-    """Whether a producer's open transaction has a place. Raises NotAsBelieved."""
+    """Check that a producer's open transaction includes a place. Raises NotAsBelieved."""
     _require_open(one(connection, name), producer_id, epoch)
     _require_part(
         connection, "front_kafka_places WHERE transactional_id = ? AND topic = ? AND partition = ?", name, *place
@@ -178,23 +179,23 @@ def require_place(connection: Connection, name: str, producer_id: int, epoch: in
 
 
 def require_group(connection: Connection, name: str, producer_id: int, epoch: int, group: str) -> None:
-    """Whether a producer's open transaction has a group; it stays open until the transaction of the database that asks
-    has ended. Raises NotAsBelieved."""
+    """Check that a producer's open transaction includes a group, and keep it open until the calling database
+    transaction has ended. Raises NotAsBelieved."""
     _lock(connection, name)
     _require_open(one(connection, name), producer_id, epoch)
     _require_part(connection, "front_kafka_offsets WHERE transactional_id = ? AND grp = ?", name, group)
 
 
 def is_decided(connection: Connection, name: str, producer_id: int, epoch: int, commit: bool) -> bool:
-    """Whether it is decided that a transaction ends so, and not written down that it has."""
+    """Return whether the transaction has this decision, and the database does not have its end yet."""
     row = one(connection, name)
     state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
     return row is not None and (row.producer_id, row.epoch, row.state) == (producer_id, epoch, state)
 
 
 def _lock(connection: Connection, name: str) -> None:
-    # A write, so that whoever decides meanwhile waits, or has to be seen: serializable alone would take a decision and
-    # what it does not read for transactions in any order.
+    # A write, so that a concurrent decision waits or conflicts. Serializable isolation alone could order that decision
+    # after this transaction, since it reads none of the rows written here.
     connection.execute(
         "UPDATE front_kafka_transactions SET updated_ms = updated_ms WHERE transactional_id = ?", (name,)
     )

@@ -1,4 +1,4 @@
-"""One transactional id: what is durable of it, and what its coordinator knows beside that."""
+"""One transactional id: its durable row, and its coordinator's state in memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from bridges.log.transactions.open_transaction import OpenTransaction, Place
 
 NO_ID = -1
-"""No producer's id."""
+"""Stands for no producer id."""
 NO_EPOCH = -1
 LAST_EPOCH = 2**15 - 1
-"""No producer is given it: markers that fence, or that end a last transaction, still have it."""
+"""Highest epoch. No producer gets it; markers that fence, or that end a last transaction, may have it."""
 
 
 class TxnState(IntEnum):
@@ -29,20 +29,20 @@ class TxnState(IntEnum):
 
     @property
     def told(self) -> str:
-        """As Kafka's admin tools know it."""
+        """Return the state's name in Kafka's admin tools."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
 DECIDED = (TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT)
-"""How it ends is durable, and being carried out."""
+"""States whose decision is durable and being carried out."""
 
 
 class Row(NamedTuple):
-    """What the database keeps of a transactional id. Times in ms, of the day; ``started_ms`` is of the transaction
-    that is open or was the last one, and -1 before the first of its producer.
+    """The database row of a transactional id. Times are Unix time in ms; ``started_ms`` is that of the open or last
+    transaction, -1 before the first one of its producer.
 
     ``last_epoch``: the epoch before the last bump that a producer asked for, which may ask again (KIP-360).
-    ``previous_id``: the producer's id before the epochs ran out; ``next_id``: the one after the end that is decided.
+    ``previous_id``: the producer id before the epochs ran out; ``next_id``: the one after the decided end.
     """
 
     transactional_id: str
@@ -58,22 +58,22 @@ class Row(NamedTuple):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether there is no further epoch for a producer of this id."""
+        """Return whether a producer with this id can get no further epoch."""
         return self.epoch >= LAST_EPOCH - 1
 
 
 class Pending(IntEnum):
-    """What of a transactional id is being made durable."""
+    """The kind of save of a transactional id that is in flight."""
 
     NOTHING = 0
     ADDING = 1
-    """Places of its transaction: others may be added behind."""
+    """Places or groups are being added; more may be added behind them."""
     CHANGING = 2
-    """Anything else: everybody else has to wait for it."""
+    """Any other change; all requests have to wait or retry."""
 
 
 class Add(Struct):
-    """Places and groups that a transaction is to have; ``reply`` gets the error code."""
+    """Places and groups to add to a transaction; ``reply`` gets the error code."""
 
     places: Sequence[Place]
     groups: Sequence[str]
@@ -81,8 +81,8 @@ class Add(Struct):
 
 
 class Transaction(OpenTransaction):
-    """A transactional id, and its transaction if one is open or being ended. ``row`` is durable, but that an end was
-    carried out: repeating that makes no difference."""
+    """A transactional id, and its transaction if one is open or being ended. ``row`` is durable, except for the
+    completion of an end, which can be repeated."""
 
     row: Row
     groups: set[str] = field(default_factory=set)
@@ -90,7 +90,7 @@ class Transaction(OpenTransaction):
     pending: Pending = Pending.NOTHING
     waiting: list[Add] = field(default_factory=list)
     kept: bool = True
-    """Whether the database has the row as it is: it does not, from when an end was carried out until that is stored."""
+    """Whether the database has the row: not from the completion of an end until that is stored."""
 
     @property
     def state(self) -> TxnState:
@@ -98,12 +98,12 @@ class Transaction(OpenTransaction):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is, or is being ended."""
+        """Return whether a transaction is open or being ended."""
         return self.row.state == TxnState.ONGOING or self.row.state in DECIDED
 
     @property
     def may_rest(self) -> bool:
-        """Whether the database has all of it, and nothing of it is going on: memory need not have it."""
+        """Return whether memory can drop the id: the database has its row, and nothing is open or in flight."""
         return self.kept and self.pending is Pending.NOTHING and not self.is_open
 
     @property
@@ -124,7 +124,7 @@ class Transaction(OpenTransaction):
 
 
 def shown(row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transaction:
-    """A transactional id to look at, as the database has it."""
+    """Return a transactional id as the database has it, for display only."""
     transaction = Transaction(row=row)
     if transaction.is_open:
         for topic, number in places:
@@ -134,7 +134,7 @@ def shown(row: Row, places: Iterable[Place], groups: Iterable[str]) -> Transacti
 
 
 def completed(row: Row, now_ms: int) -> Row:
-    """The row once what was decided is carried out."""
+    """Return the row after its decision is carried out."""
     state = TxnState.COMPLETE_COMMIT if row.state == TxnState.PREPARE_COMMIT else TxnState.COMPLETE_ABORT
     row = row._replace(state=state, updated_ms=now_ms)
     if row.next_id == NO_ID:

@@ -31,7 +31,7 @@ _Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 
 class TransactionalOffsets:
-    """The handler."""
+    """The handler of TxnOffsetCommit."""
 
     def __init__(self, service: KafkaService, groups: GroupService) -> None:
         self._access = service.access
@@ -40,7 +40,7 @@ class TransactionalOffsets:
         self._progress = service.progress
 
     async def commit(self, ctx: Context, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-        """TxnOffsetCommit: answered once the positions are durable; nobody sees them before the transaction's end."""
+        """Answer TxnOffsetCommit once the positions are durable; they are invisible before the transaction's end."""
         self._access.require_transaction(ctx, Operation.WRITE, request.transactional_id)
         self._access.require_group(ctx, Operation.READ, request.group_id)
         response = TxnOffsetCommitResponse()
@@ -64,7 +64,7 @@ class TransactionalOffsets:
         code = coordinator.check(name, *producer, group=group)
         if code in (WRONG_STATE, CONCURRENT) and version >= _IMPLICIT_SINCE:
             code = await self._transactions.add(name, *producer, [], [group])
-        # From here to where it counts as on its way nothing waits: its end cannot come between.
+        # There is no await from here to entered(), so the transaction's end cannot come between.
         code = code or coordinator.check(name, *producer, group=group) or self._check_member(request)
         if code:
             return _told(code, version)
@@ -108,7 +108,7 @@ class TransactionalOffsets:
                 consumers, request.member_id, request.group_instance_id, request.generation_id, transactional=True
             )
             stale = error == ErrorCode.STALE_MEMBER_EPOCH
-            return int(ErrorCode.ILLEGAL_GENERATION) if stale else error  # which clients of transactions know
+            return int(ErrorCode.ILLEGAL_GENERATION) if stale else error  # a code that transactional clients know
         error = groups.coordinator.check_commit(
             runtime.now_ms(),
             request.group_id,
@@ -125,7 +125,7 @@ def _told(code: int, version: int) -> int:
     if code == FENCED:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
     if code == CONCURRENT and version < _IMPLICIT_SINCE:
-        return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # which older clients repeat
+        return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # older clients retry on it
     return code
 
 

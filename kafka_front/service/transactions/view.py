@@ -1,4 +1,4 @@
-"""What the node tells people of the transactions that it coordinates."""
+"""Views of the node's transactions for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class LiveTransactions:
-    """See :class:`bridges.catalog.transaction_view.TransactionDirectory`."""
+    """The transactions that this node coordinates; see
+    :class:`bridges.catalog.transaction_view.TransactionDirectory`."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._service = transactions

@@ -1,9 +1,9 @@
-"""The classic group coordinator as a pure state machine.
+"""The coordinator of classic groups as a pure state machine.
 
-It has no clock, no sockets and no tasks: every call carries ``now_ms`` of a clock that never goes back, answers
-leave through the callbacks given with the requests, and whoever drives it calls :meth:`Coordinator.advance` when
-:attr:`Coordinator.next_deadline_ms` is reached. The rules and the order in which errors are decided are those a
-Kafka broker shows (docs/protocols/kafka.md, rules 50-57; KIP-62, KIP-134, KIP-345, KIP-394, KIP-814).
+It has no clock, no sockets and no tasks. Every call carries ``now_ms`` of a clock that never goes back, answers leave
+through the requests' callbacks, and the runtime calls :meth:`Coordinator.advance` at
+:attr:`Coordinator.next_deadline_ms`. The rules and the order of errors are those of a Kafka broker
+(docs/protocols/kafka.md, rules 50-57; KIP-62, KIP-134, KIP-345, KIP-394, KIP-814).
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Coordinator:
         barrier: Barrier | None = None,
         directory: Directory | None = None,
     ) -> None:
-        """``new_member_id`` makes a unique member id that starts with the given client or instance id.
+        """Start without groups. ``new_member_id`` returns a unique member id that starts with the given client or
+        instance id.
 
-        ``barrier`` counts what answers raise, and the handling of deadlines: each costs its own group or request.
+        ``barrier`` counts exceptions of answers and of deadlines: each costs its own request or group only.
         """
         self._barrier = barrier or Barrier()
         self._directory = Directory() if directory is None else directory
@@ -68,20 +69,20 @@ class Coordinator:
 
     @property
     def groups(self) -> MutableMapping[str, Group]:
-        """The classic groups by name."""
+        """Return the classic groups by name."""
         return self._directory.classic
 
     # --- time ----------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When :meth:`advance` has work next; it may turn out that the work is gone by then."""
+        """Return when :meth:`advance` has work next; the work may be gone by then."""
         return self._timers.next
 
     def advance(self, now_ms: int) -> int:
-        """Let everything happen that was due at ``now_ms`` or before; returns how many deadlines that were.
+        """Do all that was due at ``now_ms`` or before; return the number of deadlines.
 
-        They are no more than there were at the beginning: what a step sets lies after ``now_ms``.
+        They are at most as many as there were before the call: a step sets deadlines after ``now_ms`` only.
         """
         steps = self._timers.work_off(now_ms, self._step, self._barrier)
         self._answers.deliver()
@@ -101,17 +102,17 @@ class Coordinator:
     # --- requests ------------------------------------------------------------------------------------------------
 
     def join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
-        """JoinGroup. ``reply`` is called exactly once, perhaps much later."""
+        """Handle JoinGroup. ``reply`` is called exactly once, perhaps much later."""
         self._join(now_ms, request, reply)
         self._answers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
-        """SyncGroup. ``reply`` is called exactly once, perhaps much later."""
+        """Handle SyncGroup. ``reply`` is called exactly once, perhaps much later."""
         self._sync(now_ms, request, reply)
         self._answers.deliver()
 
     def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Heartbeat; returns the error code."""
+        """Handle Heartbeat; return the error code."""
         if not group_id:
             return codes.INVALID_GROUP_ID
         group = self.groups.get(group_id)
@@ -123,14 +124,15 @@ class Coordinator:
         if generation != group.generation:
             return codes.ILLEGAL_GENERATION
         self._renew_session(now_ms, group, group.members[member_id])
-        # Members may heartbeat between their join and the leader's sync, so only the join phase tells them to rejoin.
+        # Members may send heartbeats between their join and the leader's sync, so only the join phase makes them
+        # rejoin.
         return codes.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else codes.NONE
 
     def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
-        """LeaveGroup. ``reply`` gets the error of the whole request and, if that is NONE, one error per leaver.
+        """Handle LeaveGroup. ``reply`` gets the error of the whole request and, if that is NONE, one error per leaver.
 
-        It is called once: at once, or when it is durable that these were the last members, so that whoever waited for
-        the answer can rely on the group being empty after a restart.
+        It is called once: at once, or, if these were the last members, when that is durable, so that after the answer
+        the group is empty even after a restart.
         """
         group = self.groups.get(group_id)
         if not group_id:
@@ -146,7 +148,7 @@ class Coordinator:
                 self._maybe_complete_join(now_ms, group)
             elif len(group.members) < size:
                 self._prepare_rebalance(now_ms, group)
-            self._answers.post_all(group.leaving)  # unless the group was emptied, which takes them along
+            self._answers.post_all(group.leaving)  # unless the group was emptied: then _emptied does
             group.leaving.clear()
         self._answers.deliver()
 
@@ -161,11 +163,12 @@ class Coordinator:
         unknown_group_error: int = codes.ILLEGAL_GENERATION,
         transactional: bool = False,
     ) -> int:
-        """Whether this member may commit offsets now; a commit also counts as a sign of life (rules 53 and 57).
+        """Return the error code of a commit by this member. A valid commit also renews the member's session (rules 53
+        and 57).
 
-        A commit from outside the group's membership (generation below 0) makes an unknown group exist, as a so-called
-        simple group. ``unknown_group_error`` answers a commit with a generation to an unknown group: it differs
-        by request version. Transactional commits are not bound to the group's state (KIP-447).
+        A commit from outside the group's membership (generation below 0) creates an unknown group, a so-called simple
+        group. ``unknown_group_error`` answers a commit with a generation to an unknown group: it differs by request
+        version. Transactional commits do not depend on the group's state (KIP-447).
         """
         group = self.groups.get(group_id)
         if group is None:
@@ -192,7 +195,8 @@ class Coordinator:
         return codes.NONE
 
     def check_offset_delete(self, group_id: str) -> int:
-        """Whether offsets of the group may be deleted at all; each topic is then asked of the group (rule 60)."""
+        """Return the error code of deleting offsets of the group; each topic is checked with the group afterwards (rule
+        60)."""
         group = self.groups.get(group_id)
         if group is None:
             return codes.GROUP_ID_NOT_FOUND
@@ -201,7 +205,7 @@ class Coordinator:
         return codes.NONE
 
     def delete(self, now_ms: int, group_id: str) -> int:
-        """Forget an empty group (rule 60); returns the error code. The caller removes what is stored of it."""
+        """Forget an empty group (rule 60); return the error code. The caller removes the group's stored state."""
         group = self.groups.get(group_id)
         if group is None:
             return codes.GROUP_ID_NOT_FOUND
@@ -216,20 +220,21 @@ class Coordinator:
     # --- life of the node ----------------------------------------------------------------------------------------
 
     def adopt(self, now_ms: int, group_id: str) -> Group:
-        """The group of that name; an empty one without protocol is made if there is none."""
+        """Return the group of that name; create an empty one without protocol if there is none."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id, now_ms)
         return group
 
     def restore(self, now_ms: int, group_id: str, snapshot: GroupSnapshot) -> None:
-        """Bring back a group after a restart: its members get a full session to report again."""
+        """Bring back a group after a restart: its members get a full session in which to send a heartbeat."""
         group = self.groups[group_id] = restored(group_id, snapshot, self._settings)
         for member in group.members.values():
             self._renew_session(now_ms, group, member)
 
     def surrender(self, group: Group, code: int = codes.REBALANCE_IN_PROGRESS) -> None:
-        """Let go of a group that goes on as one of the other kind: who waits is told to join again; or elsewhere."""
+        """Give up a group that becomes one of KIP-848 or moves to another node. ``code`` answers its parked requests,
+        so that the members join again, here or there."""
         for member in group.members.values():
             self._answers.answer_join(group, member, JoinReply(member.member_id, code))
             self._answers.answer_sync(member, SyncReply(code))
@@ -241,9 +246,9 @@ class Coordinator:
         self._answers.deliver()
 
     def take(self, now_ms: int, group: Group, then: Callable[[int], None]) -> None:
-        """Go on with a stable group that was of the other kind; its members are to join again.
+        """Take over a stable group that was one of KIP-848; its members must join again.
 
-        ``then`` is called with an error code when it is durable.
+        ``then`` is called with an error code when the group is durable.
         """
         self._directory.become_classic(group)
         self._journal.save(group.group_id, snapshot_of(group, {}), lambda _, error: then(error))
@@ -281,7 +286,7 @@ class Coordinator:
                 self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
                 return
             if not request.protocol_type or not protocols or request.group_id in self._directory.share:
-                # No group comes to life by a request that could never join it.
+                # A request that could never join a group does not create one.
                 self._answers.refuse_join(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
                 return
             if len(self._directory) >= settings.max_groups:
@@ -289,7 +294,7 @@ class Coordinator:
                 return
             group = self.adopt(now_ms, request.group_id)
         if not has_memory(settings, group, request):
-            # Who is a member stays one as it was, until its session ends.
+            # A member keeps its old metadata until its session ends.
             self._answers.refuse_join(reply, request.member_id, codes.GROUP_MAX_SIZE_REACHED)
         elif not has_room(settings, group, request):
             self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
@@ -325,7 +330,7 @@ class Coordinator:
             self._add_member(now_ms, group, request, protocols, new_id, reply)
             return
         if len(group.pending) >= self._settings.max_size:
-            # For as long as nobody uses the ids that were given.
+            # Until clients use the ids that were given out, or their sessions end.
             self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
             return
         group.pending.add(new_id)
@@ -342,7 +347,7 @@ class Coordinator:
         member = group.members[request.member_id]
         unchanged = member.matches(protocols)
         is_leader = group.leader == member.member_id
-        # An unchanged member that asks again during the sync phase lost its answer, and gets it again. In a stable
+        # An unchanged member that joins again during the sync phase has lost its answer, and gets it again. In a stable
         # group that holds for followers only: by rejoining, the leader asks for a rebalance (rule 54).
         if unchanged and (
             group.state is GroupState.COMPLETING_REBALANCE or (group.state is GroupState.STABLE and not is_leader)
@@ -396,7 +401,8 @@ class Coordinator:
         new_id: str,
         reply: JoinCallback,
     ) -> None:
-        """A static member came back without its id: the new incarnation takes the old one's place (KIP-345)."""
+        """Let the new incarnation of a static member, which came back without its id, take the old one's place
+        (KIP-345)."""
         old_id = member.member_id
         old_leader = group.leader
         self._answers.answer_join(group, member, JoinReply(old_id, codes.FENCED_INSTANCE_ID))
@@ -412,8 +418,8 @@ class Coordinator:
         if group.state is GroupState.PREPARING_REBALANCE:
             self._maybe_complete_join(now_ms, group)
         elif group.state is GroupState.STABLE and group.choose_protocol() == group.protocol_name:
-            # Nothing changes for the others, so nobody has to rejoin. The new id must be durable before its owner
-            # learns it, else a restart would bring back the old one and fence the member that is alive.
+            # Nothing changes for the other members, so none has to rejoin. The new id must be durable before its client
+            # learns it, else a restart would bring back the old id and fence the live member.
             done = partial(self._static_saved, group, member, new_id, request.can_skip_assignment, old_leader or "")
             self._journal.save(group.group_id, snapshot_of(group, {}), done)
         else:
@@ -424,9 +430,9 @@ class Coordinator:
         self, group: Group, member: Member, new_id: str, can_skip: bool, old_leader: str, now_ms: int, error: int
     ) -> None:
         if group.state is not GroupState.STABLE or member.join is None or member.member_id != new_id:
-            return  # a rebalance has taken over this request, or the member is gone, or was replaced once more
+            return  # a rebalance answers this request, or the member is gone or was replaced again
         if error:
-            # The new id stays in memory: the client comes back without an id and is given another one.
+            # The new id stays in memory: the client comes back without an id and gets another one.
             self._answers.answer_join(group, member, JoinReply("", error))
         elif can_skip:
             # v9 clients understand "leader, but do not assign": they get the members and keep the old assignment.
@@ -435,8 +441,8 @@ class Coordinator:
                 group, member, joined(group, member, with_members=is_leader, skip_assignment=is_leader)
             )
         else:
-            # An older client that is named leader would assign anew in a generation that has its assignment, so it
-            # is told the id that led before.
+            # An older client that is named leader would assign anew in a generation that has its assignment, so the
+            # answer names the former leader's id.
             self._answers.answer_join(group, member, joined(group, member, with_members=False, leader=old_leader))
         self._renew_session(now_ms, group, member)
         self._answers.deliver()
@@ -451,7 +457,7 @@ class Coordinator:
         group.pending_sync.clear()
         self._timers.remove((_Timer.SYNC, group.group_id, ""))
         if group.state is GroupState.EMPTY:
-            # A first rebalance waits for more members to come up, and longer if some do (KIP-134).
+            # A first rebalance waits for more members, and longer when more join (KIP-134).
             delay = self._settings.initial_rebalance_delay_ms
             group.initial_delay = (delay, max(group.rebalance_timeout_ms - delay, 0))
             group.new_member_added = False
@@ -470,7 +476,7 @@ class Coordinator:
         if group.all_joined:
             self._complete_join(now_ms, group)
         elif group.waiting and self._timers.get((_Timer.JOIN, group.group_id, "")) is None:
-            # Only static members were left and none had come (see _complete_join): now there is somebody who waits.
+            # Only static members were left and none had joined (see _complete_join): now the first one waits.
             self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _join_phase_over(self, now_ms: int, group: Group) -> None:
@@ -485,14 +491,15 @@ class Coordinator:
         self._complete_join(now_ms, group)
 
     def _complete_join(self, now_ms: int, group: Group) -> None:
-        """Close the join phase: dynamic members that did not come are out, the others form the next generation."""
+        """Close the join phase: remove dynamic members that did not join; all other members form the next
+        generation."""
         self._timers.remove((_Timer.JOIN, group.group_id, ""))
         group.initial_delay = None
         for member in [m for m in group.members.values() if m.join is None and not m.is_static]:
             self._drop(group, member)
         if group.members and not group.elect_joined_leader():
-            # Only static members are left and none came: their sessions decide how long they may stay away, and the
-            # first that comes starts the wait for the others. A timer of its own would only fire for nothing.
+            # Only static members are left and none joined. Their sessions decide how long they may stay away, and the
+            # first to join starts the wait for the others, so a timer now would be useless.
             return
         group.start_generation(now_ms)
         if group.state is GroupState.EMPTY:
@@ -508,7 +515,8 @@ class Coordinator:
         self._timers.set((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _emptied(self, leaving: list[Callable[[], None]], now_ms: int, error: int) -> None:
-        # An error changes nothing for who left: at worst, after a restart its old self stays until its session ends.
+        # An error does not matter to the members that left: at worst, after a restart they are members until their
+        # sessions end.
         self._answers.post_all(leaving)
         self._answers.deliver()
 
@@ -553,12 +561,13 @@ class Coordinator:
         if group.state is GroupState.STABLE:
             self._answers.post(reply, synced(group, member))
             return
-        # A member that asks again has given up on its earlier request, but that one's connection still needs an answer.
+        # A member that syncs again has given up its earlier request, but that request's connection still needs an
+        # answer.
         self._answers.answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
         member.sync = reply
         if group.leader == member.member_id and group.saving_generation != group.generation:
             if bytes_of(request.assignments) > self._settings.max_bytes:
-                # As at a broker whose log does not take a record of that size.
+                # The same code as from a broker whose log refuses a record of that size.
                 for one in group.members.values():
                     self._withdraw_sync(now_ms, group, one, codes.UNKNOWN_SERVER_ERROR)
                 self._prepare_rebalance(now_ms, group)
@@ -591,7 +600,7 @@ class Coordinator:
         self._answers.deliver()
 
     def _withdraw_sync(self, now_ms: int, group: Group, member: Member, error: int) -> None:
-        """There will be no assignment in this generation: forget the last one, and tell the member if it waits."""
+        """Drop the member's assignment, since this generation will have none, and answer its parked SyncGroup."""
         member.assignment = b""
         if member.sync is not None:
             self._answers.answer_sync(member, SyncReply(error))
@@ -634,7 +643,7 @@ class Coordinator:
             self._prepare_rebalance(now_ms, group)
 
     def _drop(self, group: Group, member: Member) -> None:
-        """Take a member out. Its parked requests are told that it is unknown, so a living client joins afresh."""
+        """Remove a member. Its parked requests get UNKNOWN_MEMBER_ID, so that a living client joins afresh."""
         self._answers.answer_join(group, member, JoinReply("", codes.UNKNOWN_MEMBER_ID))
         self._answers.answer_sync(member, SyncReply(codes.UNKNOWN_MEMBER_ID))
         self._timers.remove((_Timer.SESSION, group.group_id, member.member_id))

@@ -1,10 +1,10 @@
-"""The consumer protocol: what consumers put into the opaque bytes of JoinGroup and SyncGroup.
+"""The consumer protocol: the content of the opaque bytes that consumers put into JoinGroup and SyncGroup.
 
-The coordinator does not need it to run a group. It is read to know which topics a group subscribes to (they protect
-committed offsets from deletion and expiry) and to show assignments to people. Layout: int16 version, then for a
-subscription an array of topic names, for an assignment an array of (topic name, array of int32 partitions); arrays
-have an int32 length and strings an int16 length, all big-endian. Later versions only append fields, so the prefix
-is the same in all of them (KIP-429, KIP-792).
+The coordinator runs groups without it. It is decoded to know a group's topics (they protect committed offsets from
+deletion and expiry) and to show assignments to people. Layout: int16 version, then for a subscription an array of topic
+names, for an assignment an array of (topic name, array of int32 partitions); arrays have an int32 length and strings an
+int16 length, all big-endian. Later versions only append fields, so the prefix is the same in all of them (KIP-429,
+KIP-792).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EmbeddedFormatError(Exception):
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str]:
-    """Topics named by a member's subscription. Raises EmbeddedFormatError."""
+    """Return the topics of a member's subscription. Raises EmbeddedFormatError."""
     position = _after_version(metadata)
     count, position = _length(metadata, position, 2)
     topics = set()
@@ -34,7 +34,8 @@ def subscribed_topics(metadata: bytes) -> frozenset[str]:
 
 
 def assigned_partitions(assignment: bytes) -> dict[str, list[int]]:
-    """Partitions by topic of a member's assignment; empty bytes stand for no partitions. Raises EmbeddedFormatError."""
+    """Return the partitions by topic of an assignment; empty bytes stand for no partitions. Raises
+    EmbeddedFormatError."""
     if not assignment:
         return {}
     return _places(assignment, _after_version(assignment))[0]
@@ -61,19 +62,20 @@ def _places(data: bytes, position: int) -> tuple[dict[str, list[int]], int]:
 
 
 def subscription_version(metadata: bytes) -> int:
-    """Version of a member's subscription, 0 if it has none."""
+    """Return the version of a member's subscription, 0 if it has none."""
     return max(_INT16.unpack_from(metadata)[0], 0) if len(metadata) >= 2 else 0
 
 
 def owned_partitions(metadata: bytes) -> dict[str, list[int]]:
-    """Partitions that a member's subscription (version 1 and later) says it has. Raises EmbeddedFormatError."""
+    """Return the partitions that a member owns by its subscription (version 1 and later). Raises
+    EmbeddedFormatError."""
     position = _after_version(metadata)
     count, position = _length(metadata, position, 2)
     for _ in range(count):
         _, position = _string(metadata, position)
     if position + 4 > len(metadata):
         return {}
-    size = _INT32.unpack_from(metadata, position)[0]  # bytes of its own; -1: none
+    size = _INT32.unpack_from(metadata, position)[0]  # user data; -1: none
     position += 4 + max(size, 0)
     if subscription_version(metadata) < 1 or position >= len(metadata):
         return {}
@@ -81,7 +83,7 @@ def owned_partitions(metadata: bytes) -> dict[str, list[int]]:
 
 
 def encode_assignment(version: int, partitions: Mapping[str, Sequence[int]]) -> bytes:
-    """A member's assignment without data of an assignor's own."""
+    """Return the bytes of a member's assignment without user data of an assignor."""
     parts = [_INT16.pack(version), _INT32.pack(len(partitions))]
     for topic, numbers in partitions.items():
         name = topic.encode()

@@ -1,7 +1,7 @@
-"""One classic consumer group: its members, its state, and what its rules allow.
+"""One classic consumer group: its members, its state, and its rules.
 
-Nothing here knows about time or about requests; :mod:`.coordinator` drives it. The rules are those of
-docs/protocols/kafka.md, rules 50-57, and of KIP-345 (static members) and KIP-394 (pending members).
+It knows nothing of time or requests; :mod:`.coordinator` drives it. The rules are those of docs/protocols/kafka.md,
+rules 50-57, and of KIP-345 (static members) and KIP-394 (pending members).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class JoinedMember(Struct, frozen=True):
 
 
 class JoinReply(Struct, frozen=True):
-    """Answer to one JoinGroup."""
+    """The answer to one JoinGroup."""
 
     member_id: str
     error: int = codes.NONE
@@ -56,7 +56,7 @@ class JoinReply(Struct, frozen=True):
 
 
 class SyncReply(Struct, frozen=True):
-    """Answer to one SyncGroup."""
+    """The answer to one SyncGroup."""
 
     error: int = codes.NONE
     protocol_type: str | None = None
@@ -79,7 +79,8 @@ class Member(Struct):
     session_timeout_ms: int
     protocols: dict[str, bytes]  # in the member's order of preference
     assignment: bytes = b""
-    # True until the first join phase with this member completes: only then may a parked JoinGroup run out of time.
+    # True until the first join phase with this member completes: until then its session may end with a JoinGroup
+    # parked.
     is_new: bool = False
     join: JoinCallback | None = None
     sync: SyncCallback | None = None
@@ -90,16 +91,17 @@ class Member(Struct):
 
     @property
     def keeps_session(self) -> bool:
-        """True while a parked request proves the member alive, so that it needs no heartbeat."""
+        """Return whether a parked request proves the member alive, so that it needs no heartbeat."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def matches(self, protocols: dict[str, bytes]) -> bool:
-        """True if these are the member's protocols, with the same metadata and in the same order of preference."""
+        """Return whether these are the member's protocols, with the same metadata and in the same order of
+        preference."""
         return list(self.protocols.items()) == list(protocols.items())
 
 
 class Group(Struct):
-    """State of one group. ``since_ms`` is in the coordinator's clock."""
+    """The state of one group. ``since_ms`` is in the coordinator's clock."""
 
     group_id: str
     since_ms: int
@@ -113,10 +115,10 @@ class Group(Struct):
     pending: set[str] = field(default_factory=set)  # ids handed out with MEMBER_ID_REQUIRED and not used yet
     pending_sync: set[str] = field(default_factory=set)
     subscribed: frozenset[str] | None = None  # None: unknown
-    # The initial delay in force and how much longer it may be extended; None outside a first rebalance.
+    # The present initial delay and the time by which it may still be extended, in ms; None outside a first rebalance.
     initial_delay: tuple[int, int] | None = None
     new_member_added: bool = False
-    # Answers to LeaveGroup that wait for what their members' leaving brings about.
+    # Answers to LeaveGroup that wait until their members' leaving is completed.
     leaving: list[Callable[[], None]] = field(default_factory=list)
     # Generation whose assignment is being made durable, or -1.
     saving_generation: int = -1
@@ -127,14 +129,14 @@ class Group(Struct):
     # --- state ---------------------------------------------------------------------------------------------------
 
     def become(self, state: GroupState, now_ms: int) -> None:
-        """Change state. Raises ValueError for a step no group may take."""
+        """Change state. Raises ValueError for a transition that no group may make."""
         if self.state not in _ALLOWED_FROM[state]:
             raise ValueError(f"group {self.group_id}: {self.state.value} -> {state.value}")
         self.state = state
         self.since_ms = now_ms
 
     def start_generation(self, now_ms: int) -> None:
-        """End the join phase with the members there are: a new generation that awaits its assignment, or no members."""
+        """End the join phase: begin a generation that awaits its assignment, or be empty without members."""
         self.generation = 1 if self.generation == 2**31 - 1 else self.generation + 1
         self.protocol_name = self.choose_protocol() if self.members else None
         self.subscribed = self._compute_subscribed()
@@ -145,12 +147,12 @@ class Group(Struct):
 
     @property
     def waiting(self) -> int:
-        """How many members have a JoinGroup parked."""
+        """Return the number of members with a parked JoinGroup."""
         return self._waiting
 
     @property
     def metadata_bytes(self) -> int:
-        """What the members' protocols take, names included."""
+        """Return the bytes of the members' protocols, names included."""
         return self._bytes
 
     @property
@@ -207,7 +209,7 @@ class Group(Struct):
     def update(
         self, member: Member, protocols: dict[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        """Take over what a member's new JoinGroup says about it."""
+        """Take over the member's new protocols and timeouts from its JoinGroup."""
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
@@ -215,7 +217,7 @@ class Group(Struct):
         member.session_timeout_ms = session_timeout_ms
 
     def park_join(self, member: Member, reply: JoinCallback) -> JoinCallback | None:
-        """Keep a JoinGroup to be answered later; returns the one it displaces, if any."""
+        """Keep a JoinGroup, to be answered later; return the one that it displaces, if any."""
         displaced = member.join
         member.join = reply
         if displaced is None:
@@ -231,7 +233,7 @@ class Group(Struct):
         return reply
 
     def check_member(self, member_id: str, instance_id: str | None) -> int:
-        """NONE, FENCED_INSTANCE_ID if another member holds the instance id, or UNKNOWN_MEMBER_ID (rule 55)."""
+        """Return NONE, FENCED_INSTANCE_ID if another member holds the instance id, or UNKNOWN_MEMBER_ID (rule 55)."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             if holder is None:
@@ -241,7 +243,7 @@ class Group(Struct):
         return codes.NONE if member_id in self.members else codes.UNKNOWN_MEMBER_ID
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else take the first member that has. False if none has."""
+        """Keep the leader if it has joined, else take the first member that has. Return False if none has."""
         if self.leader is None:
             return False
         if self.members[self.leader].join is not None:
@@ -255,7 +257,8 @@ class Group(Struct):
     # --- protocols -----------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: dict[str, bytes]) -> bool:
-        """Whether a member with these protocols can be in the group: at least one must be known to all members."""
+        """Return whether a member with these protocols can be in the group: all members must know at least one of
+        them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -263,7 +266,8 @@ class Group(Struct):
         return any(self._support.get(name, 0) == len(self.members) for name in protocols)
 
     def choose_protocol(self) -> str:
-        """The protocol most members prefer among those all know; ties go to the one that was voted for first."""
+        """Return the protocol that most members prefer among those that all know; a tie goes to the first with a
+        vote."""
         everybody = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -272,7 +276,7 @@ class Group(Struct):
         return max(votes, key=lambda name: votes[name])
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """All members with their metadata for the chosen protocol."""
+        """Return all members with their metadata for the chosen protocol."""
         name = self.protocol_name or ""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.protocols.get(name, b""))
@@ -284,7 +288,8 @@ class Group(Struct):
         return self.protocol_type == PROTOCOL_TYPE
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read ``topic``. When the subscriptions of a consumer group are unknown, all topics count."""
+        """Return whether members read ``topic``. If a consumer group's subscriptions are unknown, it reads all
+        topics."""
         if self.subscribed is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed
@@ -318,5 +323,5 @@ class Group(Struct):
 
 
 def bytes_of(named: Iterable[tuple[str, bytes]]) -> int:
-    """What protocols or assignments take, about."""
+    """Return the approximate bytes of protocols or assignments."""
     return sum(len(name) + len(blob) for name, blob in named)

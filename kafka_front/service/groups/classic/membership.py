@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: between the messages and the coordinator."""
+"""Handlers of JoinGroup, SyncGroup, Heartbeat and LeaveGroup, between the messages and the coordinator."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Membership:
         self._progress = service.progress
 
     def _of(self, group_id: str) -> Coordinator | ClassicMembers:
-        """Who decides for the members of a group that speak the classic protocol."""
+        """Return the coordinator of a group's members that speak the classic protocol."""
         group = self._runtime.directory.consumer.get(group_id)
         return self._runtime.coordinator if group is None or not group.members else self._runtime.classic_members
 
     def join(self, ctx: Context, request: JoinGroupRequest) -> Outcome:
-        """JoinGroup: answered when the join phase ends."""
+        """Handle JoinGroup; it is answered when the join phase ends."""
         version = ctx.version
 
         def reply(answer: JoinReply) -> None:
@@ -96,7 +96,7 @@ class Membership:
                 request.session_timeout_ms,
                 request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
                 request.protocol_type,
-                # Copied: they outlive the request's frame by far, and a view would keep all of it in memory.
+                # Copied: they live far longer than the request's frame, and a view would keep all of it in memory.
                 tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
                 require_known_id=version >= _KNOWN_ID_SINCE,
                 can_skip_assignment=version >= _SKIP_ASSIGNMENT_SINCE,
@@ -107,9 +107,9 @@ class Membership:
         return DEFERRED
 
     def sync(self, ctx: Context, request: SyncGroupRequest) -> Outcome:
-        """SyncGroup: answered when the leader's assignment is durable."""
+        """Handle SyncGroup; it is answered when the leader's assignment is durable."""
         if ctx.version >= _PROTOCOL_NAMED_SINCE and (request.protocol_type is None or request.protocol_name is None):
-            # Null is legal on the wire, yet a broker wants both named (KIP-559), before it looks at anything else.
+            # Null is legal on the wire, yet a broker requires both names (KIP-559) before it checks anything else.
             ctx.respond(SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL))
             return DEFERRED
 
@@ -140,7 +140,7 @@ class Membership:
         return DEFERRED
 
     def heartbeat(self, ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Heartbeat."""
+        """Answer Heartbeat."""
         error = self._of(request.group_id).heartbeat(
             self._runtime.now_ms(),
             request.group_id,
@@ -152,7 +152,7 @@ class Membership:
         return HeartbeatResponse(error_code=error)
 
     def leave(self, ctx: Context, request: LeaveGroupRequest) -> Outcome:
-        """LeaveGroup: one member before version 3, many from then on."""
+        """Handle LeaveGroup: of one member before version 3, of many since."""
         batched = ctx.version >= _BATCH_LEAVE_SINCE
         leavers = (
             [Leaver(member.member_id, member.group_instance_id) for member in request.members]

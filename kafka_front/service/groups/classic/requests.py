@@ -1,4 +1,4 @@
-"""What the coordinator of groups is asked, and what it asks of the journal."""
+"""Requests to the coordinator of classic groups, and its requests to the journal."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from msgspec import Struct
 from kafka_front.service.groups.classic.snapshot import GroupSnapshot
 
 SavedCallback = Callable[[int, int], None]
-"""Called once with (now_ms, error code) when a snapshot is durable or could not be made so."""
+"""Called once with (now_ms, error code) when a snapshot is durable or could not be stored."""
 
 LeaveCallback = Callable[[int, list[int]], None]
 """Called with the request's error code and one for each leaver."""
 
 
 class Journal(Protocol):
-    """Where the coordinator puts what must survive a restart."""
+    """The store of group snapshots, which must survive a restart."""
 
     def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
-        """Replace what is stored for the group; a later save of the same group overtakes an earlier one."""
+        """Replace the group's stored snapshot; a later save of the same group overtakes an earlier one."""
 
 
 class JoinRequest(Struct, frozen=True):
-    """JoinGroup. ``require_known_id`` and ``can_skip_assignment`` are what the request's version implies (v4+, v9+)."""
+    """A JoinGroup. ``require_known_id`` and ``can_skip_assignment`` follow from the request's version (v4+, v9+)."""
 
     group_id: str
     member_id: str
@@ -40,7 +40,7 @@ class JoinRequest(Struct, frozen=True):
 
 
 class SyncRequest(Struct, frozen=True):
-    """SyncGroup; protocol type and name are None below v5 and then not compared."""
+    """A SyncGroup; protocol type and name are None below v5 and then not compared."""
 
     group_id: str
     member_id: str
@@ -52,7 +52,7 @@ class SyncRequest(Struct, frozen=True):
 
 
 class Leaver(Struct, frozen=True):
-    """One member to remove: by member id, or by instance id alone when an administrator asks (KIP-345)."""
+    """A member to remove: by member id, or by instance id alone when an administrator asks (KIP-345)."""
 
     member_id: str
     instance_id: str | None = None

@@ -1,8 +1,7 @@
-"""What of a group survives a restart, and its stored form.
+"""The snapshot of a classic group, which survives a restart, and its stored form.
 
-Stored form: a line that says whose it is, then UTF-8 JSON with a version number; byte strings are base64. A group is
-written once per generation, so that it can be read by people matters more than its size. The line is there because
-other kinds of groups are kept in the same place.
+Stored form: a line that names the kind of group, since other kinds are stored in the same place, then UTF-8 JSON with a
+version number; byte strings are base64. A group is written once per generation, so readability matters more than size.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class GroupSnapshot(Struct, frozen=True):
 
 
 def encode_snapshot(snapshot: GroupSnapshot) -> bytes:
-    """The stored form of a group."""
+    """Return the stored form of a group."""
     return (
         _MARK
         + json.dumps(

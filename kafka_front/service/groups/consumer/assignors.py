@@ -1,8 +1,8 @@
-"""The server's assignors of KIP-848, as sliced work: how large a group is, its clients choose.
+"""The server's assignors of KIP-848, as sliced work, since clients choose how large a group is.
 
-``uniform`` gives everybody as many partitions as can be and takes as few away as can be. ``range`` gives the members of
-each topic, in one order for all topics, adjoining ranges, so that topics of as many partitions and the same members
-have equal numbers at the same member; it keeps nothing of what was before.
+``uniform`` spreads partitions as evenly as possible and moves as few as possible. ``range`` gives the members of each
+topic, in one order for all topics, adjoining ranges. So topics with equal partition counts and the same members have
+the same partition numbers at each member. It ignores the previous assignment.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from anabranch_kit.run.sliced import Sliced
 from kafka_front.service.groups.consumer.group import Partitions
 
 _SLICE = 2_000
-"""Partitions or members that one step looks at."""
+"""Partitions or members in one step of the sliced work."""
 _MAX_PASSES = 16
 
 Targets = dict[str, Partitions]
-"""Target assignment by member id."""
+"""Target assignments by member id."""
 
 
 class AssignedMember(Struct, frozen=True):
-    """A member as assignors see it: what it reads, by topic id, and what it was to have before."""
+    """A member as assignors see it: its topics by id, and its previous target."""
 
     member_id: str
     instance_id: str | None
@@ -33,15 +33,15 @@ class AssignedMember(Struct, frozen=True):
 
 
 Assignor = Callable[[Sequence[AssignedMember], Mapping[bytes, int]], Sliced[Targets]]
-"""Members and the number of partitions by topic id -> everybody's partitions."""
+"""Members and the number of partitions by topic id -> every member's partitions."""
 
 
 def uniform(members: Sequence[AssignedMember], topics: Mapping[bytes, int]) -> Sliced[Targets]:
-    """As even as subscriptions allow, and sticky.
+    """Assign as evenly as subscriptions allow, and stickily.
 
-    What members have they keep, what nobody has goes to whoever of its topic's readers has least, and then partitions
-    move from who has more to who has at least two less. If all read the same, that ends with numbers that differ by one
-    at most and with as few moves as possible.
+    Members keep their partitions. A free partition goes to the reader of its topic with the fewest. Then partitions
+    move from members to readers that have at least two fewer. If all members read the same topics, their numbers
+    finally differ by one at most, after as few moves as possible.
     """
     ordered = sorted(members, key=lambda member: member.member_id)
     loads = [0] * len(ordered)
@@ -65,7 +65,8 @@ def uniform(members: Sequence[AssignedMember], topics: Mapping[bytes, int]) -> S
         if steps >= _SLICE:
             steps = 0
             yield None
-    # Topics with the same readers are one pool. Those that few read first: the others can still make up for them.
+    # Topics with the same readers are one pool. Pools with few readers come first: later ones can still even out the
+    # loads.
     pools: dict[tuple[int, ...], list[bytes]] = {}
     for topic, of_topic_readers in readers.items():
         if of_topic_readers:
@@ -100,7 +101,7 @@ def _hand_out(pool: Sequence[list[int]], readers: Sequence[int], loads: list[int
 
 
 def _level(pool: Sequence[list[int]], readers: Sequence[int], loads: list[int]) -> Sliced[bool]:
-    """Move partitions of one pool until none of their owners has two more than another reader."""
+    """Move partitions of one pool until no owner has two more than another reader. Returns whether any moved."""
     held: dict[int, list[tuple[list[int], int]]] = {}
     steps = 0
     for owners in pool:
@@ -133,7 +134,7 @@ def _level(pool: Sequence[list[int]], readers: Sequence[int], loads: list[int]) 
         held.setdefault(taker, []).append((owners, number))
         loads[giver] -= 1
         loads[taker] += 1
-        for index in (giver, taker):  # what was said of them before counts no more
+        for index in (giver, taker):  # their older entries are now stale
             heappush(low, (loads[index], index))
             heappush(high, (-loads[index], index))
         moved += 1
@@ -141,7 +142,8 @@ def _level(pool: Sequence[list[int]], readers: Sequence[int], loads: list[int]) 
 
 
 def ranges(members: Sequence[AssignedMember], topics: Mapping[bytes, int]) -> Sliced[Targets]:
-    """Adjoining partitions of each topic for the members that read it, static ones first, in the order of their ids."""
+    """Give adjoining partitions of each topic to the members that read it, static ones first, in the order of their
+    ids."""
     ordered = sorted(
         members, key=lambda member: (member.instance_id is None, member.instance_id or "", member.member_id)
     )
@@ -191,5 +193,5 @@ def _collected(members: Sequence[AssignedMember], owners: Mapping[bytes, list[in
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": ranges}
-"""By the names that clients know; the first is the default (group.consumer.assignors)."""
+"""Assignors by the names that clients know; the first is the default (group.consumer.assignors)."""
 DEFAULT_ASSIGNOR = next(iter(ASSIGNORS))

@@ -1,7 +1,7 @@
-"""Members that speak the classic protocol in groups of the new kind (KIP-848, "Upgrade and Downgrade").
+"""Members that speak the classic protocol in groups of KIP-848 ("Upgrade and Downgrade").
 
-To them the group looks as if it were led by somebody else: they join with what they read and have, sync to be told what
-to read, and are told by heartbeats to join again when there is a step to make. Their epoch is their generation.
+To them the group looks as if another member led it. They join with their topics and owned partitions, sync to get their
+assignment, and heartbeats make them join again for each step of a rebalance. Their epoch is their generation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from kafka_front.wire.errors import KafkaError
 
 
 class ClassicMembers:
-    """The requests of the classic protocol about groups of the new kind, with the face of the classic coordinator."""
+    """Handlers of the classic protocol's requests to groups of KIP-848, with the interface of the classic
+    coordinator."""
 
     def __init__(
         self, consumers: ConsumerCoordinator, settings: GroupSettings, new_member_id: Callable[[str], str]
@@ -47,7 +48,7 @@ class ClassicMembers:
     # --- requests ------------------------------------------------------------------------------------------------
 
     def join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
-        """JoinGroup: answered when the member's part of a target assignment is known and durable."""
+        """Handle JoinGroup; it is answered when the member's part of a target assignment is known and durable."""
         try:
             self._join(now_ms, request, reply)
         except KafkaError as refused:
@@ -55,7 +56,7 @@ class ClassicMembers:
         self._consumers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
-        """SyncGroup: what the member is to read, which its join has decided."""
+        """Handle SyncGroup; the answer is the assignment that the member's join has decided."""
         group = self._consumers.groups[request.group_id]
         try:
             member = _member(group, request.member_id, request.instance_id, request.generation)
@@ -77,7 +78,7 @@ class ClassicMembers:
         self._consumers.deliver()
 
     def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Heartbeat; returns the error code."""
+        """Handle Heartbeat; return the error code."""
         group = self._consumers.groups[group_id]
         try:
             member = _member(group, member_id, instance_id, generation)
@@ -96,7 +97,7 @@ class ClassicMembers:
         return codes.NONE
 
     def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
-        """LeaveGroup, of members of either protocol: administrators remove both by it."""
+        """Handle LeaveGroup for members of either protocol: administrators remove both with it."""
         group = self._consumers.groups[group_id]
         if len(leavers) > self._settings.max_size:
             self._consumers.post(lambda _: reply(codes.INVALID_REQUEST, []), None)
@@ -138,7 +139,8 @@ class ClassicMembers:
             raise KafkaError(codes.INCONSISTENT_GROUP_PROTOCOL, f"unreadable subscription: {error}") from error
         is_new = not request.member_id
         if not is_new:
-            # Whose id was just given has nothing yet; who has something was a member, and must hear that it is none.
+            # A client with a new id owns nothing yet. One that owns partitions was a member, and must learn that it no
+            # longer is.
             is_new = request.instance_id is None and not owned
             if request.instance_id is not None:
                 _member(group, request.member_id, request.instance_id, None)
@@ -196,7 +198,7 @@ def _classic(member: ConsumerMember) -> ClassicPart:
 
 
 def _fits(group: ConsumerGroup, request: JoinRequest) -> bool:
-    """Whether all members that speak the classic protocol know one of the protocols, which a downgrade needs."""
+    """Return whether all members that speak the classic protocol know one of the protocols, as a downgrade needs."""
     if request.protocol_type != PROTOCOL_TYPE or not request.protocols:
         return False
     common = {name for name, _ in request.protocols}

@@ -1,9 +1,9 @@
 """The coordinator of KIP-848's consumer groups as a pure state machine.
 
-It has no clock, no sockets and no tasks: every call carries ``now_ms`` of a clock that never goes back, answers leave
-through callbacks, and whoever drives it calls :meth:`ConsumerCoordinator.advance` when
-:attr:`ConsumerCoordinator.next_deadline_ms` is reached. Whatever an answer tells is durable before it is given. The
-rules and the order in which errors are decided are those of KIP-848 as Apache Kafka 4.2 carries it out.
+It has no clock, no sockets and no tasks. Every call carries ``now_ms`` of a clock that never goes back, answers leave
+through callbacks, and the runtime calls :meth:`ConsumerCoordinator.advance` at
+:attr:`ConsumerCoordinator.next_deadline_ms`. An answer's content is durable before it is given. The rules and the order
+of errors are those of KIP-848 as in Apache Kafka 4.2.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _SAYS_TOO_MUCH = "the group's member metadata exceeds kafka.group.max_bytes"
 
 class _Timer(Enum):
     SESSION = 0
-    REBALANCE = 1  # to say that it gave back what it was told to
-    REJOIN = 2  # for a member that speaks the classic protocol to join again, and to sync after that
+    REBALANCE = 1  # to confirm that it has given up revoked partitions
+    REJOIN = 2  # for a member of the classic protocol to join again, and then to sync
 
 
 class _Waiting(Struct, frozen=True):
-    """A member that waits for a target assignment in which it is."""
+    """A member that waits for a target assignment that includes it."""
 
     epoch: int
     member: ConsumerMember
@@ -69,7 +69,7 @@ class _Waiting(Struct, frozen=True):
 
 
 class ConsumerCoordinator:
-    """All groups of the new kind of one directory."""
+    """The groups of KIP-848 in one directory."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ConsumerCoordinator:
         barrier: Barrier | None = None,
         configured: Configured = nothing_configured,
     ) -> None:
-        """``classic`` is the coordinator of the same directory's groups of the other kind."""
+        """Start without groups. ``classic`` is the coordinator of the same directory's classic groups."""
         self._configured = configured
         self._classic = classic
         self._settings = settings
@@ -97,7 +97,7 @@ class ConsumerCoordinator:
         self._waiting: dict[str, dict[str, _Waiting]] = {}
         self._resigned = False
         self.partitions = 0
-        """Of the topics that each group reads, all groups together."""
+        """Partitions of the topics that each group reads, summed over all groups."""
 
     @property
     def groups(self) -> MutableMapping[str, ConsumerGroup]:
@@ -107,17 +107,17 @@ class ConsumerCoordinator:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When :meth:`advance` has work next; it may turn out that the work is gone by then."""
+        """Return when :meth:`advance` has work next; the work may be gone by then."""
         return self._timers.next
 
     def advance(self, now_ms: int) -> int:
-        """Let everything happen that was due at ``now_ms`` or before; returns how many deadlines that were."""
+        """Do all that was due at ``now_ms`` or before; return the number of deadlines."""
         steps = self._timers.work_off(now_ms, self._over, self._barrier)
         self._answers.deliver()
         return steps
 
     def _over(self, now_ms: int, kind: _Timer, group_id: str, member_id: str) -> None:
-        # Its session is over, or it has not done in time what others wait for.
+        # The member's session is over, or it held up the group for too long.
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
@@ -126,7 +126,7 @@ class ConsumerCoordinator:
     # --- requests ------------------------------------------------------------------------------------------------
 
     def heartbeat(self, now_ms: int, request: HeartbeatRequest, reply: HeartbeatCallback) -> None:
-        """ConsumerGroupHeartbeat. ``reply`` is called exactly once, when what it tells is durable."""
+        """Handle ConsumerGroupHeartbeat. ``reply`` is called exactly once, when the answer's content is durable."""
         was_there = request.group_id in self.groups
         try:
             self._heartbeat(now_ms, request, reply)
@@ -134,15 +134,15 @@ class ConsumerCoordinator:
             self._answers.post(reply, HeartbeatReply(refused.code, str(refused)))
             group = self.groups.get(request.group_id)
             if not was_there and group is not None and group.members:
-                self._downgrade(now_ms, group)  # it was made what it is for this member
+                self._downgrade(now_ms, group)  # it was upgraded for this member
         self._answers.deliver()
 
     def check_commit(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool = False
     ) -> int:
-        """Whether this member may commit positions now; returns the error code.
+        """Return the error code of a commit by this member.
 
-        Who is no member may as long as the group has none, or in a transaction (KIP-447).
+        A client that is not a member may commit while the group has no members, or in a transaction (KIP-447).
         """
         if epoch < 0 and not group.members:
             return codes.NONE
@@ -156,7 +156,7 @@ class ConsumerCoordinator:
         return codes.NONE
 
     def check_fetch(self, group: ConsumerGroup, member_id: str | None, epoch: int) -> int:
-        """Whether who asks for positions, as this member in this epoch, is still that."""
+        """Return the error code of a request for positions by this member in this epoch."""
         if not member_id and epoch < 0:
             return codes.NONE
         member = group.members.get(member_id or "")
@@ -167,7 +167,7 @@ class ConsumerCoordinator:
         return codes.NONE
 
     def delete(self, group_id: str) -> int:
-        """Forget an empty group; returns the error code. The caller removes what is stored of it."""
+        """Forget an empty group; return the error code. The caller removes the group's stored state."""
         group = self.groups.get(group_id)
         if group is None:
             return codes.GROUP_ID_NOT_FOUND
@@ -179,7 +179,8 @@ class ConsumerCoordinator:
     # --- life of the node ----------------------------------------------------------------------------------------
 
     def restore(self, now_ms: int, group: ConsumerGroup) -> None:
-        """Bring back a group after a restart: members get a full session, and a full time to give partitions back."""
+        """Bring back a group after a restart: members get a full session, and the full time to give up revoked
+        partitions."""
         self.groups[group.group_id] = group
         for member in group.members.values():
             self.renew_session(now_ms, group, member)
@@ -187,7 +188,7 @@ class ConsumerCoordinator:
                 self._set_rebalance_timer(now_ms, group, member)
 
     def surrender(self, group: ConsumerGroup) -> None:
-        """Let go of a group that another node coordinates from now on."""
+        """Give up a group that another node coordinates from now on."""
         del self.groups[group.group_id]
         for member in group.members.values():
             self._drop_timers(group, member)
@@ -196,7 +197,7 @@ class ConsumerCoordinator:
         self._answers.deliver()
 
     def resign(self) -> None:
-        """Answer what waits with NOT_COORDINATOR, because this node is going away."""
+        """Answer waiting requests with NOT_COORDINATOR, because this node is going away."""
         self._resigned = True
         for waiting in self._waiting.values():
             for one in waiting.values():
@@ -258,8 +259,8 @@ class ConsumerCoordinator:
         finish: Callable[[int], None],
         fail: Callable[[int], None],
     ) -> None:
-        """Call ``finish`` with the time when there is a target assignment with this member in it, or ``fail`` with an
-        error code."""
+        """Call ``finish`` with the time when a target assignment includes this member, or ``fail`` with an error
+        code."""
         self._refresh(group)
         if group.target_epoch >= group.epoch:
             finish(now_ms)
@@ -272,7 +273,7 @@ class ConsumerCoordinator:
         self._assign(group)
 
     def look_again(self, now_ms: int, group: ConsumerGroup) -> None:
-        """See whether topics have changed that members read, and to a target for them."""
+        """Check whether the topics that members read have changed, and begin a new target if so."""
         self._refresh(group)
         self._assign(group)
 
@@ -299,7 +300,8 @@ class ConsumerCoordinator:
         elif len(classic.members) >= self._settings.max_size:
             raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, "the classic group of that name is full")
         elif request.instance_id in classic.static_members:
-            # Its session has to end first: unlike those of the new protocol it does not say that it goes away.
+            # Its session has to end first: unlike one of the new protocol, a classic static member does not announce
+            # that it leaves.
             raise KafkaError(codes.UNRELEASED_INSTANCE_ID, f"static member {request.instance_id!r} has not left")
         else:
             try:
@@ -317,7 +319,7 @@ class ConsumerCoordinator:
         return group
 
     def _member(self, now_ms: int, group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember:
-        """The member that a request speaks for, made if it joins. Raises KafkaError."""
+        """Return the member that sent the request, a new one if it joins. Raises KafkaError."""
         if request.instance_id is not None:
             return self._static_member(now_ms, group, request)
         member = group.members.get(request.member_id)
@@ -357,12 +359,12 @@ class ConsumerCoordinator:
         if group.said_bytes + says > self._settings.max_bytes:
             raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         group.add(member)
-        # A member whose subscription changes nothing is one more all the same.
+        # A new member needs a new epoch even if its subscription adds no topic.
         self._bump(group)
         return member
 
     def _replace_static(self, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member came back under a new id: it has what the old one had, and nobody rebalances for that."""
+        """Give a static member that returned under a new id the old one's assignment, without a rebalance."""
         if member_id in group.members:
             raise KafkaError(codes.INVALID_REQUEST, f"{member_id!r} is a member by another name")
         self._drop_timers(group, old)
@@ -384,7 +386,7 @@ class ConsumerCoordinator:
         return new
 
     def _take_over(self, group: ConsumerGroup, member: ConsumerMember, request: HeartbeatRequest) -> None:
-        """What a request says of its member, unless the group may not keep that much."""
+        """Take over a member's metadata from its request. Raises KafkaError if the group may not keep that much."""
         more = request.said_bytes - member.said_bytes
         if more > 0 and group.said_bytes + more > self._settings.max_bytes:
             raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
@@ -423,7 +425,7 @@ class ConsumerCoordinator:
         if member is None:
             raise KafkaError(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group")
         if request.epoch == STATIC_LEFT:
-            # It keeps what it has until its session ends, and owes nothing: its process has stopped reading.
+            # It keeps its partitions until its session ends, and has none to give up: its process has stopped reading.
             member.epoch = STATIC_LEFT
             group.hold(member, MemberState.STABLE, STATIC_LEFT, member.assigned, NOTHING)
             group.changed(member)
@@ -447,7 +449,7 @@ class ConsumerCoordinator:
         members: Sequence[ConsumerMember],
         then: Callable[[int], None] = lambda error: None,
     ) -> None:
-        """Take members out; ``then`` is called with an error code when that is durable."""
+        """Remove members; ``then`` is called with an error code when that is durable."""
         for member in members:
             self._remove(now_ms, group, member)
         if self.goes_back(now_ms, group, then):
@@ -462,7 +464,7 @@ class ConsumerCoordinator:
         self._save(group, then)
 
     def _downgrade(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
-        """Nobody of the group speaks the new protocol any more: it goes on as a classic one."""
+        """Turn a group into a classic one: no member speaks the new protocol any more."""
         for member in group.members.values():
             self._drop_timers(group, member)
         for one in self._waiting.pop(group.group_id, {}).values():
@@ -472,12 +474,12 @@ class ConsumerCoordinator:
 
         def stored(error: int) -> None:
             then(error)
-            self._answers.deliver()  # who leaves waits for it, and nobody may come to this coordinator again
+            self._answers.deliver()  # the leaving member waits, and no later request may reach this coordinator
 
         self._classic.take(now_ms, downgraded(group, now_ms, generation, names), stored)
 
     def _remove(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """Take a member out; what it had goes to others when they ask next."""
+        """Remove a member; other members get its partitions with their next requests."""
         self._drop_timers(group, member)
         waiting = self._waiting.get(group.group_id, {}).pop(member.member_id, None)
         if waiting is not None:
@@ -491,11 +493,11 @@ class ConsumerCoordinator:
     # --- members that speak the classic protocol (see .classic_members) --------------------------------------------
 
     def post(self, reply: Callable[[A], None], answer: A) -> None:
-        """An answer to be handed out with :meth:`deliver`."""
+        """Queue an answer for :meth:`deliver`."""
         self._answers.post(reply, answer)
 
     def deliver(self) -> None:
-        """Hand out the answers, once the groups are consistent."""
+        """Give the queued answers, once the groups are consistent."""
         self._answers.deliver()
 
     def classic_joins(
@@ -508,14 +510,14 @@ class ConsumerCoordinator:
         *,
         may_be_new: bool,
     ) -> ConsumerMember:
-        """The member that a JoinGroup speaks for, with what it says of itself. Raises KafkaError."""
+        """Return the member that sent a JoinGroup, with its new metadata. Raises KafkaError."""
         holder = None if request.instance_id is None else group.static_members.get(request.instance_id)
         member = group.members.get(request.member_id)
         says = sum(len(name) + len(blob) for name, blob in request.protocols) + sum(len(name) + 60 for name in topics)
         if says - (member.said_bytes if member is not None else 0) + group.said_bytes > self._settings.max_bytes:
             raise KafkaError(codes.GROUP_MAX_SIZE_REACHED, _SAYS_TOO_MUCH)
         if member is None and holder is not None:
-            # A classic static member does not say that it goes away, so its place is simply taken (KIP-345).
+            # A classic static member does not announce that it leaves, so the new one just takes its place (KIP-345).
             old = group.members[holder]
             waiting = self._waiting.get(group.group_id, {}).pop(holder, None)
             if waiting is not None:
@@ -538,22 +540,23 @@ class ConsumerCoordinator:
         return member
 
     def await_rejoin(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """The member is told to join again, and has the time of a rebalance for it from when it was told first."""
+        """Start the timer of a member that must join again, unless it runs already; it lasts one rebalance timeout."""
         key = (_Timer.REJOIN, group.group_id, member.member_id)
         if self._timers.get(key) is None:
             self._timers.set(key, now_ms, member.rebalance_timeout_ms)
 
     def await_sync(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """The member has joined and is to ask for its assignment."""
+        """Start the timer of a member that has joined and must ask for its assignment."""
         self._timers.set((_Timer.REJOIN, group.group_id, member.member_id), now_ms, member.rebalance_timeout_ms)
 
     def has_come(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """The member has done what it was waited for."""
+        """Stop the timer of a member that has joined or synced, and renew its session."""
         self._timers.remove((_Timer.REJOIN, group.group_id, member.member_id))
         self.renew_session(now_ms, group, member)
 
     def goes_back(self, now_ms: int, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> bool:
-        """Make a group a classic one if nobody speaks the new protocol in it any more, and it may."""
+        """Turn a group into a classic one if no member speaks the new protocol any more and the settings allow it.
+        Return whether it was turned."""
         if self._settings.consumer_migration_policy not in ("bidirectional", "downgrade"):
             return False
         if not group.members or group.classic_count < len(group.members):
@@ -562,37 +565,37 @@ class ConsumerCoordinator:
         return True
 
     def make_way(self, group_id: str) -> None:
-        """A classic member joins where a group of the new kind has none: its name is free for a classic one."""
+        """Drop an empty KIP-848 group: a classic member joins, so its name is free for a classic group."""
         group = self.groups.get(group_id)
         if group is not None and not group.members:
             del self.groups[group_id]
 
     def by_id(self, named: Mapping[str, Iterable[int]]) -> Partitions:
-        """Partitions by the ids of their topics; what is not there is left out."""
+        """Return the partitions by the ids of their topics; unknown topics are left out."""
         found = {name: self._topics.find(name) for name in named}
         return {topic[0]: frozenset(named[name]) for name, topic in found.items() if topic is not None}
 
     def names(self, group: ConsumerGroup) -> dict[bytes, str]:
-        """Names of the topics that members read, by id."""
+        """Return the names of the topics that members read, by id."""
         self._refresh(group)
         return {topic_id: name for name, (topic_id, _) in (group.topics or {}).items()}
 
     # --- target assignments --------------------------------------------------------------------------------------
 
     def _bump(self, group: ConsumerGroup) -> None:
-        """A new epoch, unless there is one already for which nobody computes a target yet."""
+        """Begin a new epoch, unless the present one has no target yet and none is being computed."""
         if group.computing or group.epoch == group.target_epoch:
             group.epoch += 1
         group.changed()
 
     def _read(self, group: ConsumerGroup, topics: dict[str, tuple[bytes, int]]) -> None:
-        """Set which topics members read, and count their partitions: that is what a group holds most of."""
+        """Set the topics that members read, and count their partitions, which take most of a group's memory."""
         self.partitions -= sum(count for _, count in (group.topics or {}).values())
         group.topics = topics
         self.partitions += sum(count for _, count in topics.values())
 
     def _refresh(self, group: ConsumerGroup) -> None:
-        """Look the topics up that members read, if they may have changed; a new epoch if they have."""
+        """Look up the topics that members read, if they may have changed, and begin a new epoch if they have."""
         version = self._topics.version
         if group.seen_version == version:
             return
@@ -612,7 +615,7 @@ class ConsumerCoordinator:
         group.seen_version = version
 
     def _assign(self, group: ConsumerGroup) -> None:
-        """Have a target computed if the one there is is of an earlier epoch."""
+        """Begin to compute a target if the present one is of an earlier epoch."""
         if group.computing or group.target_epoch >= group.epoch or not group.members:
             return
         topics = group.topics or {}
@@ -673,7 +676,8 @@ class ConsumerCoordinator:
     def answer_saved(
         self, group: ConsumerGroup, reply: Callable[[A], None], answer: A, failed: Callable[[int], A]
     ) -> None:
-        """Give an answer when all that is true of the group now is durable, or that of ``failed`` to an error code."""
+        """Give ``answer`` when the group's present state is durable, or the answer that ``failed`` makes of an error
+        code."""
         if group.saved_version >= group.version:
             self._answers.post(reply, answer)
             return
@@ -686,7 +690,7 @@ class ConsumerCoordinator:
     def _save(self, group: ConsumerGroup, then: Callable[[int], None] = lambda error: None) -> None:
         version = group.version
         if self.groups.get(group.group_id) is not group:
-            then(codes.COORDINATOR_LOAD_IN_PROGRESS)  # it has become a group of the other kind meanwhile
+            then(codes.COORDINATOR_LOAD_IN_PROGRESS)  # it has become a classic group meanwhile
             return
 
         def done(now_ms: int, error: int) -> None:
@@ -700,7 +704,7 @@ class ConsumerCoordinator:
     # --- timers --------------------------------------------------------------------------------------------------
 
     def renew_session(self, now_ms: int, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """The member was heard."""
+        """Restart the session timer of a member that has sent a request."""
         if member.classic is not None:
             timeout = member.classic.session_timeout_ms
         else:
@@ -717,7 +721,7 @@ class ConsumerCoordinator:
 
 
 def _check_form(request: HeartbeatRequest) -> None:
-    """Raise KafkaError for a request that makes no sense whatever the state of its group."""
+    """Raise KafkaError for a request that is invalid in any state of its group."""
     problem = ""
     if not request.group_id:
         problem = "GroupId can't be empty."
@@ -761,5 +765,5 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
 
 
 def _returns(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
-    """Whether a static member takes its own place again."""
+    """Return whether a static member takes its own place again."""
     return request.instance_id is not None and request.instance_id in group.static_members

@@ -1,9 +1,10 @@
-"""One consumer group of KIP-848: its members, who holds which partition, and the steps from one assignment to the next.
+"""One consumer group of KIP-848: its members, the holder of each partition, and the steps from one assignment to the
+next.
 
-Nothing here knows about time or about requests; :mod:`.consumer_coordinator` drives it. Three numbers rule a group: its
-*epoch* rises when members, subscriptions or topics change; the *target epoch* is the epoch for which the target
-assignment was computed; a *member's epoch* is the target epoch it has reached. A partition is held by the member it is
-assigned to, or that was told to give it back and has not said so: until then nobody else gets it.
+It knows nothing of time or requests; :mod:`.coordinator` drives it. Three numbers rule a group: its *epoch* rises when
+members, subscriptions or topics change; the *target epoch* is the epoch for which the target assignment was computed; a
+*member's epoch* is the target epoch it has reached. A partition is held by the member it is assigned to, or by the
+member that must give it up and has not confirmed that: until then no other member gets it.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ Partitions = Mapping[bytes, frozenset[int]]
 NOTHING: Partitions = {}
 
 STATIC_LEFT = -2
-"""Epoch of a static member that went away and keeps its place (and what such a member sends)."""
+"""Epoch of a static member that left and keeps its place; such a member sends it when it leaves."""
 LEFT = -1
 """Epoch with which a member leaves for good."""
 
 
 class View(NamedTuple):
-    """What a member reads that subscribes to a pattern: topics that match, as far as ``viewer`` may describe them;
-    None may describe all."""
+    """The subscription of a member to a pattern: the matching topics that ``viewer`` may describe. None may describe
+    all."""
 
     pattern: str
     viewer: Principal | None = None
 
 
 class MemberState(Enum):
-    """How far a member is on its way to the target assignment."""
+    """The state of a member on its way to the target assignment."""
 
     STABLE = "stable"
-    UNREVOKED = "unrevoked"  # was told to give partitions back
-    UNRELEASED = "unreleased"  # waits for partitions that others hold
+    UNREVOKED = "unrevoked"  # must give up partitions
+    UNRELEASED = "unreleased"  # waits for partitions that other members hold
 
 
 class ConsumerGroupState(Enum):
@@ -57,7 +58,7 @@ class ConsumerGroupState(Enum):
 
 
 class ClassicPart(Struct, frozen=True):
-    """What is known of a member that speaks the classic protocol in a group of the new one."""
+    """The metadata of a member that speaks the classic protocol in a group of the new one."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -83,11 +84,11 @@ class ConsumerMember(Struct):
     revoking: Partitions = NOTHING
     target: Partitions = NOTHING
     stored: bytes | None = None
-    """Its line of the stored group, until something of it changes."""
+    """The member's line in the stored group; None after a change."""
 
     @property
     def said_bytes(self) -> int:
-        """What it says of itself takes, about."""
+        """Return the approximate bytes of the member's metadata."""
         protocols = 0 if self.classic is None else sum(len(n) + len(blob) for n, blob in self.classic.protocols)
         return (
             sum(len(name) + 60 for name in self.topics)
@@ -99,13 +100,13 @@ class ConsumerMember(Struct):
         )
 
     def advance_to(self, epoch: int) -> None:
-        """Enter an epoch; the one it was in is what a repeated request may still carry."""
+        """Enter an epoch; a repeated request may still carry the previous one."""
         if epoch != self.epoch:
             self.previous_epoch, self.epoch = self.epoch, epoch
 
 
 class ConsumerGroup(Struct):
-    """State of one group. ``since_ms`` is when it became empty, or was made, in the coordinator's clock."""
+    """The state of one group. ``since_ms`` is when it was created or became empty, in the coordinator's clock."""
 
     group_id: str
     since_ms: int
@@ -116,12 +117,12 @@ class ConsumerGroup(Struct):
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
     #: Topics subscribed to that exist: name -> (id, number of partitions); None: not looked up since the start.
     topics: dict[str, tuple[bytes, int]] | None = None
-    #: Stands for ``topics`` as they were when the epoch last rose.
+    #: Digest of ``topics`` when the epoch last rose.
     topics_hash: str = ""
     names: Counter[str] = field(default_factory=Counter)
     views: Counter[View] = field(default_factory=Counter)
     seen_version: int = -1
-    """Version of the topics' index that ``topics`` are of."""
+    """Version of the topic index from which ``topics`` was made."""
     said_bytes: int = 0
     version: int = 0
     """Rises with every change that must survive a restart."""
@@ -146,35 +147,35 @@ class ConsumerGroup(Struct):
         return ConsumerGroupState.RECONCILING
 
     def has_arrived(self, member: ConsumerMember) -> bool:
-        """Whether the member has all of its target assignment, and nothing else."""
+        """Return whether the member has exactly its target assignment."""
         return member.state is MemberState.STABLE and member.epoch == self.target_epoch
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read ``topic``, by name or by pattern."""
+        """Return whether members read ``topic``, by name or by pattern."""
         if self.topics is None and self.views:
-            return True  # restored, and nobody has asked yet
+            return True  # restored, and not looked up yet
         return topic in self.names or topic in (self.topics or ())
 
     def holder(self, topic_id: bytes, partition: int) -> str | None:
-        """The member that has a partition or has not yet said that it gave it back."""
+        """Return the member that has a partition or has not yet confirmed that it gave it up."""
         return self._holders.get(topic_id, {}).get(partition)
 
     @property
     def preferred_assignor(self) -> str | None:
-        """What most members ask for; a tie goes to what was asked for first."""
+        """Return the assignor that most members ask for; a tie goes to the first."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(votes, key=lambda name: votes[name]) if votes else None
 
     # --- members -------------------------------------------------------------------------------------------------
 
     def changed(self, member: ConsumerMember | None = None) -> None:
-        """Something that must survive a restart is different now, of the group or of one member."""
+        """Note a change, of the group or of one member, that must survive a restart."""
         self.version += 1
         if member is not None:
             member.stored = None
 
     def add(self, member: ConsumerMember) -> None:
-        """Add a member with what it holds."""
+        """Add a member with the partitions that it holds."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -183,7 +184,7 @@ class ConsumerGroup(Struct):
         self.changed(member)
 
     def remove(self, member: ConsumerMember) -> None:
-        """Take a member out; what it held is free."""
+        """Remove a member; its partitions are free."""
         del self.members[member.member_id]
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
             del self.static_members[member.instance_id]
@@ -192,7 +193,7 @@ class ConsumerGroup(Struct):
         self.changed()
 
     def subscribe(self, member: ConsumerMember, topics: frozenset[str], view: View | None) -> bool:
-        """Replace what a member wants to read; False if it is what it was."""
+        """Replace a member's subscription; return False if it is the same."""
         if topics == member.topics and view == member.view:
             return False
         self._count(member, -1)
@@ -204,7 +205,7 @@ class ConsumerGroup(Struct):
     def hold(
         self, member: ConsumerMember, state: MemberState, epoch: int, assigned: Partitions, revoking: Partitions
     ) -> bool:
-        """Set what a member has and has to give back; False if nothing of it is new."""
+        """Set a member's assigned partitions and those to give up; return False if nothing changes."""
         if (
             (state, epoch) == (member.state, member.epoch)
             and assigned == member.assigned
@@ -223,7 +224,7 @@ class ConsumerGroup(Struct):
         self.said_bytes += change * member.said_bytes
         self.classic_count += change * (member.classic is not None)
         if change == 1:
-            self.names.update(member.topics)  # very many of them, in a tenth of the time
+            self.names.update(member.topics)  # a tenth of the loop's time for very many
         else:
             for name in member.topics:
                 _add(self.names, name, change)
@@ -232,7 +233,7 @@ class ConsumerGroup(Struct):
         self.seen_version = -1
 
     def speaks_classic(self, member: ConsumerMember, classic: ClassicPart | None) -> None:
-        """Set what is known of its classic protocol; None: it speaks the new one."""
+        """Set a member's classic metadata; None: it speaks the new protocol."""
         if classic == member.classic:
             return
         self._count(member, -1)
@@ -259,16 +260,16 @@ class ConsumerGroup(Struct):
     # --- reconciliation ------------------------------------------------------------------------------------------
 
     def reconcile(self, member: ConsumerMember, owned: Partitions | None) -> bool:
-        """Bring a member nearer to its target; ``owned`` is what it says it has, None if it says nothing.
+        """Bring a member nearer to its target; ``owned`` are the partitions that it reports, None if it reports none.
 
-        First what it must give up is taken from its assignment, and it stays in its epoch until it says that it has
-        none of that any more. Then it enters the target epoch and gets what nobody else holds; the rest of its target
-        follows as others release it. Returns whether anything of the member changed.
+        First, partitions that it must give up leave its assignment, and it stays in its epoch until it reports none of
+        them any more. Then it enters the target epoch and gets the free partitions of its target; the rest follows as
+        other members release them. Return whether the member changed.
         """
         if member.state is MemberState.UNREVOKED:
             if owned is None or _meet(owned, member.revoking):
                 return False
-            # It has left the epoch behind in which it had more: what it commits from now on is about what it kept.
+            # It leaves the epoch in which it had more: later commits concern the partitions that it kept.
             return self._towards_target(member, member.epoch + 1, owned)
         if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
             return False
@@ -284,7 +285,7 @@ class ConsumerGroup(Struct):
         return self.hold(member, state, self.target_epoch, _joined(kept, free), NOTHING)
 
     def _free_for(self, member: ConsumerMember, wanted: Partitions) -> tuple[Partitions, bool]:
-        """What of ``wanted`` nobody else holds, and whether that is less than all."""
+        """Return the partitions of ``wanted`` that no other member holds, and whether any are missing."""
         free: dict[bytes, frozenset[int]] = {}
         unreleased = False
         for topic_id, numbers in wanted.items():
@@ -299,13 +300,13 @@ class ConsumerGroup(Struct):
         return free, unreleased
 
     def all_released(self, member: ConsumerMember) -> bool:
-        """Whether nobody holds any more what the member waits for."""
+        """Return whether no other member holds a partition that this one waits for."""
         return not self._free_for(member, _without(member.target, member.assigned))[1]
 
     # --- subscriptions -------------------------------------------------------------------------------------------
 
     def digest(self, seen: Mapping[View, Collection[str]]) -> str:
-        """Stands for the topics subscribed to, their ids and numbers of partitions, and what is ``seen`` in views."""
+        """Return a digest of the group's topics, their ids and partition counts, and the topics ``seen`` in views."""
         hashed = hashlib.blake2b(digest_size=12)
         for name, (topic_id, count) in sorted((self.topics or {}).items()):
             hashed.update(b"%d %s %d\n" % (len(name), name.encode() + topic_id, count))
@@ -343,5 +344,5 @@ def _meet(one: Partitions, other: Partitions) -> bool:
 
 
 def is_within(one: Partitions, other: Partitions) -> bool:
-    """Whether all of ``one`` is in ``other``."""
+    """Return whether all of ``one`` is in ``other``."""
     return all(numbers <= other.get(topic, frozenset()) for topic, numbers in one.items())

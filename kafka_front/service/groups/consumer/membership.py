@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: between the messages and KIP-848's coordinator."""
+"""Handlers of ConsumerGroupHeartbeat and ConsumerGroupDescribe, between the messages and KIP-848's coordinator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MEMBER_TYPE_SINCE = 1
 _OWN_MEMBER_ID_SINCE = 1
-"""Clients make their member ids themselves from this version of the heartbeat on (KIP-1082): before, we do."""
+"""First version of the heartbeat whose clients make their member ids themselves (KIP-1082); before, the node does."""
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 _TOPIC = ConsumerGroupHeartbeatResponse.TopicPartitions
 _Described = ConsumerGroupDescribeResponse.DescribedGroup
@@ -39,7 +39,7 @@ _DESCRIBED_TOPIC = ConsumerGroupDescribeResponse.TopicPartitions
 
 
 class ConsumerMembership:
-    """Handlers of the two requests about KIP-848's groups alone."""
+    """Handlers of the two requests for groups of KIP-848 alone."""
 
     def __init__(self, service: GroupService) -> None:
         self._service = service
@@ -48,7 +48,7 @@ class ConsumerMembership:
     async def heartbeat(
         self, ctx: Context, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | Outcome:
-        """ConsumerGroupHeartbeat: answered when what it tells is durable."""
+        """Handle ConsumerGroupHeartbeat; it is answered when the answer's content is durable."""
         access = self._service.access
         require_few_topics(request.subscribed_topic_names or ())
         require_few_topics(request.topic_partitions or ())
@@ -82,7 +82,7 @@ class ConsumerMembership:
         return DEFERRED
 
     async def describe(self, ctx: Context, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
-        """ConsumerGroupDescribe: each group once, however often it is named."""
+        """Answer ConsumerGroupDescribe: each group once, however often it is named."""
         response = ConsumerGroupDescribeResponse()
         async for group_id in in_turns(dict.fromkeys(request.group_ids)):
             try:
@@ -92,7 +92,8 @@ class ConsumerMembership:
         return response
 
     async def _described(self, ctx: Context, group_id: str, operations: bool) -> _Described:
-        """A group whose members read nothing that the client may not describe. Raises KafkaError."""
+        """Return a group's description. Raises KafkaError, also if members read a topic that the client may not
+        describe."""
         access = self._service.access
         access.require_group(ctx, Operation.DESCRIBE, group_id)
         group = self._service.find(group_id)

@@ -1,4 +1,4 @@
-"""What the coordinator of KIP-848's groups is asked, what it answers, and what it needs to know of topics."""
+"""Requests to the coordinator of KIP-848's groups, its answers, and its view of the topics."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from kafka_front.service.groups.consumer.group import Partitions, View
 
 
 class HeartbeatRequest(Struct, frozen=True):
-    """ConsumerGroupHeartbeat. What is None is as the member said before; ``rebalance_timeout_ms`` then is -1.
+    """A ConsumerGroupHeartbeat. None means unchanged since the member's last request, as does -1 for
+    ``rebalance_timeout_ms``.
 
-    ``viewer`` may describe the same topics as the member; None: all of them.
+    ``viewer`` may describe the same topics as the member; None: all topics.
     """
 
     group_id: str
@@ -37,7 +38,7 @@ class HeartbeatRequest(Struct, frozen=True):
     client_id: str = ""
     client_host: str = ""
     said_bytes: int = 0
-    """What the member says of itself takes, about; derived, since it may name very many topics."""
+    """Approximate bytes of the member's metadata; computed once, since it may name very many topics."""
 
     def __post_init__(self) -> None:
         names = (self.member_id, self.instance_id, self.rack_id, self.pattern)
@@ -45,7 +46,7 @@ class HeartbeatRequest(Struct, frozen=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything: such a request is answered with everything."""
+        """Return whether the request has all fields: its answer then has all, too."""
         return (
             self.rebalance_timeout_ms != -1
             and (self.topics is not None or self.pattern is not None)
@@ -54,7 +55,7 @@ class HeartbeatRequest(Struct, frozen=True):
 
 
 class HeartbeatReply(Struct, frozen=True):
-    """Answer to one ConsumerGroupHeartbeat; ``assignment`` is None where it is what the member knows."""
+    """The answer to one ConsumerGroupHeartbeat; ``assignment`` is None if the member knows it already."""
 
     error: int = codes.NONE
     message: str | None = None
@@ -68,33 +69,33 @@ HeartbeatCallback = Callable[[HeartbeatReply], None]
 
 
 class TopicIndex(Protocol):
-    """The topics there are, and what patterns match."""
+    """The existing topics, and those that patterns match."""
 
     @property
     def version(self) -> int:
-        """Rises whenever one of the other answers may have changed."""
+        """Return a number that rises whenever an answer of the other methods may have changed."""
         ...
 
     def find(self, name: str) -> tuple[bytes, int] | None:
-        """Id and number of partitions of a topic."""
+        """Return id and number of partitions of a topic; None if there is none."""
         ...
 
     def seen(self, view: View) -> Collection[str]:
-        """Names of topics that are seen in a view, which somebody has seen to being known."""
+        """Return the names of the topics in a view, which must have been learned before."""
         ...
 
 
 Encode = Callable[[Callable[[int], int]], bytes]
-"""Gives the stored form, where what it is called with makes times of day of moments of the coordinator's clock."""
+"""Returns the stored form; its argument converts times of the coordinator's clock to Unix time."""
 
 
 class ConsumerJournal(Protocol):
-    """Where groups are stored."""
+    """The store of groups."""
 
     def put(self, group_id: str, encode: Encode, done: SavedCallback) -> None:
-        """Replace what is stored of a group by what ``encode`` gives when the write begins."""
+        """Replace a group's stored state by the result of ``encode``, called when the write begins."""
         ...
 
 
 Compute = Callable[[Callable[[], Sliced[Targets]], Callable[[int, Targets | None], None]], None]
-"""Begins a computation, calls back with (now_ms, its result or None if it raised): at once or later."""
+"""Begins a computation, and calls back with (now_ms, its result or None if it raised), at once or later."""

@@ -1,7 +1,7 @@
-"""What of a KIP-848 group survives a restart, and its stored form.
+"""The snapshot of a KIP-848 group, which survives a restart, and its stored form.
 
-Stored form: a line that says whose it is, then a line of JSON for the group and one for each member, so that a group of
-thousands costs little where one of them changed: the others' lines are kept as they were made.
+Stored form: a line that names the kind of group, then a line of JSON for the group and one for each member. So a change
+of one member is cheap in a group of thousands: the other members' lines are reused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _decoder = msgspec.json.Decoder()
 
 
 def encode_group(group: ConsumerGroup, to_unix: Callable[[int], int]) -> bytes:
-    """The stored form of a group, with times of day for moments of the coordinator's clock."""
+    """Return the stored form of a group; ``to_unix`` converts times of the coordinator's clock."""
     head = {
         "version": _VERSION,
         "epoch": group.epoch,

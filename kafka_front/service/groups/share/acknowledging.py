@@ -1,4 +1,4 @@
-"""What members say of records, in ShareFetch as in ShareAcknowledge: checked, taken, durable."""
+"""Acknowledgements of ShareFetch and ShareAcknowledge: checked, applied, durable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _INVALID = ErrorCode.INVALID_REQUEST
 
 Outcome = tuple[int, str | None]
-"""Error code and sentence; code 0: what was said is durable."""
+"""Error code and sentence; code 0: the acknowledgements are durable."""
 
 
 class Said(Protocol):
@@ -30,9 +30,9 @@ class Said(Protocol):
 
 
 def acks_of(batches: Sequence[Said], most: int, *, renews: bool) -> list[Ack]:
-    """What is said of a partition, like neighbours as one. Raises KafkaError for what makes no sense.
+    """Return a partition's acknowledgements, equal neighbours joined. Raises KafkaError for invalid ones.
 
-    No member has more than ``most`` records of a partition, so none has more to say.
+    A member has at most ``most`` records of a partition, so it cannot acknowledge more.
     """
     if len(batches) > most:
         raise KafkaError(_INVALID, "more batches are acknowledged than a member can have")
@@ -57,7 +57,7 @@ def acks_of(batches: Sequence[Said], most: int, *, renews: bool) -> list[Ack]:
 
 
 class Acknowledging:
-    """Takes what one request says of partition after partition."""
+    """The acknowledgements of one request, applied partition after partition."""
 
     def __init__(self, service: ShareService, group_id: str, member_id: str, *, renews: bool) -> None:
         self._service = service
@@ -66,7 +66,8 @@ class Acknowledging:
         self._renews = renews
 
     async def take(self, said: Iterable[tuple[Place, Sequence[Said], Outcome | None]]) -> dict[Place, Outcome]:
-        """Take what is said of each place, unless an outcome is given already; answered when it is durable."""
+        """Apply the acknowledgements of each place, except where an outcome is given; return the outcomes when they are
+        durable."""
         outcomes: dict[Place, Outcome] = {}
         changed: dict[Place, LivePartition] = {}
         turns = Turns()

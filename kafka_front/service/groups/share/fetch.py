@@ -1,7 +1,7 @@
 """ShareFetch and ShareAcknowledge (KIP-932).
 
-Records are read, and told in Kafka's format, before they are acquired: nobody has a record for a time in which it is
-not there yet. What is acquired is on its way to the member in the same step; if its connection ends, it is given back.
+Records are read and converted to Kafka's format before they are acquired, so that no lock runs while records are still
+being read. Acquired records are sent in the same step; if the connection ends, they are released.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_RECORDS: Buffer = b""
 
 
 class ShareFetch:
-    """Handlers of the two requests."""
+    """Handlers of ShareFetch and ShareAcknowledge."""
 
     def __init__(self, service: KafkaService, share: ShareService) -> None:
         self._share = share
@@ -63,7 +63,7 @@ class ShareFetch:
         self._max_bytes = service.fetch_max_bytes
 
     async def fetch(self, ctx: Context, request: ShareFetchRequest) -> ShareFetchResponse:
-        """ShareFetch; nobody waits for it once the connection is gone."""
+        """Answer ShareFetch; it is cancelled when the connection ends."""
         with ctx.connection.awaited():
             return await self._fetch(ctx, request)
 
@@ -101,7 +101,7 @@ class ShareFetch:
             if not request.is_renew_ack:
                 datas = await _Reading(self, ctx, request, session, datas).run()
         turns = Turns()
-        if epoch == 0:  # as at a broker, all that the session reads is told once
+        if epoch == 0:  # as at a broker, the first answer lists all partitions of the session
             for place in list(session.partitions):
                 await turns.rest()
                 datas.setdefault(place, _Data(partition_index=place[1], records=_NO_RECORDS))
@@ -123,7 +123,8 @@ class ShareFetch:
         return response
 
     async def _add(self, session: ShareSession, request: ShareFetchRequest) -> dict[Place, _Data]:
-        """Have the session read what the request names; what is said of what is not there, which it does not keep.
+        """Add the request's partitions to the session. Return the errors of unknown ones, which the session does not
+        keep.
 
         Raises KafkaError.
         """
@@ -139,7 +140,7 @@ class ShareFetch:
                     unknown.append(place)
         if not unknown:
             return {}
-        await self._changes.latest()  # a member learns of topics from any node, and names them here once
+        await self._changes.latest()  # members learn of topics from any node, and name them only once here
         refused: dict[Place, _Data] = {}
         for place in unknown:
             await turns.rest()
@@ -155,7 +156,7 @@ class ShareFetch:
         return topic is not None and self._catalog.partition(topic.name, place[1]) is not None
 
     async def acknowledge(self, ctx: Context, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
-        """ShareAcknowledge: answered when what it says is durable."""
+        """Answer ShareAcknowledge when the acknowledgements are durable."""
         group_id, member_id = request.group_id or "", request.member_id or ""
         self._check(ctx, group_id, member_id)
         epoch, sessions = request.share_session_epoch, self._share.sessions
@@ -192,7 +193,7 @@ class ShareFetch:
         if not member_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a member of a share group has an id")
         if not self._share.is_one_of_several:
-            self._share.find(group_id)  # else another node may know it: the database is asked with the first fetch
+            self._share.find(group_id)  # in a cluster the first fetch asks the database instead
 
     async def _acknowledge(
         self, ctx: Context, session: ShareSession, said: Iterable[tuple[Place, Sequence[Said]]], *, renews: bool
@@ -215,7 +216,7 @@ class ShareFetch:
         return await acknowledging.take(permitted())
 
     def refusal(self, ctx: Context, topic_id: bytes) -> KafkaError | None:
-        """Why the client may not read a topic, if it may not."""
+        """Return the error if the client may not read a topic or it does not exist, else None."""
         topic = self._by_id.get(topic_id)
         if topic is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic of that id")
@@ -225,7 +226,7 @@ class ShareFetch:
 
 
 class _Reading:
-    """The reading of one ShareFetch: what there is at once, or what comes while it waits."""
+    """The reading of one ShareFetch: the records at hand, or those that arrive while it waits."""
 
     def __init__(
         self,
@@ -235,7 +236,7 @@ class _Reading:
         session: ShareSession,
         datas: dict[Place, _Data],
     ) -> None:
-        """``datas`` is what is said already of partitions that are not there."""
+        """Prepare the reading. ``datas`` are the errors of partitions that do not exist."""
         self._owner = owner
         self._share = owner._share
         self._ctx = ctx
@@ -245,18 +246,18 @@ class _Reading:
         self._lock_ms = self._share.lock_ms(session.group_id)
         self._most = self._share.settings.share_partition_max_record_locks
         self._records_left = max(request.max_records, 0)
-        self._room = min(request.max_bytes, owner._max_bytes)  # nothing is wanted with 0, as of a broker
+        self._room = min(request.max_bytes, owner._max_bytes)  # 0 reads nothing, as at a broker
         self._datas = datas
         self._lives: dict[Place, LivePartition] = {}
         self._stirred: asyncio.Future[None] | None = None
-        # Whether there is something to tell at once: that a partition is unknown is told with the rest, or a consumer
-        # of a deleted topic would ask without pause.
+        # Whether to answer at once. An unknown partition is no reason: a consumer of a deleted topic would ask without
+        # pause.
         self._news = False
 
     async def run(self) -> dict[Place, _Data]:
-        """Data by place, of those of which there is anything to tell."""
+        """Return the data of each place that has records or an error."""
         loop = self._owner._loop
-        # A long request is worked on while few others of its kind are: it does not wait for records.
+        # A long request holds room that other long requests wait for: it does not wait for records.
         most_ms = self._owner._max_wait_ms if self._ctx.size <= LONG_BYTES else 0
         until = loop.time() + min(max(self._request.max_wait_ms, 0), most_ms) / 1000
         try:
@@ -277,7 +278,7 @@ class _Reading:
                     self._share.rest(live)
 
     async def _open(self) -> None:
-        """Find the session's share partitions, and be told when they move."""
+        """Open the session's share partitions, and add waiters to them."""
         refused: dict[bytes, KafkaError | None] = {}
 
         async def open_one(place: Place) -> None:
@@ -308,15 +309,15 @@ class _Reading:
             live.waiters.discard(self._stir)
             live.log.remove_waiter(self)
         if code in _UNKNOWN:
-            # The topic was deleted while the session read it, which the member's heartbeat tells it. After an error
-            # Java's consumers ask for the topic's metadata at once, and so make it anew.
+            # The topic was deleted while the session read it; the member learns that from its heartbeat. An error here
+            # would make Java's consumers ask for the topic's metadata at once, and so create it anew.
             self._share.sessions.remove(self._session, place)
             return
         self._news = True
         self._datas[place] = _Data(partition_index=place[1], error_code=code, error_message=message)
 
     def log_moved(self, log: PartitionLog) -> None:
-        """See :class:`bridges.log.partition.partition_log.Waiter`."""
+        """Look again when a log moves; see :class:`bridges.log.partition.partition_log.Waiter`."""
         self._stir()
 
     def _stir(self) -> None:
@@ -325,15 +326,16 @@ class _Reading:
             stirred.set_result(None)
 
     async def _wait(self, until: float) -> None:
-        """Return when a partition moved, or a lock is over, or the time is."""
+        """Wait until a partition moves, a lock expires, or the request's time is over."""
         deadlines = [live.state.next_deadline_ms for live in self._lives.values()]
-        # Half a millisecond later, so that the clock in whole milliseconds has surely reached it.
+        # A little later: the clock counts whole milliseconds, and must have reached the deadline.
         soonest = min([until, *((at + 1.5) / 1000 for at in deadlines if at is not None)])
         assert self._stirred is not None
         await asyncio.wait([self._stirred], timeout=max(soonest - self._owner._loop.time(), 0.001))
 
     async def _read_all(self) -> bool:
-        """Read what can be acquired now; returns whether anything was passed over, so that there may be more."""
+        """Read the records that can be acquired now. Return whether any share partition has changed, so that there may
+        be more."""
         moved_on = False
         turns = Turns()
         for place, live in [(place, self._lives[place]) for place in self._session.partitions if place in self._lives]:
@@ -350,7 +352,7 @@ class _Reading:
             except LogError as failure:
                 self._refuse(place, int(code_of(failure)), str(failure))
         if self._datas and len(self._session.partitions) > 1:
-            # Who was served comes after all others.
+            # Partitions that were served move behind all others.
             for place in self._datas:
                 if place in self._session.partitions:
                     del self._session.partitions[place]
@@ -383,7 +385,7 @@ class _Reading:
                 (batch.base_offset, batch.end_offset - 1, batch is one)
                 for batch, one in zip(batches, shown, strict=True)
             ]
-            if len(told) < len(wanted):  # the rest is read the next time
+            if len(told) < len(wanted):  # the next request reads the rest
                 read = [one for one in read if one[0] < wanted[len(told)].base_offset]
             live.check()
             if self._session.closed:
@@ -404,7 +406,8 @@ class _Reading:
             account.give(Kind.READS, granted)
 
     async def _told(self, log: PartitionLog, batches: list[StoredBatch]) -> list[Buffer]:
-        """The batches in Kafka's format, as many as are told at once. Raises LogError if that is none."""
+        """Return the leading batches in Kafka's format, as many as need no further translation. Raises LogError if not
+        even the first can be translated."""
         if not batches:
             return []
         first = batches[0]
@@ -420,7 +423,7 @@ class _Reading:
     def _take(
         self, place: Place, log: PartitionLog, got: list[Acquired], batches: list[StoredBatch], told: list[Buffer]
     ) -> None:
-        """What was acquired, and the batches that it is in."""
+        """Put the acquired records into the answer: the batches that contain them."""
         self._session.held.add(place)
         parts: list[Any] = []
         number = size = 0
@@ -446,7 +449,7 @@ class _Reading:
 
 
 def _joined(got: Iterable[Acquired], enough: int) -> list[ShareFetchResponse.AcquiredRecords]:
-    """Ranges with neighbours put together, until they have ``enough`` records."""
+    """Return ranges with neighbours joined, until they have ``enough`` records."""
     joined: list[ShareFetchResponse.AcquiredRecords] = []
     for one in got:
         last = joined[-1] if joined else None

@@ -1,7 +1,7 @@
-"""Share groups as a pure state machine: who is in one, and which partitions each member reads (KIP-932).
+"""Share groups as a pure state machine: their members, and each member's partitions (KIP-932).
 
-No clock, no sockets: every call carries ``now_ms``. No partition is anybody's alone, so members are led nowhere step by
-step: one is told what it reads when it reports, and what it reads follows from who else is there.
+It has no clock and no sockets: every call carries ``now_ms``. Members share partitions, so a rebalance needs no steps:
+a heartbeat's answer names the member's partitions, which follow from the present members.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LEAVING = -1
 ASSIGNOR = "simple"
 
 TopicFinder = Callable[[str], "tuple[bytes, int] | None"]
-"""Id and number of partitions of a topic."""
+"""Returns id and number of partitions of a topic."""
 
 
 class ShareMember(Struct):
-    """One member; ``known`` is the group epoch for which ``assigned`` was computed."""
+    """One member; ``epoch`` is the group epoch for which ``assigned`` was computed."""
 
     member_id: str
     client_id: str
@@ -36,36 +36,36 @@ class ShareMember(Struct):
     deadline_ms: int = 0
     assigned: Partitions = field(default_factory=dict)
     said_bytes: int = 0
-    """What it says of itself."""
+    """Bytes of the member's metadata."""
 
 
 class ShareGroup(Struct):
-    """One group. It is kept without its members: after a restart they join again, which costs nobody anything."""
+    """One group. It is stored without its members: after a restart they join again, at no cost."""
 
     group_id: str
     epoch: int = 0
     reached: int = 0
-    """The highest epoch that a member has been brought to."""
+    """The highest epoch that a member has reached."""
     members: dict[str, ShareMember] = field(default_factory=dict)
     readers: dict[str, list[str]] = field(default_factory=dict)
-    """By topic, the ids of its readers in order."""
+    """Ids of a topic's readers in order, by topic."""
     seen: int = -1
-    """The version of the topics for which ``layout`` counts."""
+    """Version of the topics from which ``layout`` was made."""
     layout: dict[str, tuple[bytes, int] | None] = field(default_factory=dict)
     said_bytes: int = 0
-    """What its members say of themselves."""
+    """Bytes of the members' metadata."""
 
     @property
     def state(self) -> str:
         return "Stable" if self.members else "Empty"
 
     def bump(self) -> None:
-        """A new epoch, unless nobody has reached this one."""
+        """Begin a new epoch, unless no member has reached the present one."""
         self.epoch = self.reached + 1
 
 
 class ShareHeartbeat(Struct, frozen=True):
-    """ShareGroupHeartbeat; what is None is as the member said before."""
+    """A ShareGroupHeartbeat; None means unchanged since the member's last request."""
 
     group_id: str
     member_id: str
@@ -77,7 +77,7 @@ class ShareHeartbeat(Struct, frozen=True):
 
 
 class ShareReply(Struct, frozen=True):
-    """The answer to one; ``assignment`` is None where it is what the member knows."""
+    """The answer to one ShareGroupHeartbeat; ``assignment`` is None if the member knows it already."""
 
     member_id: str
     epoch: int
@@ -85,7 +85,7 @@ class ShareReply(Struct, frozen=True):
 
 
 def check_form(request: ShareHeartbeat) -> None:
-    """Raise KafkaError for a request that says what none may."""
+    """Raise KafkaError for a request that is invalid in any state of its group."""
     if not request.group_id:
         raise KafkaError(codes.INVALID_REQUEST, "a share group needs a name")
     if not request.member_id:
@@ -99,7 +99,7 @@ def check_form(request: ShareHeartbeat) -> None:
 def heartbeat(
     group: ShareGroup, now_ms: int, request: ShareHeartbeat, *, session_ms: int, max_size: int, max_bytes: int
 ) -> ShareMember | None:
-    """Take a member's report; None if it has left. Raises KafkaError."""
+    """Apply a member's heartbeat, and return the member; None if it has left. Raises KafkaError."""
     member = group.members.get(request.member_id)
     if request.epoch == LEAVING:
         if member is None:
@@ -137,7 +137,7 @@ def heartbeat(
 
 
 def look(group: ShareGroup, version: int, find: TopicFinder) -> None:
-    """Take note of topics that came, went or grew; ``version`` rises when any did."""
+    """Take over topics that were created, deleted or extended; ``version`` rises with every such change."""
     if group.seen == version:
         return
     layout = {topic: find(topic) for topic in group.readers}
@@ -148,9 +148,9 @@ def look(group: ShareGroup, version: int, find: TopicFinder) -> None:
 
 
 def assign(group: ShareGroup, member: ShareMember) -> bool:
-    """Bring a member to the group's epoch; returns whether it reads something else from now on.
+    """Bring a member to the group's epoch; return whether its assignment has changed.
 
-    Of a topic with more partitions than readers each has its part; with more readers than partitions each reads one.
+    If a topic has more partitions than readers, each reader has a part of them; if it has fewer, each reader has one.
     """
     if member.epoch == group.epoch:
         return False
@@ -171,7 +171,7 @@ def assign(group: ShareGroup, member: ShareMember) -> bool:
 
 
 def expire(group: ShareGroup, now_ms: int) -> list[str]:
-    """Remove members that have not reported in time; returns their ids."""
+    """Remove members whose heartbeat is overdue; return their ids."""
     gone = [member for member in group.members.values() if member.deadline_ms <= now_ms]
     for member in gone:
         _remove(group, member)

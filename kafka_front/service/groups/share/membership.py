@@ -30,14 +30,14 @@ _Described = ShareGroupDescribeResponse.DescribedGroup
 
 
 class ShareMembership:
-    """Handlers of the two requests."""
+    """Handlers of ShareGroupHeartbeat and ShareGroupDescribe."""
 
     def __init__(self, access: Access, share: ShareService) -> None:
         self._access = access
         self._share = share
 
     async def heartbeat(self, ctx: Context, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
-        """ShareGroupHeartbeat."""
+        """Answer ShareGroupHeartbeat."""
         topics = request.subscribed_topic_names
         require_few_topics(topics or ())
         await self._access.require_topics(ctx, Operation.DESCRIBE, topics or ())
@@ -68,7 +68,7 @@ class ShareMembership:
         )
 
     async def describe(self, ctx: Context, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
-        """ShareGroupDescribe: each group once, however often it is named."""
+        """Answer ShareGroupDescribe: each group once, however often it is named."""
         response = ShareGroupDescribeResponse()
         async for group_id in in_turns(dict.fromkeys(request.group_ids)):
             try:
@@ -78,7 +78,8 @@ class ShareMembership:
         return response
 
     async def _described(self, ctx: Context, group_id: str, operations: bool) -> _Described:
-        """A group whose members read nothing that the client may not describe. Raises KafkaError."""
+        """Return a group's description. Raises KafkaError, also if members read a topic that the client may not
+        describe."""
         self._access.require_group(ctx, Operation.DESCRIBE, group_id)
         group = self._share.find(group_id)
         described = _Described(

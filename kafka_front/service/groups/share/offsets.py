@@ -37,7 +37,7 @@ _Altered = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartitio
 
 
 class ShareOffsets:
-    """Handlers of the three requests."""
+    """Handlers of the requests about offsets of share groups."""
 
     def __init__(self, service: KafkaService, share: ShareService) -> None:
         self._share = share
@@ -50,7 +50,7 @@ class ShareOffsets:
     async def describe(
         self, ctx: Context, request: DescribeShareGroupOffsetsRequest
     ) -> DescribeShareGroupOffsetsResponse:
-        """DescribeShareGroupOffsets: where groups go on after a restart."""
+        """Answer DescribeShareGroupOffsets: the offsets from which groups would go on after a restart."""
         response = DescribeShareGroupOffsetsResponse()
         async for asked in in_turns(request.groups):
             answer = _Group(group_id=asked.group_id)
@@ -102,7 +102,7 @@ class ShareOffsets:
                         row.lag = state.lag(log.high_watermark)
 
     async def alter(self, ctx: Context, request: AlterShareGroupOffsetsRequest) -> AlterShareGroupOffsetsResponse:
-        """AlterShareGroupOffsets, of a group that nobody is in; one that is not there is made, as by a broker."""
+        """Answer AlterShareGroupOffsets, for a group without members; an unknown group is created, as by a broker."""
         group_id = request.group_id
         await self._share.find_or_make_empty(group_id)
         response = AlterShareGroupOffsetsResponse()
@@ -147,7 +147,7 @@ class ShareOffsets:
         return topic
 
     async def delete(self, ctx: Context, request: DeleteShareGroupOffsetsRequest) -> DeleteShareGroupOffsetsResponse:
-        """DeleteShareGroupOffsets: a group that nobody is in begins topics anew."""
+        """Answer DeleteShareGroupOffsets: a group without members will begin the topics anew."""
         group_id = request.group_id
         self._share.find_empty(group_id)
         response = DeleteShareGroupOffsetsResponse()
@@ -168,7 +168,7 @@ class ShareOffsets:
         return response
 
     async def _forget(self, group_id: str, topic_id: bytes) -> bool:
-        """Whether there was anything to forget."""
+        """Delete a group's offsets of a topic; return whether there were any."""
         return await self._db.run(
             partial(tables.forget_topic, group=group_id, topic_id=topic_id),
             then=lambda _: self._share.fence(

@@ -1,15 +1,15 @@
-"""One share partition as a pure state machine: which records of a partition a share group has still to deal with.
+"""One share partition as a pure state machine: the records of a partition that a share group has not finished.
 
 It has no clock, no sockets and no disk: calls carry ``now_ms`` of a clock that never goes back. Between ``start`` (the
-share-partition start offset: nothing below it is ever delivered again) and ``end`` (nothing from it on was delivered
-yet) each offset is in one :class:`Span`. The rules are KIP-932's:
+share-partition start offset: nothing below it is delivered again) and ``end`` (nothing from it on has been delivered)
+each offset is in one :class:`Span`. The rules are KIP-932's:
 
-* AVAILABLE -> ACQUIRED by a member, for as long as the lock lasts; each time is one delivery more;
+* AVAILABLE -> ACQUIRED by a member, for as long as the lock lasts; each time counts as one delivery;
 * ACQUIRED -> ACKNOWLEDGED (accept), ARCHIVED (reject, or an offset without a record), AVAILABLE (release, or the lock
-  is over); but what was delivered as often as it may be is ARCHIVED instead of AVAILABLE;
-* ``start`` moves over what is ACKNOWLEDGED or ARCHIVED.
+  expires); after the last allowed delivery ARCHIVED instead of AVAILABLE;
+* ``start`` moves over offsets that are ACKNOWLEDGED or ARCHIVED.
 
-The work of a call is proportional to the spans, and there are never more of them than records may be in flight.
+The work of a call is proportional to the spans, of which there are never more than records may be in flight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RecordState(IntEnum):
 
 
 class AckType(IntEnum):
-    """What a member says of records, with the protocol's numbers."""
+    """Types of acknowledgements, with the protocol's numbers."""
 
     GAP = 0
     ACCEPT = 1
@@ -43,20 +43,20 @@ class AckType(IntEnum):
 
 
 class InvalidState(Exception):
-    """Records are acknowledged that the member does not have."""
+    """A member acknowledges records that it has not acquired."""
 
 
 class Span(Struct):
-    """Offsets ``first`` to ``last`` in the same state. ``member`` and ``until_ms`` are of ACQUIRED ones."""
+    """Offsets ``first`` to ``last`` in the same state. ``member`` and ``until_ms`` apply to ACQUIRED ones."""
 
     first: int
     last: int
     state: RecordState
     count: int
-    """How often they were delivered."""
+    """Number of deliveries."""
     member: str = ""
     until_ms: int = 0
-    """When the lock is over."""
+    """When the lock expires."""
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ class Span(Struct):
 
 
 class Acquired(Struct, frozen=True):
-    """Offsets ``first`` to ``last`` are the member's now, for the ``count``-th time that they are delivered."""
+    """Offsets ``first`` to ``last``, acquired by the member in their ``count``-th delivery."""
 
     first: int
     last: int
@@ -72,7 +72,7 @@ class Acquired(Struct, frozen=True):
 
 
 class Ack(Struct, frozen=True):
-    """What is said of the offsets ``first`` to ``last``."""
+    """The acknowledgement of the offsets ``first`` to ``last``."""
 
     first: int
     last: int
@@ -87,7 +87,7 @@ _OVER = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 
 class SharePartition:
-    """See the module. ``version`` rises with every change that is worth storing."""
+    """The share partition; see the module. ``version`` rises with every change to be stored."""
 
     __slots__ = ("end", "most_deliveries", "spans", "start", "version")
 
@@ -108,11 +108,11 @@ class SharePartition:
 
     @property
     def in_flight(self) -> int:
-        """Records between start and end: those a member has, and those that were dealt with before others below."""
+        """Return the number of offsets between start and end: acquired, released, or finished behind a gap."""
         return self.end - self.start
 
     def next_offset(self) -> int:
-        """The first offset that can be acquired, whether or not there is a record yet."""
+        """Return the first offset that can be acquired, whether or not its record exists yet."""
         for span in self.spans:
             if span.state is RecordState.AVAILABLE:
                 return span.first
@@ -120,17 +120,16 @@ class SharePartition:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the first lock is over."""
+        """Return when the first lock expires; None without locks."""
         return min((span.until_ms for span in self.spans if span.state is RecordState.ACQUIRED), default=None)
 
     @property
     def holds_any(self) -> bool:
-        """Whether some member has a record."""
+        """Return whether a member has acquired any record."""
         return any(span.state is RecordState.ACQUIRED for span in self.spans)
 
     def stored(self) -> list[StoredSpan]:
-        """What survives a restart: of a record that somebody has, that it is to be delivered again, and how often it
-        was before."""
+        """Return the spans to store. An acquired record is stored as available, without its present delivery."""
         told: list[StoredSpan] = []
         for span in self.spans:
             state, count = span.state, span.count
@@ -145,7 +144,7 @@ class SharePartition:
         return told
 
     def lag(self, high_watermark: int) -> int:
-        """Records that are still to be dealt with."""
+        """Return the number of unfinished records."""
         done = sum(span.size for span in self.spans if span.state in _OVER)
         return max(high_watermark - self.start - done, 0)
 
@@ -163,11 +162,12 @@ class SharePartition:
         whole_batches: bool,
         most_in_flight: int,
     ) -> list[Acquired]:
-        """Give a member what is available in ``batches``: first and last offset of each, and whether there are records
-        for readers in it, as they were read from ``offset`` on. What lies between them has none.
+        """Acquire available records of ``batches`` for a member. Each batch is its first and last offset, and whether
+        it has records for readers, as read from ``offset`` on. Offsets between the batches have no records.
 
-        It gets ``max_records``, or with ``whole_batches`` somewhat more, to the end of a batch; never so much that more
-        than ``most_in_flight`` are in flight, but what is in flight already may always be acquired again.
+        The member gets ``max_records``, or with ``whole_batches`` somewhat more, to the end of a batch. New records are
+        acquired only while no more than ``most_in_flight`` are in flight; released ones in flight can always be
+        acquired again.
         """
         got: list[Acquired] = []
         left = max_records
@@ -189,7 +189,7 @@ class SharePartition:
         return got
 
     def _pass_over(self, first: int, last: int) -> None:
-        """There is nothing to deliver here."""
+        """Archive available offsets that have nothing to deliver."""
         if first <= self.end <= last:
             self._add(self.end, last, RecordState.AVAILABLE, 0)
         for span in self._within(first, last):
@@ -200,7 +200,7 @@ class SharePartition:
     def _take(
         self, until_ms: int, member: str, first: int, last: int, left: int, whole: bool, got: list[Acquired]
     ) -> int:
-        """Acquire what is available in one batch; returns how many records may still be."""
+        """Acquire the available records of one batch; return how many more may be acquired."""
         for span in self._within(first, last):
             if span.state is not RecordState.AVAILABLE:
                 continue
@@ -215,9 +215,9 @@ class SharePartition:
         return left
 
     def acknowledge(self, now_ms: int, member: str, acks: Sequence[Ack], lock_ms: int) -> None:
-        """Take what a member says, all of it or nothing. Offsets below ``start`` are dealt with already.
+        """Apply a member's acknowledgements, all or none. Offsets below ``start`` are finished already.
 
-        Raises InvalidState if it speaks of what it does not have.
+        Raises InvalidState if the member has not acquired one of the offsets.
         """
         self.expire(now_ms)
         for ack in acks:
@@ -240,15 +240,15 @@ class SharePartition:
         self._settle()
 
     def release(self, member: str) -> bool:
-        """A member goes away: what it has was not delivered to anybody. Returns whether it had anything."""
+        """Release the records of a leaving member; return whether it had any."""
         return self._release_all([span for span in self.spans if span.member == member])
 
     def expire(self, now_ms: int) -> bool:
-        """Take back what was not acknowledged while its lock lasted; returns whether there was any."""
+        """Release the records whose lock has expired; return whether there were any."""
         return self._release_all([span for span in self.spans if span.until_ms <= now_ms])
 
     def trimmed(self, log_start: int) -> None:
-        """There is nothing below ``log_start`` any more."""
+        """Drop the offsets below ``log_start``: the log was trimmed."""
         if log_start <= self.start:
             return
         self._cut(log_start)
@@ -273,7 +273,7 @@ class SharePartition:
     # --- spans ------------------------------------------------------------------------------------------------------
 
     def _holds(self, member: str, first: int, last: int) -> bool:
-        """Whether all of these are acquired by the member."""
+        """Return whether the member has acquired all of these offsets."""
         if last >= self.end:
             return False
         for number in range(self._at(first), len(self.spans)):
@@ -290,11 +290,11 @@ class SharePartition:
             self.end = last + 1
 
     def _at(self, offset: int) -> int:
-        """The number of the span that ``offset`` is in, or of the next one."""
+        """Return the index of the span that contains ``offset``, or of the next one."""
         return bisect_left(self.spans, offset, key=_LAST)
 
     def _cut(self, offset: int) -> None:
-        """Have a span begin at ``offset``, if it is in one."""
+        """Split the span that contains ``offset``, so that one begins there."""
         number = self._at(offset)
         if number < len(self.spans) and self.spans[number].first < offset:
             span = self.spans[number]
@@ -302,7 +302,7 @@ class SharePartition:
             span.last = offset - 1
 
     def _within(self, first: int, last: int) -> list[Span]:
-        """The spans of exactly these offsets, as far as they are in flight."""
+        """Return the spans of exactly these offsets, as far as they are in flight."""
         if last < first:
             return []
         self._cut(first)
@@ -310,7 +310,7 @@ class SharePartition:
         return self.spans[self._at(first) : self._at(last + 1)]
 
     def _settle(self) -> None:
-        """Move the start over what is dealt with, and make one of neighbours that are alike."""
+        """Move the start over finished offsets, and merge equal neighbours."""
         passed = 0
         for span in self.spans:
             if span.state not in _OVER:

@@ -1,4 +1,4 @@
-"""Share groups brought to life: time, the database, the logs."""
+"""The service of share groups: it gives them time, the database and the logs."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class LivePartition:
         self.waiters: set[Callable[[], None]] = set()
 
     def now(self) -> int:
-        """The time, at which locks that are over are so, and what was trimmed is gone."""
+        """Return the time, after releasing expired locks and dropping trimmed offsets."""
         now_ms = self._service.now_ms()
         self.state.expire(now_ms)
         self.state.trimmed(self.log.log_start_offset)
         return now_ms
 
     def check(self) -> None:
-        """Raise KafkaError if this is not served here any more: who asks again gets what is durable."""
+        """Raise KafkaError if this object is no longer served: a retry reads the durable state."""
         if self.error is not None:
-            raise self.error.with_traceback(None)  # it is raised for everybody who asks, and keeps no frame of them
+            raise self.error.with_traceback(None)  # raised many times: it must not keep callers' frames
 
     async def save(self) -> None:
-        """Return when all that has changed up to now is durable. Raises KafkaError if it will not be."""
+        """Wait until all changes up to now are durable. Raises KafkaError if they will not be."""
         wanted = self.state.version
         while self.saved < wanted:
             self.check()
@@ -92,13 +92,13 @@ class LivePartition:
             self._writing = None
 
     def fail(self, error: KafkaError) -> None:
-        """What is in memory may not be what is durable: nobody is served from it any more."""
+        """Stop serving from memory, which may differ from the durable state."""
         self.error = self.error or error
         self._service.drop(self)
         self.wake()
 
     def wake(self) -> None:
-        """Records may have become available."""
+        """Call the waiters: records may have become available."""
         for waiter in list(self.waiters):
             waiter()
 
@@ -126,7 +126,7 @@ class ShareService:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Know the groups of the last run."""
+        """Load the groups of the last run."""
         await self._read()
         if self._owners is not None:
             self._owners.on_gained.append(self._gained)
@@ -134,7 +134,7 @@ class ShareService:
         self._node.catalog.on_change.append(self._changed)
 
     async def close(self) -> None:
-        """Return when everything that changed is stored."""
+        """Store all changes."""
         self._node.catalog.on_change.remove(self._changed)
         await self._tasks.close()
         for live in list(self._live.values()):
@@ -150,7 +150,7 @@ class ShareService:
 
     @property
     def is_one_of_several(self) -> bool:
-        """Whether other nodes coordinate groups too."""
+        """Return whether other nodes coordinate groups too."""
         return self._owned is not None
 
     def _slot(self, group_id: str) -> int:
@@ -167,7 +167,7 @@ class ShareService:
             _log.warning("share groups that came to this node could not be read", error=str(error))
 
     async def _lost(self, slots: Collection[int], in_order: bool) -> None:
-        """Another node has these now: what it changes is not known here."""
+        """Forget the groups and share partitions of slots that another node owns now."""
         assert self._owners is not None
         for live in list(self._live.values()):
             if self._owners.slot_of(live.log.topic, live.log.partition) in slots:
@@ -177,7 +177,7 @@ class ShareService:
                 self._groups.pop(name, None)
 
     def now_ms(self) -> int:
-        """A clock that never goes back."""
+        """Return a clock that never goes back, in ms."""
         return int(self._loop.time() * 1000)
 
     def _changed(self, change: Change) -> None:
@@ -188,7 +188,7 @@ class ShareService:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> ShareGroup:
-        """A group, without members whose time is over. Raises KafkaError."""
+        """Return a group, after removing its expired members. Raises KafkaError."""
         group = self._groups.get(group_id)
         if group is None:
             raise KafkaError(codes.GROUP_ID_NOT_FOUND, f"there is no share group {group_id!r}")
@@ -196,14 +196,14 @@ class ShareService:
         return group
 
     def find_empty(self, group_id: str) -> ShareGroup:
-        """A group nobody is in. Raises KafkaError."""
+        """Return a group without members. Raises KafkaError."""
         group = self.find(group_id)
         if group.members:
             raise KafkaError(codes.NON_EMPTY_GROUP, f"share group {group_id!r} has members")
         return group
 
     async def find_or_make_empty(self, group_id: str) -> None:
-        """A group nobody is in: one that is not there is made, and durable. Raises KafkaError, LogError."""
+        """Check that a group has no members; create an unknown one, durably. Raises KafkaError, LogError."""
         if group_id in self._groups:
             self.find_empty(group_id)
             return
@@ -213,7 +213,7 @@ class ShareService:
         await self._keep(group_id)
 
     async def heartbeat(self, request: ShareHeartbeat) -> ShareReply:
-        """ShareGroupHeartbeat. Raises KafkaError, LogError."""
+        """Handle ShareGroupHeartbeat. Raises KafkaError, LogError."""
         rules.check_form(request)
         group = self._groups.get(request.group_id)
         if group is None:
@@ -252,7 +252,7 @@ class ShareService:
         self._groups[group_id] = ShareGroup(group_id)
 
     async def _keep(self, group_id: str) -> None:
-        """Nobody is told that it has joined before the group is durable. Raises LogError."""
+        """Store a group; members get no answer before that. Raises LogError."""
         group = self._groups[group_id]
         try:
             await self._node.db.run(partial(tables.add_group, group=group_id))
@@ -262,7 +262,7 @@ class ShareService:
             raise
 
     async def delete(self, group_id: str) -> int:
-        """Delete an empty group and all it has read: the error code. Raises LogError."""
+        """Delete an empty group and its share partitions; return the error code. Raises LogError."""
         try:
             self.find_empty(group_id)
         except KafkaError as error:
@@ -272,17 +272,17 @@ class ShareService:
         try:
             await self._node.db.run(partial(tables.remove_group, group=group_id))
         except LogError:
-            self._groups.setdefault(group_id, ShareGroup(group_id))  # it is still there
+            self._groups.setdefault(group_id, ShareGroup(group_id))  # it still exists
             raise
         return codes.NONE
 
     async def expire(self, now_ms: int) -> None:
-        """A chore: let members go whose time is over."""
+        """Remove expired members (a chore)."""
         async for group in in_turns(list(self._groups.values())):
             rules.expire(group, self.now_ms())
 
     def described(self, member: ShareMember) -> list[tuple[bytes, str, list[int]]]:
-        """What a member reads: ids, names, partitions."""
+        """Return a member's assignment: topic id, topic name and partitions."""
         assigned: Partitions = member.assigned
         return [
             (topic_id, name, sorted(numbers))
@@ -291,21 +291,21 @@ class ShareService:
         ]
 
     def lock_ms(self, group_id: str) -> int:
-        """How long a member has a record."""
+        """Return the duration of a record's lock, in ms."""
         return int(self._configs.value(group_id, "share.record.lock.duration.ms"))
 
     def reads_committed(self, group_id: str) -> bool:
-        """Whether a group sees what is committed alone."""
+        """Return whether a group reads committed records alone."""
         return self._configs.value(group_id, "share.isolation.level") == "read_committed"
 
     def heartbeat_ms(self, group_id: str) -> int:
-        """How often a member is told to report."""
+        """Return the interval of members' heartbeats, in ms."""
         return int(self._configs.value(group_id, "share.heartbeat.interval.ms"))
 
     # --- partitions -------------------------------------------------------------------------------------------------
 
     async def partition(self, group_id: str, topic_id: bytes, number: int) -> LivePartition:
-        """The share partition, taken over if this node does not serve it yet. Raises KafkaError, LogError."""
+        """Return a share partition; take it over if this node does not serve it yet. Raises KafkaError, LogError."""
         key = (group_id, topic_id, number)
         live = self._live.get(key)
         if live is not None:
@@ -338,7 +338,7 @@ class ShareService:
         return live
 
     async def _first(self, log: PartitionLog, reset: str) -> int:
-        """Where a group begins that has read nothing yet."""
+        """Return the start offset of a group that has no offset yet."""
         back_ms = looks_back_ms(reset)
         if back_ms is None:
             return log.log_start_offset if reset == "earliest" else log.high_watermark
@@ -360,27 +360,28 @@ class ShareService:
         )
 
     def drop(self, live: LivePartition) -> None:
-        """Serve it no more."""
+        """Stop serving a share partition."""
         if self._live.get(live.key) is live:
             del self._live[live.key]
 
     def fence(self, keys: Iterable[Key]) -> None:
-        """What is kept of these has changed: who uses them has to look again."""
+        """Stop serving share partitions whose stored offsets have changed: their users must read them again."""
         for key in list(keys):
             live = self._live.get(key)
             if live is not None:
                 live.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the offsets of the group were changed"))
 
     def live(self, key: Key) -> LivePartition | None:
-        """A share partition if it is being served."""
+        """Return a share partition if this node serves it, else None."""
         return self._live.get(key)
 
     def live_of(self, group_id: str) -> list[LivePartition]:
-        """Those of a group that are being served."""
+        """Return the share partitions of a group that this node serves."""
         return [live for key, live in self._live.items() if key[0] == group_id]
 
     def _left(self, session: ShareSession, place: Place) -> None:
-        """A member reads a partition no more: what it has goes to others; what nobody reads is not kept in memory."""
+        """Release a member's records in a partition that it no longer reads. Drop the share partition from memory when
+        no member reads it."""
         live = self._live.get((session.group_id, *place))
         if live is None:
             return
@@ -396,10 +397,10 @@ class ShareService:
         try:
             await live.save()
         except KafkaError:
-            return  # it is dropped already
+            return  # dropped already
         self.rest(live)
 
     def rest(self, live: LivePartition) -> None:
-        """Keep a share partition in memory no longer than somebody uses it."""
+        """Drop a share partition from memory if it has no readers, waiters or acquired records."""
         if not self.sessions.reads(live.key) and not live.state.holds_any and not live.waiters:
             self.drop(live)

@@ -1,7 +1,7 @@
-"""Share sessions: what a member fetches, so that it need not say it with every request (KIP-932).
+"""Share sessions: the partitions that a member fetches, remembered so that requests name only changes (KIP-932).
 
-A session is opened by a ShareFetch of epoch 0 and counts the requests of its member from then on. It belongs to its
-connection, and with that it ends.
+A ShareFetch of epoch 0 opens a session; from then on its epoch counts the member's requests. It ends with its
+connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Place = tuple[bytes, int]
 
 
 class ShareSession:
-    """One session. ``held``: where the member may have acquired records."""
+    """One session. ``held``: partitions of which the member may have acquired records."""
 
     __slots__ = ("_client", "_gone", "closed", "epoch", "group_id", "held", "member_id", "partitions")
 
@@ -41,20 +41,20 @@ class ShareSession:
         client.on_close(self.connection_lost)
 
     def connection_lost(self) -> None:
-        """Its connection is gone."""
+        """End the session: its connection is gone."""
         self._gone(self)
 
     def detach(self) -> None:
-        """It ends before its connection does."""
+        """Close the session before its connection ends."""
         self.closed = True
         self._client.forget_on_close(self.connection_lost)
 
 
 class ShareSessions:
-    """The sessions of a node, ``limit`` at most; ``left`` is called with each place of one that has ended.
+    """The sessions of a node, at most ``limit``; ``left`` is called with each place of an ended one.
 
-    As fetch sessions do, they remember at most ``partitions`` in all, and one of them a tenth of that: a request of a
-    few bytes is answered for all partitions of its session.
+    Like fetch sessions, they remember at most ``partitions`` in all, and one session a tenth of that, since a request
+    of a few bytes is answered for all partitions of its session.
     """
 
     def __init__(self, limit: int, partitions: int, left: Callable[[ShareSession, Place], None]) -> None:
@@ -65,18 +65,19 @@ class ShareSessions:
         self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._readers: Counter[tuple[str, bytes, int]] = Counter()
         self.partitions = 0
-        """Of all sessions, those that are being ended included."""
+        """Partitions of all sessions, including those that are being ended."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     async def open(self, group_id: str, member_id: str, client: Client) -> ShareSession:
-        """A new session, in the place of the member's old one. Raises KafkaError."""
+        """Open a session in place of the member's old one. Raises KafkaError."""
         key = (group_id, member_id)
         while (old := self._sessions.get(key)) is not None or key in self._ending:
             if old is not None:
                 self.close(old)
-            # What it held is given back as the member's: only then may the member have something again.
+            # Ending the old session releases all of the member's records, so the member may acquire new ones only
+            # afterwards.
             await asyncio.shield(self._ending[key])
         if len(self._sessions) + len(self._ending) >= self._limit:
             text = f"the node has all the {self._limit} share sessions that it may"
@@ -85,7 +86,7 @@ class ShareSessions:
         return session
 
     def next(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """The session of a request that is not its first. Raises KafkaError."""
+        """Return the session of a later request, and advance its epoch. Raises KafkaError."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "the member has no share session")
@@ -98,7 +99,7 @@ class ShareSessions:
         return session
 
     def add(self, session: ShareSession, place: Place) -> None:
-        """The member reads this partition. Raises KafkaError, and the session is over, where that is one too many."""
+        """Add a partition to a session. One too many closes the session and raises KafkaError."""
         if place in session.partitions or session.closed:
             return
         if self.partitions >= self._most or len(session.partitions) >= self._most // 10:
@@ -112,7 +113,7 @@ class ShareSessions:
         self.partitions += 1
 
     def remove(self, session: ShareSession, place: Place) -> None:
-        """The member reads it no more."""
+        """Remove a partition from a session."""
         if place in session.partitions:
             del session.partitions[place]
             self.partitions -= 1
@@ -122,11 +123,11 @@ class ShareSessions:
                 del self._readers[key]
 
     def reads(self, key: tuple[str, bytes, int]) -> bool:
-        """Whether any session reads a share partition."""
+        """Return whether any session reads a share partition."""
         return key in self._readers
 
     def close(self, session: ShareSession) -> None:
-        """End a session: what it has is given back in turns with everybody else's work."""
+        """End a session; its records are released in turns with other work."""
         if session.closed:
             return
         session.detach()

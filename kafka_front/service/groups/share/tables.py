@@ -1,9 +1,9 @@
-"""What the database keeps of share groups: their names, and of each share partition where it starts and what was dealt
-with, or delivered in vain, behind that.
+"""The database tables of share groups: their names, and each share partition's start offset with the finished and
+delivered records behind it.
 
-Each row of a partition has an *epoch*, which rises when somebody takes the partition over to serve it, or changes it
-from outside. Who writes says in which epoch it has read; in another one it is fenced and nothing is changed. So there
-is one owner of a share partition at a time, whoever believes to be it.
+Each row of a partition has an *epoch*, which rises when a node takes the partition over or an admin request changes it.
+A writer names the epoch in which it has read the row; in another epoch it is fenced and changes nothing. So a share
+partition has one owner at a time, whatever nodes believe.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Place = tuple[bytes, int]
 
 
 class Fenced(Exception):
-    """Somebody else has the share partition now, or it is gone."""
+    """Another owner has the share partition, or it is gone."""
 
 
 def create(connection: Connection) -> None:
-    """Make the tables."""
+    """Create the tables."""
     for columns in (
         "share_groups (grp TEXT PRIMARY KEY)",
         "share_partitions (grp TEXT, topic_id BLOB, partition INTEGER, topic TEXT NOT NULL, epoch INTEGER NOT NULL, "
@@ -43,22 +43,22 @@ def create(connection: Connection) -> None:
 
 
 def erase_topic(connection: Connection, topic: str) -> None:
-    """A topic is deleted, and with it what groups have read of it."""
+    """Delete the share partitions of a deleted topic."""
     connection.execute("DELETE FROM front_kafka_share_partitions WHERE topic = ?", (topic,))
 
 
 def read_groups(connection: Connection) -> list[str]:
-    """Names of all share groups."""
+    """Return the names of all share groups."""
     return [str(row[0]) for row in connection.execute("SELECT grp FROM front_kafka_share_groups")]
 
 
 def add_group(connection: Connection, group: str) -> None:
-    """Keep a group."""
+    """Store a group."""
     connection.execute(_ADD_GROUP, (group,))
 
 
 def remove_group(connection: Connection, group: str) -> None:
-    """Forget a group and all it has read."""
+    """Delete a group and its share partitions."""
     connection.execute("DELETE FROM front_kafka_share_groups WHERE grp = ?", (group,))
     connection.execute("DELETE FROM front_kafka_share_partitions WHERE grp = ?", (group,))
 
@@ -68,7 +68,7 @@ Taken = tuple[int, int, list[StoredSpan]]
 
 
 def take(connection: Connection, group: str, place: Place) -> Taken | None:
-    """Take a share partition over; None if nothing is kept of it."""
+    """Take over a share partition, in a new epoch; return None if it is not stored."""
     key = (group, *place)
     row = connection.execute(
         f"SELECT epoch, start, state FROM front_kafka_share_partitions WHERE {_KEY}", key
@@ -81,7 +81,8 @@ def take(connection: Connection, group: str, place: Place) -> Taken | None:
 
 
 def begin(connection: Connection, group: str, place: Place, topic: str, start: int) -> Taken:
-    """Begin to read a partition at ``start``, unless somebody has begun already. Raises Fenced without the group."""
+    """Take over a share partition, or store a new one that begins at ``start``. Raises Fenced if the group does not
+    exist."""
     if connection.execute("SELECT grp FROM front_kafka_share_groups WHERE grp = ?", (group,)).fetchone() is None:
         raise Fenced(f"there is no share group {group!r}")
     found = take(connection, group, place)
@@ -91,7 +92,7 @@ def begin(connection: Connection, group: str, place: Place, topic: str, start: i
 
 
 def put(connection: Connection, group: str, place: Place, topic: str, start: int) -> Taken:
-    """Have a group go on at ``start``; who serves the share partition is fenced."""
+    """Set a share partition's start offset; its present owner is fenced."""
     before = take(connection, group, place)
     epoch = 0 if before is None else before[0]
     connection.execute(_STORE, (group, *place, topic, epoch, start, _encode([])))
@@ -99,7 +100,7 @@ def put(connection: Connection, group: str, place: Place, topic: str, start: int
 
 
 def save(connection: Connection, group: str, place: Place, epoch: int, start: int, spans: Sequence[StoredSpan]) -> None:
-    """Keep a share partition as it is now. Raises Fenced."""
+    """Store the state of a share partition. Raises Fenced."""
     changed = connection.execute(
         f"UPDATE front_kafka_share_partitions SET start = ?, state = ? WHERE {_KEY} AND epoch = ?",
         (start, _encode(spans), group, *place, epoch),
@@ -109,7 +110,7 @@ def save(connection: Connection, group: str, place: Place, epoch: int, start: in
 
 
 def forget_topic(connection: Connection, group: str, topic_id: bytes) -> bool:
-    """A group has read nothing of a topic; whether it had."""
+    """Delete a group's share partitions of a topic; return whether there were any."""
     gone = "DELETE FROM front_kafka_share_partitions WHERE grp = ? AND topic_id = ?"
     return connection.execute(gone, (group, topic_id)).rowcount > 0
 
@@ -119,7 +120,7 @@ Row = tuple[bytes, int, int, list[StoredSpan]]
 
 
 def of_group(connection: Connection, group: str) -> list[Row]:
-    """All share partitions of a group."""
+    """Return all share partitions of a group."""
     return [
         (bytes(topic_id), partition, start, _decoder.decode(state))
         for topic_id, partition, start, state in connection.execute(
