@@ -108,7 +108,7 @@ class SharePartition:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of offsets between start and end: acquired, released, or finished behind a gap."""
+        """Return the number of offsets from start to end: acquired, released, or finished behind an unfinished one."""
         return self.end - self.start
 
     def next_offset(self) -> int:
